@@ -13,11 +13,11 @@ from offsetmgr.core.scheme_table import register_scheme
 from offsetmgr.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from offsetmgr.app.edits import EditReport as EditReport
+    from offsetmgr.app.edits import PlannedEdit as PlannedEdit
     from offsetmgr.app.migration import Migration as Migration
     from offsetmgr.app.migration import MigrationConfig as MigrationConfig
     from offsetmgr.app.offset_admin import OffsetAdmin as OffsetAdmin
-    from offsetmgr.app.planned_edit import EditReport as EditReport
-    from offsetmgr.app.planned_edit import PlannedEdit as PlannedEdit
     from offsetmgr.config.connection import ConnectionConfig as ConnectionConfig
     from offsetmgr.core import errors as errors
     from offsetmgr.core.ahead_policy import AheadPolicy as AheadPolicy
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import Change as Change
     from offsetmgr.core.offset_store import GroupEdit as GroupEdit
     from offsetmgr.core.offset_store import OffsetStore as OffsetStore
+    from offsetmgr.core.running_store import RunningEdit as RunningEdit
+    from offsetmgr.core.scenario import ShiftBy as ShiftBy
+    from offsetmgr.core.scenario import ToCurrent as ToCurrent
+    from offsetmgr.core.scenario import ToEarliest as ToEarliest
+    from offsetmgr.core.scenario import ToLatest as ToLatest
+    from offsetmgr.core.scenario import ToOffset as ToOffset
+    from offsetmgr.core.scenario import ToOffsets as ToOffsets
+    from offsetmgr.core.scenario import ToTime as ToTime
     from offsetmgr.core.selection import GroupSelection as GroupSelection
-    from offsetmgr.groups.reset import ShiftBy as ShiftBy
-    from offsetmgr.groups.reset import ToCurrent as ToCurrent
-    from offsetmgr.groups.reset import ToEarliest as ToEarliest
-    from offsetmgr.groups.reset import ToLatest as ToLatest
-    from offsetmgr.groups.reset import ToOffset as ToOffset
-    from offsetmgr.groups.reset import ToOffsets as ToOffsets
-    from offsetmgr.groups.reset import ToTime as ToTime
-    from offsetmgr.groups.running_groups import RunningEdit as RunningEdit
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster as KafkaCluster
     from offsetmgr.manager.offset_manager import OffsetManager as OffsetManager
     from offsetmgr.manager.partitioner import shard_for as shard_for

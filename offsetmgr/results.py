@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from offsetmgr.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from offsetmgr.app.edits import EditListener as EditListener
     from offsetmgr.app.migrate import ApplyReport as ApplyReport
     from offsetmgr.app.migrate import RollbackReport as RollbackReport
     from offsetmgr.app.migrate import VerifyResults as VerifyResults
     from offsetmgr.config.manager_settings import ManagerSettings as ManagerSettings
+    from offsetmgr.core.advice import Invocation as Invocation
     from offsetmgr.core.clock import Clock as Clock
     from offsetmgr.core.clock_difference import ClockDifference as ClockDifference
     from offsetmgr.core.group_tree import SavedNode as SavedNode
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.phase import Confidence as Confidence
     from offsetmgr.core.phase import Phase as Phase
     from offsetmgr.core.phase import Verdict as Verdict
+    from offsetmgr.core.scenario import Scenario as Scenario
     from offsetmgr.core.selection import TopicPattern as TopicPattern
     from offsetmgr.core.selection import TopicSelection as TopicSelection
     from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
@@ -51,7 +54,8 @@ if TYPE_CHECKING:
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.groups.last_writer import KnownWrite as KnownWrite
     from offsetmgr.groups.last_writer import LastWriter as LastWriter
-    from offsetmgr.groups.reset import Scenario as Scenario
+    from offsetmgr.groups.operation_log import OperationStart as OperationStart
+    from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
     from offsetmgr.kafka.client.brokers import ClusterBroker as ClusterBroker
     from offsetmgr.kafka.cluster.base import Cluster as Cluster
     from offsetmgr.kafka.protocol.channel import Address as Address

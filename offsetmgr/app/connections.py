@@ -8,6 +8,7 @@ from itertools import pairwise
 from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from offsetmgr.app.ui import Ui, Waits
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
@@ -20,7 +21,7 @@ from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_lefto
 
 if TYPE_CHECKING:
     from offsetmgr.core.group_tree import UnrecognisedData
-    from offsetmgr.core.log_origin import LogOrigin
+    from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.group_locator import GroupLocator
     from offsetmgr.migration.group_observer import GroupView
     from offsetmgr.migration.plan import PlanHeader
+    from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, OriginStore
     from offsetmgr.stores.kafka import KafkaStore
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -61,6 +63,8 @@ class Connections(Closeable):
         self._kafka: list[KafkaStore] = []
         """The Kafka stores that `store` has opened."""
         self._open = ExitStack()
+        self.plans: WeakSet[Closeable] = WeakSet()
+        """The plans that `close` closes too."""
         self._closed = False
         self._clusters: dict[str, KafkaCluster] = {}
         self._sessions: dict[str, ZookeeperSession] = {}
@@ -73,6 +77,8 @@ class Connections(Closeable):
         for text in sorted({text for store in self._kafka if (text := store.filter_note())}):
             self.warn(text)
         self._kafka.clear()
+        for plan in list(self.plans):
+            plan.close()
         self._closed = True
         self._open.close()
 
@@ -120,6 +126,7 @@ class Connections(Closeable):
 
     def selected(self) -> OffsetStore:
         """Returns the selected store. The first call opens it."""
+        self.require_open()
         if self._selected is None:
             self._selected = self.store()
         return self._selected
@@ -146,10 +153,38 @@ class Connections(Closeable):
             hint = " or ".join(["{store} {}"] * len(others))
             self.ui.note(Advice(f"hint: {hint} reads the other store", *map(quote, others)))
         self._noted.add(here)
-        return store if moved is None else self._moved_store(moved)
+        return store if moved is None else self.opened(moved)
 
-    def _moved_store(self, uri: str) -> OffsetStore:
+    def opened(self, uri: str) -> OffsetStore:
+        """Returns the store at ``uri``. The first call opens it."""
+        self.require_open()
         return self._stores.get(uri) or self.store(uri)
+
+    @property
+    def other_opened(self) -> list[OffsetStore]:
+        """The open stores other than the selected one, in the order in which they were opened."""
+        selected = self.selected()
+        return [one for one in dict.fromkeys(self._stores.values()) if one is not selected]
+
+    def undo_options(self, uri: str) -> Mapping[str, Argument]:  # noqa: ARG002
+        """Returns the arguments for the connection that the undo of an edit of the store at ``uri`` needs besides
+        ``store``. A program undoes an edit with an object that it has opened itself."""
+        return {}
+
+    def check_crossing(
+        self, what: str, source: OriginStore, target: OffsetStore, translate: OffsetTranslation | None
+    ) -> CrossClusterCheck:
+        """Compares the Kafka clusters of ``source`` and ``target`` before the operation ``what`` writes offsets of
+        ``source`` to ``target``. Tells the user the result unless both are known to be the same cluster. Returns the
+        comparison. Raises `OtherCluster` if the clusters differ and ``translate`` is None."""
+        from offsetmgr.core.log_origin import Relation
+        from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+
+        crossing = CrossClusterCheck(source, target, translate)
+        crossing.check(what)
+        if crossing.comparison.relation is not Relation.SAME:
+            self.ui.note(Advice("cluster {}", crossing.text()))
+        return crossing
 
     def explained(self, missing: GroupNotFound, *, selected: int = 1) -> GroupNotFound:
         """Returns the error with a hint at the other configured store that has one of the missing groups; without such

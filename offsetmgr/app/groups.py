@@ -1,4 +1,4 @@
-"""``offsetmgr groups``: lists and describes groups."""
+"""``offsetmgr groups``: lists, describes and edits groups."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.app.connections import Connections
 from offsetmgr.app.offsets import Found, last_writes
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.running_store import OtherGroupKind
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
+    from offsetmgr.app.edits import PlannedEdit
+    from offsetmgr.core.log_origin import OffsetTranslation
+    from offsetmgr.core.running_store import RunningEdit
     from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
 
 STATES: Final = (
@@ -127,3 +130,88 @@ def describe(
             found.errors.append(missing)
 
     return found.of(described())
+
+
+def delete(
+    connections: Connections, groups: GroupSelection, *, lose: Iterable[str] = (), accept_unseen: bool = False
+) -> PlannedEdit:
+    """Plans the deletion of groups with all their committed offsets. Groups with members have a problem.
+
+    A group also has a problem if it may have offsets that the before-images cannot hold, unless ``accept_unseen``. In
+    ZooKeeper the before-images hold all znodes of a group, except those at the paths ``lose``. Raises `GroupNotFound`,
+    `Unreachable`, `TimedOut`.
+    """
+    from offsetmgr.app.group_edits import GroupDeletion
+    from offsetmgr.groups.scan import choose_groups
+
+    store = connections.selected()
+    chosen = choose_groups(store, groups)
+    return GroupDeletion(connections, "groups delete", store, chosen, lose=frozenset(lose), accept_unseen=accept_unseen)
+
+
+def copy(
+    connections: Connections,
+    group: str,
+    new_group: str,
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    to: str | None = None,
+    allow_rewind: bool = False,
+    translate: OffsetTranslation | None = None,
+    running: RunningEdit | None = None,
+) -> PlannedEdit:
+    """Plans to copy a group's committed offsets to another name, or to the store at the URI ``to``.
+
+    Offsets that would move backward are rejected unless ``allow_rewind``. ``running`` allows a target whose consumers
+    run. ``translate`` states that offsets of another
+    Kafka cluster are valid in the target. Raises `UsageError` if both groups are the same, `GroupNotFound`,
+    `OtherCluster`, `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`.
+    """
+    from offsetmgr.app.edits import PlannedEdit
+    from offsetmgr.groups.copy import plan_copy
+    from offsetmgr.groups.topic_matches import require_topics
+
+    if group == new_group and to is None:
+        raise UsageError("groups copy", "both names are the same")
+    store = connections.selected()
+    connections.require_home([group])
+    target = store if to is None else connections.opened(to)
+    crossing = connections.check_crossing("groups copy", store, target, translate)
+    topics = topics.within(store.capabilities.partitions)
+    found = plan_copy(store, group, target, new_group, topics, allow_rewind=allow_rewind, crossing=crossing)
+    plans = require_topics(found, topics, store.uri)
+    return PlannedEdit(connections, "groups copy", target, plans, to, running=running, comparison=crossing.text())
+
+
+def rename(
+    connections: Connections, group: str, new_group: str, *, lose: Iterable[str] = (), accept_unseen: bool = False
+) -> PlannedEdit:
+    """Plans to rename a group. The execution copies the offsets, verifies the copy by another read, and deletes the
+    group. The plan has the changes of the copy.
+
+    Data of a group that offsetmgr does not understand is not copied, so ``lose`` must have the path of its znode. See
+    `delete` for ``accept_unseen``. Raises `Conflict` if ``new_group`` has offsets or if data would be lost,
+    `GroupActive` if one of the groups has members, `UsageError`, `GroupNotFound`, `Unreachable`, `TimedOut`.
+    """
+    from offsetmgr.app.group_edits import GroupDeletion, GroupRename
+    from offsetmgr.groups.describe import require_idle
+
+    if group == new_group:
+        raise UsageError("groups rename", "both names are the same")
+    store = connections.selected()
+    require_idle(connections.group_describer_for_edit(), [group, new_group], "renaming")
+    (there,) = store.scan([new_group])
+    if there.offsets or there.errors:
+        raise Conflict(f"group {new_group!r}", "exists already and has committed offsets", "choose another name")
+    if (unknown := there.error or there.hidden) is not None:
+        raise unknown
+    lost = frozenset(lose)
+    name = "groups rename delete"
+    with GroupDeletion(connections, name, store, [group], lose=lost, accept_unseen=accept_unseen) as deletion:
+        (checked,) = deletion
+    if left := next((one.path for one in checked.unrecognised if one.path not in lost), None):
+        why = f"the data in {left} would not be copied, because offsetmgr does not understand it"
+        raise Conflict(f"group {group!r}", why, Advice("if no client needs the data, add {lose} {}", left))
+    if checked.problem is not None:
+        raise checked.problem
+    return GroupRename(connections, store, (group, new_group), lose=lost, accept_unseen=accept_unseen)

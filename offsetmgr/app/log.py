@@ -18,12 +18,12 @@ from offsetmgr.records.json_values import ValueFormat as ValueFormat
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
+    from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.app.ui import Ui
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.model import TopicPartition
-    from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+    from offsetmgr.core.offset_store import GroupOffsets
     from offsetmgr.groups.disk_layout import TopicDirectories
-    from offsetmgr.groups.edit_plan import GroupEditPlan
     from offsetmgr.groups.operation_log import OperationProgress
     from offsetmgr.segments.batch_reader import Record
     from offsetmgr.segments.committed_offsets import SavedGroup as SavedGroup
@@ -402,15 +402,14 @@ class SaveOptions(NamedTuple):
 
 class SavedOffsets(NamedTuple):
     """The result of `offsets`. Without a target, ``groups`` yields the groups. For a file, ``report`` describes it;
-    None if there was nothing to write. For a store, ``plans`` yields the planned import into ``store``.
+    None if there was nothing to write. For a store, ``edit`` is the planned import.
 
     ``finish`` ends the use: it reports groups that were selected by name and have no offsets."""
 
     finish: Callable[[], None]
     groups: Iterable[SavedGroup] = ()
     report: SnapshotReport | None = None
-    store: OffsetStore | None = None
-    plans: Iterable[GroupEditPlan] = ()
+    edit: PlannedEdit | None = None
 
 
 def offsets(
@@ -444,17 +443,14 @@ def offsets(
         return SavedOffsets(saved.finish, saved.groups())
     if target.kind == "file":
         return SavedOffsets(saved.finish, report=_write_file(target.address, target.options, saved))
-    from offsetmgr.app.planned_edit import checked_crossing
-    from offsetmgr.core.log_origin import Relation
+    from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.edits import plan_import
 
     store = connections.store(to)
-    crossing = checked_crossing("log offsets", DiskLogs(sources), store, options.translate)
-    if crossing.comparison.relation is not Relation.SAME:
-        connections.ui.note(f"cluster {crossing.text()}")
+    crossing = connections.check_crossing("log offsets", DiskLogs(sources), store, options.translate)
     found = saved.offsets(errors=False)
     plans = plan_import(store, found, allow_rewind=options.allow_rewind, crossing=crossing)
-    return SavedOffsets(saved.finish, store=store, plans=plans)
+    return SavedOffsets(saved.finish, edit=PlannedEdit(connections, "log offsets", store, plans, to))
 
 
 class _NothingFound(OffsetMgrError):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.app import plan_text
@@ -15,7 +16,7 @@ from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.app.ui import Interrupted as Interrupted
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, UsageError
@@ -60,12 +61,17 @@ _R = TypeVar("_R", bound=Report)
 
 
 class SideSettings(NamedTuple):
-    """How a migration connects to its source and to its target. ``options`` are the connection options of a command
-    line for the same servers, for the commands that undo or continue a step."""
+    """How a migration connects to its source and to its target. ``arguments`` are those of a further call for the same
+    servers, for the calls that undo or continue a step."""
 
     source: ConnectionConfig
     target: ConnectionConfig
-    options: tuple[str, ...] = ()
+    arguments: Mapping[str, Argument] = MappingProxyType({})
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The words of ``arguments`` in a command line."""
+        return Invocation("", (), self.arguments).words()[1:]
 
 
 class PlanSelection(NamedTuple):
@@ -343,7 +349,7 @@ def apply(
     if planned.writes:
         step.ui.confirm(f"write {count_of(planned.writes, 'offset')} to {header.target.uri}?")
     resumed = bool(state.apply.written)
-    with step.writer(PlanRun("apply", step.only, reason, step.sides.options), step.stores.target, wait_empty_s) as (
+    with step.writer(PlanRun("apply", step.only, reason, step.sides.arguments), step.stores.target, wait_empty_s) as (
         writer,
         state,
     ):
@@ -840,7 +846,7 @@ def mirror(
     path = settings.before_image or default_image_path("migrate mirror")
     on_durable = lambda path: ui.note(f"before-images: {path}")  # noqa: E731
     images = MirrorImages(stores.source, stores.target, options, path, planner.crossing, on_durable)
-    origin = EditOrigin("migrate mirror", reason, () if sides is None else sides.options)
+    origin = EditOrigin("migrate mirror", reason, {} if sides is None else sides.arguments)
     with (
         ui.stop("the mirror ends after this round") as stop,
         stores.notifier(options, settings.interval_ms) as notifier,

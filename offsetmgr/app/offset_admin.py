@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Self, TypeAlias
 
+from offsetmgr.app import edits as edit_functions
 from offsetmgr.app import groups as group_functions
 from offsetmgr.app import offsets
 from offsetmgr.app.connections import Connections
-from offsetmgr.app.planned_edit import PlannedEdit, checked_crossing, log_checks, store_of_images, without_active_groups
+from offsetmgr.app.edits import PlannedEdit, RecordedOperation
+from offsetmgr.app.offsets import set_
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.commit_mode import CommitMode
@@ -20,14 +21,11 @@ from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.running_store import RunningEdit
+from offsetmgr.core.scenario import Scenario
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.describe import DescribedGroup
-from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.lag import GroupLag
-from offsetmgr.groups.reset import Scenario, plan_reset, plan_set
-from offsetmgr.groups.running_groups import RunningEdit
-from offsetmgr.groups.scan import choose_groups
-from offsetmgr.groups.topic_matches import require_topics
 
 if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds
@@ -45,12 +43,11 @@ TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition
 """A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, or several of them."""
 
 
-def groups_to_edit(store: OffsetStore, groups: GroupsArgument | None) -> list[str]:
-    """Returns the selected groups. Raises `UsageError` if ``groups`` is None, so that an edit of all groups is
-    explicit."""
+def groups_to_edit(groups: GroupsArgument | None) -> GroupSelection:
+    """Returns the selection. Raises `UsageError` if ``groups`` is None, so that an edit of all groups is explicit."""
     if groups is None:
         raise UsageError("groups", "no group is named", "name a group, or pass the glob '*' for all groups")
-    return choose_groups(store, GroupSelection.of(groups))
+    return GroupSelection.of(groups)
 
 
 def topic_selection(store: OffsetStore, topics: TopicsArgument | None) -> TopicSelection:
@@ -84,12 +81,6 @@ def offsets_to_commit(
         if not is_valid_offset(value.offset):
             raise UsageError(str(tp), f"{value.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
     return values
-
-
-def require_scenario(to: object) -> None:
-    """Raises `UsageError` if ``to`` is not a scenario, for example if it is ``ToEarliest`` without parentheses."""
-    if not isinstance(to, get_args(Scenario)):
-        raise UsageError("offsets reset", f"{to!r} is not a position", "as in ToEarliest() or ToOffset(5)")
 
 
 def located_groups(
@@ -174,10 +165,7 @@ class OffsetAdmin(Closeable):
             ResolvedConnection(config or ConnectionConfig(), store, bootstrap_server, zookeeper)
         )
         self._running = running
-        self._targets: dict[str, OffsetStore] = {}
-        """The stores to which this object has copied groups, by the URI that the caller gave."""
         self._view: GroupView | None = None
-        self._plans: weakref.WeakSet[PlannedEdit] = weakref.WeakSet()
 
     @classmethod
     def from_settings(cls, context: str | None = None) -> Self:
@@ -191,14 +179,11 @@ class OffsetAdmin(Closeable):
 
     def close(self) -> None:
         """Closes the connections and the plans. A second call does nothing."""
-        for plan in list(self._plans):
-            plan.close()
         self._connections.close()
 
     @property
     def store(self) -> OffsetStore:
         """The store itself, with ``fetch``, ``commit``, ``scan`` and ``edit``."""
-        self._connections.require_open()
         return self._connections.selected()
 
     # --- reading -----------------------------------------------------------------------------------------------
@@ -252,17 +237,8 @@ class OffsetAdmin(Closeable):
         Returns the counts, and the data that the format cannot hold (``lost``). Raises `GroupNotFound`,
         `UnknownTopicOrPartition`, `FileFailure`, and the error of an offset that cannot be read.
         """
-        from offsetmgr.core.version import __version__
-        from offsetmgr.groups.before_images import header_for
-        from offsetmgr.groups.export import export_groups
-        from offsetmgr.stores.snapshot import write_snapshot
-
-        selection, chosen = topic_selection(self.store, topics), choose_groups(self.store, GroupSelection.of(groups))
-        store = self._store_of(chosen)
-        ids = {name: topic_id for name, topic_id in store.topic_ids().items() if selection.matches_topic(name)}
-        header = header_for(store, f"offsetmgr {__version__}", ids)
-        found = export_groups(store, chosen, selection, strict=groups is not None)
-        return write_snapshot(path, header, found, overwrite=overwrite)
+        selection = topic_selection(self.store, topics)
+        return offsets.export(self._connections, path, GroupSelection.of(groups), selection, overwrite=overwrite)
 
     def check_phase(
         self,
@@ -299,11 +275,8 @@ class OffsetAdmin(Closeable):
         `UnknownTopicOrPartition`, `OtherCluster` if ``bootstrap_server`` is not the cluster of the ZooKeeper,
         `Unreachable`, `TimedOut`.
         """
-        require_scenario(to)
-        store, cluster = self.store, self._connections.cluster_for_edit("a reset", self.store)
-        selection, chosen = topic_selection(store, topics), groups_to_edit(store, groups)
-        found = plan_reset(store, cluster, chosen, selection, to, create=create)
-        return self._planned("offsets reset", store, require_topics(found, selection, store.uri))
+        chosen, selection = groups_to_edit(groups), topic_selection(self.store, topics)
+        return offsets.reset(self._connections, chosen, to, selection, new_group=create, running=self._running)
 
     def plan_set(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, create: bool = False
@@ -314,18 +287,13 @@ class OffsetAdmin(Closeable):
         between 0 and 2^63-1, `GroupNotFound`, `Unreachable`, `TimedOut`.
         """
         values = offsets_to_commit(offsets)
-        plan = plan_set(self.store, group, lambda _committed: values, values, create=create)
-        return self._planned("offsets set", self.store, [plan])
+        return set_(self._connections, group, values, new_group=create, running=self._running)
 
     def plan_delete(self, groups: GroupsArgument, topics: TopicsArgument | None = None) -> PlannedEdit:
         """Plans to delete committed offsets; without ``topics``, all offsets of the groups. Raises `GroupNotFound`,
         `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
-        from offsetmgr.groups.edits import plan_delete
-
-        store = self.store
-        selection, chosen = topic_selection(store, topics), groups_to_edit(store, groups)
-        found = plan_delete(store, chosen, selection)
-        return self._planned("offsets delete", store, require_topics(found, selection, store.uri))
+        chosen, selection = groups_to_edit(groups), topic_selection(self.store, topics)
+        return offsets.delete(self._connections, chosen, selection, running=self._running)
 
     def plan_copy(
         self,
@@ -344,17 +312,33 @@ class OffsetAdmin(Closeable):
         `UsageError` if both groups are the same, `GroupNotFound`, `OtherCluster`, `UnknownTopicOrPartition`,
         `Unreachable`, `TimedOut`.
         """
-        from offsetmgr.groups.copy import plan_copy
+        return group_functions.copy(
+            self._connections,
+            group,
+            new_group,
+            topic_selection(self.store, topics),
+            to=to,
+            allow_rewind=allow_rewind,
+            translate=translate,
+            running=self._running,
+        )
 
-        if group == new_group and to is None:
-            raise UsageError("groups copy", "both names are the same")
-        self._connections.require_home([group])
-        target = self.store if to is None else self._target(to)
-        selection = topic_selection(self.store, topics)
-        crossing = checked_crossing("groups copy", self.store, target, translate)
-        found = plan_copy(self.store, group, target, new_group, selection, allow_rewind=allow_rewind, crossing=crossing)
-        plans = require_topics(found, selection, self.store.uri)
-        return self._planned("groups copy", target, plans, to, checked=crossing.text())
+    def plan_delete_groups(
+        self, groups: GroupsArgument, *, lose: Iterable[str] = (), accept_unseen: bool = False
+    ) -> PlannedEdit:
+        """Plans to delete groups with all their offsets. In ZooKeeper the before-images hold all znodes of a group,
+        except those at the paths ``lose``. A group has a problem if it has members, or if it may have offsets that the
+        before-images cannot hold, unless ``accept_unseen``. Raises `GroupNotFound`, `Unreachable`, `TimedOut`."""
+        return group_functions.delete(self._connections, groups_to_edit(groups), lose=lose, accept_unseen=accept_unseen)
+
+    def plan_rename(
+        self, group: str, new_group: str, *, lose: Iterable[str] = (), accept_unseen: bool = False
+    ) -> PlannedEdit:
+        """Plans to rename a group. ``execute`` copies the offsets, verifies the copy by another read, and deletes the
+        group. The plan has the changes of the copy. See `plan_delete_groups` for the other parameters. Raises
+        `Conflict` if ``new_group`` has offsets or if data would be lost, `GroupActive` if one of the groups has
+        members, `UsageError`, `GroupNotFound`, `Unreachable`, `TimedOut`."""
+        return group_functions.rename(self._connections, group, new_group, lose=lose, accept_unseen=accept_unseen)
 
     def plan_import(
         self,
@@ -371,75 +355,58 @@ class OffsetAdmin(Closeable):
         Offsets that would move backward are rejected unless ``allow_rewind``. Raises `UsageError` for a file of
         before-images (see `plan_undo`), `GroupNotFound`, `MalformedData`, `OtherCluster`, `Unreachable`, `TimedOut`."""
         from offsetmgr.groups.before_images import holds_images
-        from offsetmgr.groups.edits import plan_import
-        from offsetmgr.groups.export import open_file
 
-        store, selected = self.store, GroupSelection.of(groups)
         if holds_images(Path(path)):
             raise UsageError(f"file {os.fspath(path)}", "it holds the before-images of an edit", "use plan_undo")
-        selection = topic_selection(store, topics)
-        with closing(open_file(Path(path), note=self._connections.warn)) as snapshot:
-            chosen = selected.within(snapshot.groups(), f"file {os.fspath(path)}", hint="")
-            if not chosen:
-                raise GroupNotFound(f"file {os.fspath(path)}", "holds no groups")
-            crossing = checked_crossing("offsets import", snapshot, store, translate)
-            entries, checks = snapshot.read(set(chosen)), None if unchecked else log_checks(self._connections, store)
-            found = plan_import(store, entries, selection, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
-            plans = require_topics(found, selection, str(path))
-            return self._planned("offsets import", store, plans, checked=crossing.text())
+        selection, chosen = topic_selection(self.store, topics), GroupSelection.of(groups)
+        options = offsets.ImportOptions(translate=translate, allow_rewind=allow_rewind, unchecked=unchecked)
+        return offsets.import_(self._connections, path, chosen, selection, options, running=self._running)
 
     def plan_undo(
         self,
         before_images: str | os.PathLike[str],
         *,
-        force: bool = False,
+        allow_rewind: bool = False,
         translate: OffsetTranslation | None = None,
     ) -> PlannedEdit:
         """Plans to undo an edit with a file that it wrote (``EditReport.before_images``): overwritten offsets are
-        restored and created ones are deleted. An offset that has moved since the edit is rejected unless ``force``.
+        restored and created ones are deleted. An offset that has moved since the edit is rejected unless
+        ``allow_rewind``.
 
         The plan edits the store that the file names: this store, one of the two stores of a ``dual:`` store, or a store
         to which this object has copied a group. An edit of a ``dual:`` store has two files; undo both. Raises
         `UsageError` if the file belongs to another store, `MalformedData` or `UnknownVersion` if it holds no
         before-images, `OtherCluster`, `Unreachable`, `TimedOut`.
         """
-        from offsetmgr.groups.before_images import load_images
-        from offsetmgr.groups.edits import plan_undo
+        from offsetmgr.groups.before_images import holds_images, load_images
+        from offsetmgr.groups.edits import store_of_images
         from offsetmgr.groups.export import open_file
 
-        path = Path(before_images)
+        path, selected = Path(before_images), self.store
         with closing(open_file(path, "avro")) as images_file:
-            store = store_of_images(path, images_file.header, self.store, self._targets.values())
-            crossing = checked_crossing("offsets import", images_file, store, translate)
-        found = plan_undo(store, load_images(path), force=force, crossing=crossing)
-        uri = store.uri if store in self._targets.values() else None
-        return self._planned("offsets import undo", store, found, uri, checked=crossing.text())
+            store = store_of_images(path, images_file.header, selected, self._connections.other_opened)
+        if not holds_images(path):
+            next(load_images(path))  # raises the error that names the content of the file
+        options = offsets.ImportOptions(translate=translate, allow_rewind=allow_rewind)
+        return offsets.import_(self._connections, path, options=options, into=store, running=self._running)
 
-    # --- shared ------------------------------------------------------------------------------------------------
+    # --- the operation log -------------------------------------------------------------------------------------
 
-    def _planned(
-        self, name: str, store: OffsetStore, found: Iterable[GroupEditPlan], uri: str | None = None, checked: str = ""
-    ) -> PlannedEdit:
-        """Reads the plan completely, and rejects the changes of groups with members."""
-        running, require_open = self._running, self._connections.require_open
-        allowed = without_active_groups(self._connections, found, name, store, uri, running=running is not None)
-        plan = EditPlan.of(allowed)
-        planned = PlannedEdit(name, store, plan, require_open, comparison=checked, running=running)
-        self._plans.add(planned)
+    def operations(self, group: str | None = None) -> list[RecordedOperation]:
+        """Returns the edits and migrations in the operation log of this account, the oldest first; with ``group``, only
+        those that may include this group. Raises `FileFailure`."""
+        return edit_functions.list_(self._connections.ui, group)
+
+    def plan_undo_of(self, operation_id: str, *, allow_rewind: bool = False) -> list[PlannedEdit]:
+        """Plans to undo an edit in the operation log: one plan for each store that it wrote. The log then shows which
+        edit undid it. Raises `UsageError` if the operation still runs, has no undo, is undone already, or is no edit,
+        `OperationNotFound`, and the errors of `plan_undo`."""
+        operation, calls = edit_functions.undo(
+            self._connections.ui, operation_id, allow_rewind=allow_rewind, execute=True
+        )
+        if other := next((call for call in calls if call.verb != "offsets import"), None):
+            raise UsageError(f"undo of {operation_id}", f"the undo is {other}", "call this function")
+        planned = [self.plan_undo(path, allow_rewind=allow_rewind) for call in calls for path in call.positional]
+        for plan in planned:
+            plan.undoes = operation.id
         return planned
-
-    def _store_of(self, groups: list[str]) -> OffsetStore:
-        """Returns the store from which to read these groups. Logs a warning if they do not live in the selected one."""
-        from offsetmgr.migration.group_home import homes_text
-
-        moved, homes = self._connections.home_of(groups)
-        if homes:
-            self._connections.warn(f"reading {moved or self.store.uri}: {homes_text(homes)}")
-        return self.store if moved is None else self._target(moved)
-
-    def _target(self, uri: str) -> OffsetStore:
-        """Returns the store at ``uri``. The first call opens it."""
-        self._connections.require_open()
-        if uri not in self._targets:
-            self._targets[uri] = self._connections.store(uri)
-        return self._targets[uri]

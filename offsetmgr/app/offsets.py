@@ -1,16 +1,27 @@
-"""``offsetmgr offsets``: reads committed offsets, their lag and their records, and compares two stores."""
+"""``offsetmgr offsets``: reads and edits committed offsets, and compares two stores."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, get_args
 
 from offsetmgr.app.connections import Connections
 from offsetmgr.core.advice import Advice
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.errors import (
+    Conflict,
+    CorruptData,
     GroupNotFound,
     OffsetMgrError,
     OffsetOutOfRange,
@@ -18,20 +29,27 @@ from offsetmgr.core.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, GroupSelection, TopicSelection, literal_pattern
 from offsetmgr.groups.scan import choose_groups, require_kind, require_known, scan_in_order
-from offsetmgr.groups.topic_matches import TopicMatches
+from offsetmgr.groups.topic_matches import TopicMatches, require_topics
 
 if TYPE_CHECKING:
+    from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.consumer.peek import PeekedRecord, RecordPeeker
+    from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+    from offsetmgr.core.running_store import RunningEdit
     from offsetmgr.groups.diff import OffsetDifference as OffsetDifference
+    from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.groups.last_writes import LastWrites
+    from offsetmgr.groups.log_checks import LogChecks, OutsideLogChecks
     from offsetmgr.segments.batch_reader import Record as Record
+    from offsetmgr.stores.snapshot import SnapshotReport
 
 T = TypeVar("T")
 
@@ -386,3 +404,459 @@ def _sides(connections: Connections, source: str | None, target: str | None) -> 
             why = f"no store is named, and no {server} is configured"
             raise UsageError(Advice(f"{{{name}}}"), why, Advice(f"add {{{name}}} URI"))
     return connections.store(found[0]), connections.store(found[1])
+
+
+FilePath: TypeAlias = str | os.PathLike[str]
+
+
+def reset(
+    connections: Connections,
+    groups: GroupSelection,
+    to: Scenario | FromFile | PastRecords,
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    new_group: bool = False,
+    running: RunningEdit | None = None,
+    wait_empty_s: float = 0.0,
+) -> PlannedEdit:
+    """Plans to move groups to another position in their logs. Offsets outside the log are clamped to it, with a note.
+
+    A topic that is named exactly is reset in every partition; otherwise only partitions with a commit are.
+    ``new_group`` allows groups that do not exist. With ``running``, groups are edited while their consumers run;
+    otherwise the function waits up to ``wait_empty_s`` seconds until the groups have no members, and the plan has a
+    problem for each group that has members. Raises `UsageError` if no brokers are known, `GroupNotFound`,
+    `UnknownTopicOrPartition`, `OtherCluster`, `GroupActive`, `Unreachable`, `TimedOut`.
+    """
+    from offsetmgr.app.edits import PlannedEdit
+    from offsetmgr.groups.reset import plan_reset
+
+    _check_waits(running, wait_empty_s)
+    if not isinstance(to, (*get_args(Scenario), FromFile, PastRecords)):
+        raise UsageError("offsets reset", f"{to!r} is not a position", "as in ToEarliest() or ToOffset(5)")
+    store = connections.selected()
+    scenario = _from_file(connections, store, to, groups) if isinstance(to, FromFile) else to
+    cluster = connections.cluster_for_edit("offsets reset", store)
+    if isinstance(to, FromFile) and isinstance(scenario, ToOffsets) and groups.patterns is None:
+        chosen = groups.within(scenario.offsets, f"file {os.fspath(to.path)}", hint="")
+    else:
+        chosen = choose_groups(store, groups)
+    _wait_until_empty(connections, chosen, wait_empty_s)
+    if not isinstance(scenario, PastRecords):
+        found = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
+    else:
+        skipped = _skipped_records(connections, store, chosen, topics, scenario.number)
+        running = running and running._replace(conditional=True)
+        position = ToOffsets({skipped.group: {skipped.partition: skipped.target}})
+        found = skipped.checked(plan_reset(store, cluster, chosen, topics, position, create=new_group))
+    plans = require_topics(found, topics, store.uri)
+    return PlannedEdit(connections, "offsets reset", store, plans, running=running)
+
+
+def set_(
+    connections: Connections,
+    group: str,
+    to: OffsetAndMetadata | Mapping[TopicPartition, OffsetAndMetadata],
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    keeps_metadata: bool = True,
+    new_group: bool = False,
+    running: RunningEdit | None = None,
+    wait_empty_s: float = 0.0,
+) -> PlannedEdit:
+    """Plans to commit exact offsets (the next offsets to consume): one for all partitions of ``topics``, or one for
+    each partition. If brokers are known, an offset outside its log gets a note, and the plan a warning.
+
+    With ``keeps_metadata``, an offset that stays keeps its metadata, unless ``to`` has metadata. See `reset` for the
+    other parameters and the errors.
+    """
+    from offsetmgr.app.edits import PlannedEdit
+    from offsetmgr.groups.reset import plan_set
+
+    _check_waits(running, wait_empty_s)
+    store = connections.selected()
+    named = list(to) if isinstance(to, Mapping) else topics.numbered(store.capabilities.partitions)
+
+    def new_offsets(committed: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        if isinstance(to, Mapping):
+            return to
+        if not (chosen := {*named, *filter(topics.matches, committed)}):
+            hint = Advice("name partitions, as in {topic} t:0,1")
+            raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics", hint)
+        return dict.fromkeys(chosen, to)
+
+    _wait_until_empty(connections, [group], wait_empty_s)
+    found = plan_set(store, group, new_offsets, named, create=new_group, keeps_metadata=keeps_metadata)
+    checked = _outside_logs(connections, "offsets set", store, "set")
+    plans = require_topics(checked.noted([found]), topics, store.uri)
+    planned = PlannedEdit(connections, "offsets set", store, plans, running=running)
+    planned.warnings = checked.warnings
+    return planned
+
+
+def delete(
+    connections: Connections,
+    groups: GroupSelection,
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    running: RunningEdit | None = None,
+    wait_empty_s: float = 0.0,
+) -> PlannedEdit:
+    """Plans to delete committed offsets; without ``topics``, all offsets of the groups. See `reset` for the other
+    parameters and the errors."""
+    from offsetmgr.app.edits import PlannedEdit
+    from offsetmgr.groups.edits import plan_delete
+
+    _check_waits(running, wait_empty_s)
+    store = connections.selected()
+    topics = topics.within(store.capabilities.partitions)
+    chosen = choose_groups(store, groups)
+    _wait_until_empty(connections, chosen, wait_empty_s)
+    plans = require_topics(plan_delete(store, chosen, topics), topics, store.uri)
+    return PlannedEdit(connections, "offsets delete", store, plans, running=running)
+
+
+class ImportOptions(NamedTuple):
+    """How to import a file. ``format`` names its format, if the suffix does not. ``accept_unterminated`` accepts a text
+    file whose last line has no line end. ``translate`` states that offsets of another Kafka cluster are valid in the
+    store. ``allow_rewind`` allows offsets that move backward, and for before-images those that have changed since the
+    edit. ``unchecked`` leaves out the comparison with topics and logs."""
+
+    format: str | None = None
+    accept_unterminated: bool = False
+    translate: OffsetTranslation | None = None
+    allow_rewind: bool = False
+    unchecked: bool = False
+
+
+DEFAULTS: Final = ImportOptions()
+
+
+def import_(
+    connections: Connections,
+    path: FilePath,
+    groups: GroupSelection | None = None,
+    topics: TopicSelection = ALL_TOPICS,
+    options: ImportOptions = DEFAULTS,
+    *,
+    into: OffsetStore | None = None,
+    running: RunningEdit | None = None,
+    wait_empty_s: float = 0.0,
+) -> PlannedEdit:
+    """Plans to load the offsets of a snapshot file into the selected store, or into the open store ``into``. ``path``
+    may be ``-``, the standard input.
+
+    If brokers are known, an offset outside its log is clamped, and one of a missing topic is rejected. A file of
+    before-images undoes its edit: overwritten offsets are restored exactly, and created ones are deleted. Raises
+    `UsageError` for an unknown format, `MalformedData`, `OtherCluster`, and the errors of `reset`.
+    """
+    from offsetmgr.groups.before_images import holds_images
+    from offsetmgr.groups.export import seekable
+    from offsetmgr.snapshots.registry import format_name
+
+    _check_waits(running, wait_empty_s)
+    file = os.fspath(path)
+    store = into or connections.selected()
+    within = _Import(
+        connections, file, groups or GroupSelection(), topics.within(store.capabilities.partitions), options, store
+    )
+    if file == "-" and options.format is None:
+        format_name(file)  # raises an error, because the format of standard input is unknown
+    with seekable(file) as copy:
+        plan = within.undo if holds_images(copy) else within.snapshot
+        return plan(copy, running, wait_empty_s)
+
+
+class _Import(NamedTuple):
+    """One import into ``store``. ``file`` is the name of the file for messages."""
+
+    connections: Connections
+    file: str
+    groups: GroupSelection
+    topics: TopicSelection
+    options: ImportOptions
+    store: OffsetStore
+
+    @property
+    def where(self) -> str:
+        """The file, in errors about groups."""
+        from offsetmgr.groups.export import name_of
+
+        return name_of(self.file) if self.file == "-" else f"file {self.file}"
+
+    def snapshot(self, path: Path, running: RunningEdit | None, wait_empty_s: float) -> PlannedEdit:
+        """Plans the import of the snapshot in ``path``."""
+        from offsetmgr.app.edits import PlannedEdit
+        from offsetmgr.groups.edits import plan_import
+        from offsetmgr.groups.export import name_of, open_file
+
+        connections, store, options = self.connections, self.store, self.options
+        with closing(
+            open_file(
+                path,
+                options.format,
+                self.groups.single,
+                accept_unterminated=options.accept_unterminated,
+                shown=name_of(self.file),
+                note=connections.ui.note,
+            )
+        ) as file:
+            chosen = self.groups.within(file.groups(), self.where, hint="")
+            if not chosen:
+                raise GroupNotFound(self.where, "holds no groups")
+            _wait_until_empty(connections, chosen, wait_empty_s)
+            crossing = connections.check_crossing("offsets import", file, store, options.translate)
+            found = plan_import(
+                store,
+                file.read(set(chosen)),
+                self.topics,
+                allow_rewind=options.allow_rewind,
+                crossing=crossing,
+                checks=None if options.unchecked else _log_checks(connections, store),
+            )
+            plans = require_topics(found, self.topics, self.file)
+            comparison = crossing.text()
+            return PlannedEdit(
+                connections, "offsets import", store, plans, self._uri(), running=running, comparison=comparison
+            )
+
+    def undo(self, path: Path, running: RunningEdit | None, wait_empty_s: float) -> PlannedEdit:
+        """Plans the undo of the edit whose before-images are in ``path``."""
+        from offsetmgr.app.edits import PlannedEdit
+        from offsetmgr.groups.before_images import load_images
+        from offsetmgr.groups.edits import plan_undo
+        from offsetmgr.groups.export import open_file
+
+        connections, store, options = self.connections, self.store, self.options
+        with closing(open_file(path, "avro")) as file:
+            crossing = connections.check_crossing("offsets import", file, store, options.translate)
+        creates = {one.group: not (one.before or one.nodes) for one in load_images(path)}
+        chosen = self.groups.within(creates, self.where, hint="")
+        _wait_until_empty(connections, chosen, wait_empty_s)
+        connections.ui.note(f"{self.file} holds before-images: undoing that edit")
+        selected = set(chosen)
+        images = (one for one in load_images(path) if one.group in selected)
+        found = plan_undo(store, images, self.topics, allow_rewind=options.allow_rewind, crossing=crossing)
+        operation = "offsets import undo"
+        checked = None if options.unchecked else _outside_logs(connections, operation, store, "restored")
+        plans = require_topics(found if checked is None else checked.noted(found), self.topics, self.file)
+        comparison = crossing.text()
+        edit = PlannedEdit(connections, operation, store, plans, self._uri(), running=running, comparison=comparison)
+        edit.created = [name for name in chosen if creates[name]]
+        if checked is not None:
+            edit.warnings = checked.warnings
+        return edit
+
+    def _uri(self) -> str | None:
+        """Returns the URI of the store; None if it is the selected one, or a part of it."""
+        from offsetmgr.groups.edits import inner_stores
+
+        selected = self.connections.selected()
+        return None if self.store in (selected, *inner_stores(selected)) else self.store.uri
+
+
+def export(
+    connections: Connections,
+    path: FilePath,
+    groups: GroupSelection,
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    format: str | None = None,
+    overwrite: bool = False,
+    on_error: Callable[[OffsetMgrError], None] | None = None,
+) -> SnapshotReport:
+    """Writes the committed offsets of groups to a snapshot file, or to the standard output if ``path`` is ``-``. The
+    suffix of ``path`` (``.avro``, ``.csv``, ``.json``, ``.zk``) or ``format`` names the format. The file is complete or
+    absent.
+
+    With ``on_error``, an offset that cannot be read does not end the call: ``on_error`` receives its error, and the
+    file records it if the format can. Returns the counts, and the data that the format cannot hold (``lost``). Raises
+    `GroupNotFound`, `UnknownTopicOrPartition`, `FileFailure`, and the error of an offset that cannot be read.
+    """
+    from offsetmgr.core.version import __version__
+    from offsetmgr.groups.before_images import header_for
+    from offsetmgr.groups.export import export_groups
+    from offsetmgr.snapshots.registry import format_name
+    from offsetmgr.stores.snapshot import write_snapshot
+
+    name = format_name(os.fspath(path), format)
+    store = connections.store_to_read(groups)
+    chosen = choose_groups(store, groups)
+    topics = topics.within(store.capabilities.partitions)
+    ids = {topic: topic_id for topic, topic_id in store.topic_ids().items() if topics.matches_topic(topic)}
+    header = header_for(store, f"offsetmgr {__version__}", ids)
+    found = export_groups(store, chosen, topics, strict=groups.patterns is not None)
+
+    def noted(found: GroupOffsets) -> GroupOffsets:
+        connections.warn_of_unrecognised(found.unrecognised)
+        return found
+
+    with _written_to(os.fspath(path)) as file:
+        return write_snapshot(
+            file,
+            header,
+            connections.ui.progress(map(noted, found), "exporting", len(chosen)),
+            format=name,
+            group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
+            overwrite=overwrite,
+            keep_errors=on_error is not None,
+            on_error=on_error,
+        )
+
+
+@contextmanager
+def _written_to(file: str) -> Iterator[str]:
+    """Yields the path to which the snapshot is written. If ``file`` is ``-``, yields the path of a temporary file, and
+    copies this file to standard output when the snapshot is complete. Therefore a failure leaves no partial output."""
+    if file != "-":
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as directory:
+        path = Path(directory) / "standard-output"
+        yield str(path)
+        with path.open("rb") as written:
+            shutil.copyfileobj(written, sys.stdout.buffer)
+        sys.stdout.flush()
+
+
+def _check_waits(running: RunningEdit | None, wait_empty_s: float) -> None:
+    if running is not None and wait_empty_s:
+        why = "the first edits groups with members, the second waits until they have none"
+        raise UsageError(Advice("{running} and {wait_empty}"), why, "give one of them")
+
+
+def _wait_until_empty(connections: Connections, groups: Iterable[str], seconds: float) -> None:
+    """Waits until the groups have no members; does nothing if ``seconds`` is 0. Raises `GroupActive` after
+    ``seconds``."""
+    if seconds:
+        from offsetmgr.groups.wait_empty import wait_until_empty
+
+        describer, waits = connections.group_describer_for_edit(), connections.waits
+        wait_until_empty(describer, groups, seconds, SystemClock(), waits.for_members)
+
+
+def _log_checks(connections: Connections, store: OffsetStore) -> LogChecks | None:
+    """Returns the object that compares the offsets of an import into ``store`` with the logs; None if there are no logs
+    to compare them with (see `Connections.has_logs`)."""
+    from offsetmgr.groups.log_checks import LogChecks
+
+    if not connections.has_logs(store, connections.ui.note):
+        return None
+    return LogChecks(connections.cluster_for_edit("offsets import", store).log_ranges)
+
+
+def _outside_logs(connections: Connections, operation: str, store: OffsetStore, verb: str) -> OutsideLogChecks:
+    """Returns the object that notes each offset of ``operation`` that is outside its log, and that warns with ``verb``,
+    a past participle. Without logs (see `Connections.has_logs`) it notes nothing."""
+    from offsetmgr.groups.log_checks import OutsideLogChecks
+
+    if not connections.has_logs(store, connections.ui.note):
+        return OutsideLogChecks(lambda _partitions: {}, verb)
+    # Brokers that do not respond must not prevent an edit in ZooKeeper, so the cluster is opened late.
+    return OutsideLogChecks(
+        lambda partitions: connections.cluster_for_edit(operation, store).log_ranges(partitions), verb
+    )
+
+
+def _from_file(connections: Connections, store: OffsetStore, to: FromFile, groups: GroupSelection) -> ToOffsets:
+    from offsetmgr.groups.export import name_of, open_file, seekable
+
+    file, note = os.fspath(to.path), connections.ui.note
+    name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
+    unterminated, shown = to.accept_unterminated, name_of(file)
+    with (
+        seekable(file) as path,
+        closing(
+            open_file(path, name, groups.single, accept_unterminated=unterminated, shown=shown, note=note)
+        ) as snapshot,
+    ):
+        crossed = connections.check_crossing("offsets reset", snapshot, store, to.translate)
+        offsets_by_group: dict[str, dict[TopicPartition, int]] = {}
+        rejected: dict[TopicPartition, OffsetMgrError] = {}
+        unread: dict[str, GroupOffsets] = {}
+        dropped: Counter[str] = Counter()
+        for entry in snapshot.read():
+            if entry.errors or entry.error:
+                unread[entry.group] = entry
+            crossed.load_topics({tp.topic for tp in entry.offsets})
+            offsets_by_group[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
+            for tp, committed in entry.offsets.items():
+                if (error := crossed.recreation_error(tp, committed)) is not None:
+                    rejected[tp] = error
+            if groups.matches(entry.group):
+                dropped.update(form_of(one.metadata) for one in entry.offsets.values() if one.metadata)
+        if dropped:
+            text = f"a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does"
+            note(text, warning=True)
+        return ToOffsets(offsets_by_group, rejected, unread)
+
+
+class _SkippedRecords(NamedTuple):
+    """The records that the group skips: they begin at ``committed``, the committed offset of ``partition``, and end
+    before ``target``."""
+
+    group: str
+    partition: TopicPartition
+    committed: int
+    target: int
+
+    def checked(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+        """Yields the plans. If the group has committed since its offset was read, the change gets the problem
+        `Conflict`, because the group would skip other records."""
+        for plan in plans:
+            yield replace(plan, changes=tuple(self._checked(change) for change in plan.changes))
+
+    def _checked(self, change: PlannedChange) -> PlannedChange:
+        before = change.before.offset if isinstance(change.before, Committed) else None
+        if change.problem is not None or before == self.committed:
+            return change
+        why = f"the group has moved from {self.committed} to {before}, so it is not stuck"
+        return change._replace(problem=Conflict(str(change.partition), why), writes=False)
+
+
+def _skipped_records(
+    connections: Connections, store: OffsetStore, groups: list[str], topics: TopicSelection, count: int
+) -> _SkippedRecords:
+    """Reads the log from the committed offset on, to find the offset after ``count`` records. Offsets without a record
+    (compaction, transactions) do not count.
+
+    Raises `UsageError` unless exactly one group and one partition are named, `GroupNotFound` if nothing is committed,
+    and `OffsetOutOfRange` if the committed offset is outside the log or the log has fewer records.
+    """
+    named = list(topics.numbered(store.capabilities.partitions))
+    if len(groups) != 1 or len(named) != 1:
+        hint = Advice("as in {group} G {topic} orders:3 {skip} 1")
+        raise UsageError(Advice("{skip}"), "needs exactly one group and one partition", hint)
+    (group,), (partition,) = groups, named
+    current = store.fetch(group, [partition])[partition]
+    if not isinstance(current, Committed):
+        hint = Advice("use {to_offset}")
+        raise GroupNotFound(f"group {group!r}", f"has committed nothing in {partition}", hint)
+    target = _offset_after(connections, partition, current.offset, count)
+    return _SkippedRecords(group, partition, current.offset, target)
+
+
+def _offset_after(connections: Connections, partition: TopicPartition, start: int, count: int) -> int:
+    from offsetmgr.consumer.simple import SimpleConsumer
+
+    at, found, bootstrap = start, 0, connections.bootstrap()
+    assert bootstrap is not None  # a reset needs a cluster
+    with SimpleConsumer(bootstrap, config=connections.resolved.connection) as log:
+        while True:
+            try:
+                read = log.fetch({partition: at})[partition]
+            except CorruptData as error:
+                hint = Advice("the records of a damaged batch cannot be counted: name the offset with {to_offset}")
+                raise CorruptData(error.what, error.why, hint) from None
+            except OffsetOutOfRange as error:  # the hint of the library names a parameter of its consumer
+                hint = Advice("{to_earliest} goes to the log's start, {to_latest} to its end")
+                raise OffsetOutOfRange(error.what, error.why, hint) from None
+            for record in read.records:
+                found += 1
+                if found == count:
+                    return record.offset + 1
+            if read.next_offset <= at or read.next_offset >= read.high_watermark:
+                follow = "follows" if found == 1 else "follow"
+                why = f"{count_of(found, 'record')} {follow} the committed offset {start}"
+                what = Advice("{skip} {} in {}", count, partition)
+                raise OffsetOutOfRange(what, why, Advice("{to_latest} goes to the log's end"))
+            at = read.next_offset

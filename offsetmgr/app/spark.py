@@ -119,7 +119,6 @@ def copy(
     ``translate`` allows a target in another Kafka cluster, and ``reason`` is for the operation log. Raises
     `GroupNotFound`, `OtherCluster`, and at the end of the block `UnknownTopicOrPartition` for a topic without offsets.
     """
-    from offsetmgr.app.planned_edit import checked_crossing
     from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
     from offsetmgr.spark.store_rows import RowOrigin, select_groups
     from offsetmgr.spark.versions import require_supported
@@ -127,9 +126,7 @@ def copy(
     require_supported("spark copy")
     (source, config), (target, target_config) = sides.stores(connections.resolved.connection)
     written_to = connections.store(target, target_config)
-    crossing = checked_crossing("spark copy", connections.store(source, config), written_to, translate)
-    if not crossing.same_cluster:
-        connections.ui.note(f"cluster {crossing.text()}")
+    connections.check_crossing("spark copy", connections.store(source, config), written_to, translate)
     chosen = select_groups(source, config, groups)
     if execute:
         connections.ui.confirm(f"copy the offsets of {count_of(len(chosen), 'group')} from {source} to {target}?")

@@ -26,21 +26,17 @@ from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_f
 from offsetmgr.cli.options import GroupArguments, OptionGroups
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
 from offsetmgr.cli.row_order import ordered
-from offsetmgr.cli.terminal import EditFlags, Terminal
+from offsetmgr.cli.terminal import Terminal
 from offsetmgr.cli.watch import Count, Watch, is_watched, watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.advice import Argument, Invocation
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import SideSettings
-    from offsetmgr.cli.edit_command import Edit
     from offsetmgr.cli.options import SideConfigs
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.groups.describe import DescribeGroups
-    from offsetmgr.groups.running_groups import RunningEdit
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.migration.plan import PlanHeader
 from offsetmgr.cli.options import (
@@ -138,7 +134,7 @@ class ConnectFlags(Connections):
         """Returns how a migration connects to its source and to its target."""
         from offsetmgr.app.migrate import SideSettings
 
-        return SideSettings(*self.of_sides(*configs), self.repeated_options(*configs))
+        return SideSettings(*self.of_sides(*configs), self.repeated(*configs))
 
     def repeated_options(
         self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
@@ -163,69 +159,22 @@ class ConnectFlags(Connections):
             "ignore_persistent_members": bool(self.flags.ignore_persistent_members),
         }
 
-    def undo_options(self, store: OffsetStore | str, command_config: str | None = None) -> tuple[str, ...]:
-        """Returns the options that the undo of an edit of ``store`` (a store or its URI) needs apart from ``--store``:
-        `repeated_options`, the ZooKeeper where old consumers are registered, and the brokers that have the logs. Other
-        edits of the store need them too."""
-        uri = store if isinstance(store, str) else store.uri
-        named = (
-            ("--zookeeper", "zookeeper:", self.flags.zookeeper, self.resolved.zookeeper),
-            ("--bootstrap-server", "kafka:", self.flags.bootstrap_server, self.resolved.bootstrap_server),
-        )
-        servers = (
-            (option, given or known)
-            for option, scheme, given, known in named
-            if not uri.startswith(scheme) and (given or self.resolved.context is None)  # a context names the rest
-        )
-        return (
-            *self.repeated_options(command_config=command_config),
-            *(word for option, value in servers if value for word in (option, value)),
-        )
+    def undo_options(self, uri: str, command_config: str | None = None) -> Mapping[str, Argument]:
+        """Returns the arguments that the undo of an edit of the store at ``uri`` needs besides ``store``: those of
+        `repeated`, the ZooKeeper where old consumers are registered, and the brokers that have the logs. Other edits of
+        the store need them too."""
+        found = dict(self.repeated(command_config=command_config))
+        for name, kind in (("zookeeper", "zookeeper:"), ("bootstrap_server", "kafka:")):
+            known = None if self.resolved.context is not None else getattr(self.resolved, name)  # a context names it
+            if not uri.startswith(kind):
+                found[name] = getattr(self.flags, name) or known
+        return found
 
     def reject_for_many(self, given: Mapping[str, object], why: str) -> None:
         """Raises `UsageError` if the command runs for several contexts and one of these options has a value."""
         option = next((option for option, value in given.items() if value), None)
         if self.cluster_name and option is not None:
             raise UsageError(f"{option} with several contexts", why, "name one context: offsetmgr context list")
-
-    def edit(
-        self,
-        operation: str,
-        flags: EditFlags,
-        store: OffsetStore,
-        describer: DescribeGroups | None = None,
-        **shown: bool,
-    ) -> Edit:
-        """Returns an edit of ``store``. ``describer`` describes the members of the store's groups (default:
-        `group_describer_for_edit`). ``shown`` contains further options of `Edit`."""
-        from offsetmgr.cli.edit_command import Edit
-
-        describer = describer or self.group_describer_for_edit()
-        return Edit(operation, store, describer, flags, undo_options=self.undo_options(store), **shown)
-
-    def wait_until_empty(self, groups: Iterable[str], seconds: float) -> None:
-        """Waits until the groups have no members, and prints progress; does nothing if ``seconds`` is 0. Raises
-        `GroupActive` after ``seconds``."""
-        if seconds:
-            from offsetmgr.groups.wait_empty import wait_until_empty
-
-            wait_until_empty(self.group_describer_for_edit(), groups, seconds, SystemClock(), self.waits.for_members)
-
-    def edit_of(
-        self, operation: str, flags: EditFlags, store: OffsetStore, running: RunningEdit | None, *, as_csv: bool = False
-    ) -> Edit:
-        """Returns an edit of ``store``. If ``running`` is given, the edit includes groups whose consumers run.
-
-        Raises `UnsupportedOperation` if the store cannot edit such groups.
-        """
-        if running is None:
-            return self.edit(operation, flags, store, as_csv=as_csv)
-        from offsetmgr.app.planned_edit import running_checks
-        from offsetmgr.cli.edit_command import RunningEditCommand
-
-        checks = running_checks(self, operation, store)
-        options = self.undo_options(store)
-        return RunningEditCommand(operation, store, flags, checks, running, undo_options=options, as_csv=as_csv)
 
 
 def _note_ignored(command_config: str | None) -> None:

@@ -441,8 +441,10 @@ def offsets(
         note(f"saved {count_of(saved.offsets, 'offset')} of {count_of(saved.groups, 'group')} to {saved.path}")
         for lost in saved.lost:
             note(f"not in the file, because its format cannot hold it: {lost}")
-    elif found.store is not None:
-        code = connect.edit("log offsets", flags, found.store, connect.group_describer_for_edit(to)).run(found.plans)
+    elif found.edit is not None:
+        from offsetmgr.cli.edit_command import EditOutput
+
+        code = EditOutput(found.edit, flags).run()
     Meter.clear()
     found.finish()
     fail_if(failed.any or code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,7 +13,7 @@ from offsetmgr.app.plan_text import SHOWN, time_text
 from offsetmgr.cli import migrate_mirror, migrate_output, migrate_status
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with, fail_if, report_and_exit_code
-from offsetmgr.cli.followup_commands import command_line, delete_groups_command
+from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_mirror import IfAhead, parse_renames
 from offsetmgr.cli.migrate_output import end_of_planning, exit_if_interrupted, print_next_step
@@ -38,10 +38,11 @@ from offsetmgr.cli.options import (
     seconds_option,
 )
 from offsetmgr.cli.render import PLANNED_WRITE, OutputFormat, note, rows_of, write_rows
-from offsetmgr.core.advice import for_command_line
+from offsetmgr.core.advice import Advice, Argument, for_command_line
 from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.selection import deletion_of
 
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import FinalizeReport, RenewedPlan, RollbackPlan, RollbackReport, WrittenPlan
@@ -400,7 +401,12 @@ def _reject_options(**given: object) -> None:
 
 
 def _show_rollback(
-    report: RollbackReport, options: Sequence[str], empty_options: Sequence[str], *, all_groups: bool, one_run: bool
+    report: RollbackReport,
+    options: Sequence[str],
+    empty_options: Mapping[str, Argument],
+    *,
+    all_groups: bool,
+    one_run: bool,
 ) -> None:
     """Prints the result. ``options`` are those of the next commands of the plan, ``empty_options`` those of edits of
     the target. Raises `Exit` with code 1 if an offset differs from its before-image."""
@@ -418,7 +424,7 @@ def _show_rollback(
         if empty := report.empty_groups:
             are = "is" if len(empty) == 1 else "are"
             note(f"{count_of(len(empty), 'group')} that had no offset before {are} empty now")
-            note(f"to remove: {delete_groups_command(report.target, empty, empty_options)}")
+            note(Advice("to remove: {}", deletion_of(report.target, empty, empty_options)))
         if report.late and report.created:
             created = count_of(report.created, "offset")
             note(f"warning: apply created {created} there, and rollback deleted them. {report.late}")

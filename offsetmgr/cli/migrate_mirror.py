@@ -130,7 +130,7 @@ def mirror_command(
         shown.show,
     )
     sides = connect.sides(configs)._replace(
-        options=connect.repeated_options(command_config=configs.to_command_config)  # of the undo, an import
+        arguments=connect.repeated(command_config=configs.to_command_config)  # of the undo, an import
     )
     mirror = migrate.mirror(connect, from_, to, options, sides=sides, settings=settings, reason=flags.reason or "")
     shown.show(mirror.status(), last=True)

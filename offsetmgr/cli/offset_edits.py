@@ -1,71 +1,83 @@
-"""``offsetmgr offsets set|reset|delete``: edits committed offsets."""
+"""``offsetmgr offsets set|reset|delete|export|import``: edits, saves and loads committed offsets."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
+    AllowRewind,
     AllTopics,
+    FormatOption,
+    GroupFilter,
     GroupFlags,
     OneGroup,
+    Overwrite,
     RunningFlag,
-    TopicsOption,
+    TopicFlags,
     TranslateOption,
     UnterminatedOption,
     WaitEmpty,
     check_topics,
     flag,
     opt,
-    running_edit,
 )
-from offsetmgr.cli.render import note
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.terminal import EditFlags
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration
-from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.durations import parse_datetime, parse_duration
-from offsetmgr.core.errors import Conflict, CorruptData, GroupNotFound, OffsetMgrError, OffsetOutOfRange, UsageError
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import GroupSelection, TopicSelection
-
-if TYPE_CHECKING:
-    from offsetmgr.cli.connect_flags import ConnectFlags
-    from offsetmgr.cli.edit_command import Edit
-    from offsetmgr.core.offset_store import GroupOffsets
-    from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
-    from offsetmgr.groups.export import SnapshotFile
-    from offsetmgr.groups.reset import Scenario, ToOffsets, ToTime
-    from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
-
+from offsetmgr.core.running_store import RunningEdit
+from offsetmgr.core.scenario import (
+    FromFile,
+    PastRecords,
+    Scenario,
+    ShiftBy,
+    ToCurrent,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    ToTime,
+)
+from offsetmgr.core.selection import TopicSelection
 
 app = typer.Typer()
 
 NewGroup = Annotated[bool, flag("--new-group", "Allow a group that does not exist yet.")]
-
-
-LARGEST_OFFSET: Final = 2**63 - 1
+FileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help=".avro (lossless), .csv, .zk or .json; - with --as: standard input or output.",
+    ),
+]
+FileFormat = Annotated[
+    str | None,
+    opt("--as", "FORMAT", "avro|csv|zk|json|spark, if the file name extension does not show it."),
+]
 
 
 def _offset(text: str) -> int:
     """Parses an offset. Accepts only digits, whereas Python's ``int`` would also accept ``1_000``."""
     if not (text.isascii() and text.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not an offset.")
-    if len(text.lstrip("0")) > len(str(LARGEST_OFFSET)) or int(text) > LARGEST_OFFSET:
-        raise typer.BadParameter(f"{text[:30]!r} is beyond the largest offset, {LARGEST_OFFSET}.")
+    if len(text.lstrip("0")) > len(str(MAX_OFFSET)) or int(text) > MAX_OFFSET:
+        raise typer.BadParameter(f"{text[:30]!r} is beyond the largest offset, {MAX_OFFSET}.")
     return int(text)
 
 
+_SCENARIOS: Final = (
+    "--to-earliest --to-latest --to-current --to-offset --shift-by --by-duration --to-datetime --from-file --skip"
+)
 ToOffsetOption = Annotated[
     int | None,
     opt("--to-offset", "N", "Move to this offset.", parser=_offset),
@@ -104,31 +116,20 @@ def set_offsets(
 
     The warning needs brokers. offsets reset clamps an offset outside its log.
     """
-    from offsetmgr.cli.edit_command import exit_edit
-    from offsetmgr.core.selection import TopicSelection
-    from offsetmgr.groups.reset import plan_set
-    from offsetmgr.groups.topic_matches import require_topics
+    from offsetmgr.app import offsets
+    from offsetmgr.cli.edit_command import run_edit
 
-    topics = TopicSelection.parse(topic)
-    store = connect.store()
-
-    named = topics.numbered(store.capabilities.partitions)
-
-    def new_offsets(committed: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        chosen = {*named, *(tp for tp in committed if topics.matches(tp))}
-        if not chosen:
-            raise GroupNotFound(
-                f"group {group!r}", "has no committed offsets in these topics", "name partitions, as in --topic t:0,1"
-            )
-        return {tp: OffsetAndMetadata(to_offset, metadata or "") for tp in chosen}
-
-    how = running_edit(running, wait_empty_s)
-    connect.wait_until_empty([group], wait_empty_s)
-    edit = connect.edit_of("offsets set", flags, store, how)
-    keeps_metadata = metadata is None
-    proposal = plan_set(store, group, new_offsets, named, create=new_group, keeps_metadata=keeps_metadata)
-    proposals = noted_outside_logs(connect, edit, [proposal], "set")
-    exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
+    edit = offsets.set_(
+        connect,
+        group,
+        OffsetAndMetadata(to_offset, metadata or ""),
+        TopicSelection.parse(topic),
+        keeps_metadata=metadata is None,
+        new_group=new_group,
+        running=RunningEdit() if running else None,
+        wait_empty_s=wait_empty_s,
+    )
+    run_edit(edit, flags)
 
 
 @app.command("reset")
@@ -136,7 +137,7 @@ def set_offsets(
 def reset(
     connect: ConnectFlags,
     groups: GroupFlags,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     all_topics: AllTopics = False,
     to_earliest: Annotated[bool, flag("--to-earliest", "To the log's start.")] = False,
     to_latest: Annotated[bool, flag("--to-latest", "To the log's end.")] = False,
@@ -178,49 +179,48 @@ def reset(
 
     Exactly one of --to-earliest ... --skip. Offsets outside the log are clamped to it, with a note.
     """
-    from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
-    from offsetmgr.core.selection import TopicSelection
-    from offsetmgr.groups.reset import ToOffsets, plan_reset
-    from offsetmgr.groups.scan import choose_groups
-    from offsetmgr.groups.topic_matches import require_topics
+    from offsetmgr.app import offsets
+    from offsetmgr.cli.edit_command import run_edit
 
     selection = groups.selection()
-    options = ScenarioOptions(
-        to_earliest,
-        to_latest,
-        to_current,
-        to_offset,
-        shift_by,
-        by_duration,
-        to_datetime,
-        from_file,
-        accept_unterminated,
-        skip,
-    )
-    scenario = scenario_of(
-        options,
+    given: dict[str, Scenario | FromFile | PastRecords] = {}
+    if to_earliest:
+        given["to_earliest"] = ToEarliest()
+    if to_latest:
+        given["to_latest"] = ToLatest()
+    if to_current:
+        given["to_current"] = ToCurrent()
+    if to_offset is not None:
+        given["to_offset"] = ToOffset(to_offset)
+    if shift_by is not None:
+        given["shift_by"] = ShiftBy(shift_by)
+    if by_duration is not None:
+        at_ms = SystemClock().now_ms() - parse_duration(by_duration)
+        given["by_duration"] = _to_time(at_ms, "--by-duration", f"{by_duration} ago")
+    if to_datetime is not None:
+        at_ms = parse_datetime(to_datetime)
+        given["to_datetime"] = _to_time(at_ms, "--to-datetime", to_datetime)
+        _warn_of_future(at_ms, to_datetime)
+    if from_file is not None:
+        given["from_file"] = FromFile(from_file, accept_unterminated, translate)
+    if skip is not None:
+        given["skip"] = PastRecords(skip)
+    if len(given) != 1:
+        why = "several scenarios are given" if given else "no scenario is given"
+        raise UsageError("offsets reset", why, f"exactly one of {_SCENARIOS}")
+    (to,) = given.values()
+    if from_file is None:
+        check_topics(topics.topic, all_topics)
+    edit = offsets.reset(
+        connect,
         selection,
-        lambda snapshot: cross_cluster_check("offsets reset", snapshot, connect.store(), translate),
+        to,
+        topics.selection(),
+        new_group=new_group,
+        running=RunningEdit() if running else None,
+        wait_empty_s=wait_empty_s,
     )
-    how = running_edit(running, wait_empty_s, conditional=skip is not None)
-    if not isinstance(scenario, ToOffsets):
-        check_topics(topic, all_topics)
-    topics = TopicSelection.parse(topic or [])
-    store = connect.store()
-    cluster = connect.cluster_for_edit("offsets reset", store)
-    if isinstance(scenario, ToOffsets) and groups.all_groups:
-        chosen = selection.within(scenario.offsets, f"file {from_file}", hint="")
-    else:
-        chosen = choose_groups(store, selection)
-    connect.wait_until_empty(chosen, wait_empty_s)
-    skipped = None if skip is None else skipped_records(connect, store, chosen, topics, skip)
-    edit = connect.edit_of("offsets reset", flags, store, how, as_csv=export_csv)
-    if skipped is not None:
-        scenario = skipped.scenario()
-    assert scenario is not None
-    proposals = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
-    proposals = proposals if skipped is None else skipped.check(proposals)
-    exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
+    run_edit(edit, flags, as_csv=export_csv)
 
 
 @app.command("delete")
@@ -228,7 +228,7 @@ def reset(
 def delete(
     connect: ConnectFlags,
     groups: GroupFlags,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     all_topics: AllTopics = False,
     running: RunningFlag = False,
     wait_empty_s: WaitEmpty = 0.0,
@@ -236,87 +236,20 @@ def delete(
     flags: EditFlags,
 ) -> None:
     """Delete committed offsets."""
-    from offsetmgr.cli.edit_command import exit_edit
-    from offsetmgr.core.selection import TopicSelection
-    from offsetmgr.groups.edits import plan_delete
-    from offsetmgr.groups.scan import choose_groups
-    from offsetmgr.groups.topic_matches import require_topics
+    from offsetmgr.app import offsets
+    from offsetmgr.cli.edit_command import run_edit
 
     selection = groups.selection()
-    check_topics(topic, all_topics)
-    topics = TopicSelection.parse(topic or [])
-    store = connect.store()
-    topics.within(store.capabilities.partitions)
-    chosen = choose_groups(store, selection)
-    how = running_edit(running, wait_empty_s)
-    connect.wait_until_empty(chosen, wait_empty_s)
-    edit = connect.edit_of("offsets delete", flags, store, how)
-    exit_edit(edit.run(require_topics(plan_delete(store, chosen, topics), topics, store.uri)))
+    check_topics(topics.topic, all_topics)
+    edit = offsets.delete(
+        connect, selection, topics.selection(), running=RunningEdit() if running else None, wait_empty_s=wait_empty_s
+    )
+    run_edit(edit, flags)
 
 
-class ScenarioOptions(NamedTuple):
-    """The values of the options of ``offsets reset`` that select a scenario."""
-
-    to_earliest: bool = False
-    to_latest: bool = False
-    to_current: bool = False
-    to_offset: int | None = None
-    shift_by: int | None = None
-    by_duration: str | None = None
-    to_datetime: str | None = None
-    from_file: str | None = None
-    accept_unterminated: bool = False
-    skip: int | None = None
-
-
-def scenario_of(
-    options: ScenarioOptions, selection: GroupSelection, crossing: Callable[[SnapshotFile], CrossClusterCheck]
-) -> Scenario | None:
-    """Returns the scenario that the options select; None for --skip, whose scenario depends on the log. ``crossing``
-    compares the cluster of a snapshot file with the cluster of the target.
-
-    Raises `UsageError` unless the options select exactly one valid scenario. Raises `OtherCluster` if the snapshot file
-    belongs to another cluster than the target.
-    """
-    from offsetmgr.groups.reset import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset
-
-    chosen: list[Scenario] = []
-    if options.to_earliest:
-        chosen.append(ToEarliest())
-    if options.to_latest:
-        chosen.append(ToLatest())
-    if options.to_current:
-        chosen.append(ToCurrent())
-    if options.to_offset is not None:
-        chosen.append(ToOffset(options.to_offset))
-    if options.shift_by is not None:
-        chosen.append(ShiftBy(options.shift_by))
-    if options.by_duration is not None:
-        at = SystemClock().now_ms() - parse_duration(options.by_duration)
-        chosen.append(_to_time(at, "--by-duration", f"{options.by_duration} ago"))
-    if options.to_datetime is not None:
-        at = parse_datetime(options.to_datetime)
-        chosen.append(_to_time(at, "--to-datetime", options.to_datetime))
-        _warn_of_future(at, options.to_datetime)
-    if options.from_file is not None:
-        chosen.append(_from_file(options.from_file, selection, crossing, unterminated=options.accept_unterminated))
-    if options.skip is not None and not chosen:
-        return None
-    if options.skip is not None or len(chosen) != 1:
-        raise UsageError(
-            "offsets reset",
-            "several scenarios are given" if chosen else "no scenario is given",
-            "exactly one of --to-earliest --to-latest --to-current --to-offset --shift-by --by-duration "
-            "--to-datetime --from-file --skip",
-        )
-    return chosen[0]
-
-
-def _to_time(at_ms: int, option: str, text: str) -> ToTime:
+def _to_time(at_ms: int, option: str, text: str) -> Scenario:
     """Returns the scenario for a time. Raises `UsageError` for a time that no record can have: the timestamps of
     records are milliseconds since 1970, from 0 to 2^63-1. Negative numbers have other meanings."""
-    from offsetmgr.groups.reset import ToTime
-
     if not 0 <= at_ms < 2**63:
         why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
         raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")
@@ -332,133 +265,89 @@ def _warn_of_future(at_ms: int, text: str) -> None:
         note("hint: a time without a zone is in UTC; with a zone as in 2026-11-21T09:00:00+09:00")
 
 
-def _from_file(
-    file: str,
-    selection: GroupSelection,
-    crossing: Callable[[SnapshotFile], CrossClusterCheck],
-    *,
-    unterminated: bool,
-) -> ToOffsets:
-    from offsetmgr.groups.export import name_of, open_file, seekable
-    from offsetmgr.groups.reset import ToOffsets
-
-    name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
-    with (
-        seekable(file) as path,
-        closing(
-            open_file(path, name, selection.single, accept_unterminated=unterminated, shown=name_of(file), note=note)
-        ) as snapshot,
-    ):
-        crossed = crossing(snapshot)
-        offsets_by_group: dict[str, dict[TopicPartition, int]] = {}
-        rejected: dict[TopicPartition, OffsetMgrError] = {}
-        unread: dict[str, GroupOffsets] = {}
-        dropped: Counter[str] = Counter()
-        for entry in snapshot.read():
-            if entry.errors or entry.error:
-                unread[entry.group] = entry
-            crossed.load_topics({tp.topic for tp in entry.offsets})
-            offsets_by_group[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
-            for tp, committed in entry.offsets.items():
-                if (error := crossed.recreation_error(tp, committed)) is not None:
-                    rejected[tp] = error
-            if selection.matches(entry.group):
-                dropped.update(form_of(one.metadata) for one in entry.offsets.values() if one.metadata)
-        if dropped:
-            note(f"warning: a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does")
-        return ToOffsets(offsets_by_group, rejected, unread)
+EXPORTED: Final = (Column("file"), Column("groups", right=True), Column("offsets", right=True))
+"""The rows of an export of several clusters."""
 
 
-class SkippedRecords:
-    """The records that the group skips: they begin at ``committed``, the committed offset of ``partition``, and end
-    before ``target``."""
+@app.command("export")
+@connected
+@many_clusters
+def export(
+    connect: ConnectFlags,
+    file: FileArgument,
+    groups: GroupFlags,
+    topics: TopicFlags,
+    file_format: FileFormat = None,
+    overwrite: Overwrite = False,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Write committed offsets to a snapshot file.
 
-    def __init__(self, group: str, partition: TopicPartition, committed: int, target: int) -> None:
-        self.group = group
-        self.partition = partition
-        self.committed = committed
-        self.target = target
-
-    def scenario(self) -> ToOffsets:
-        from offsetmgr.groups.reset import ToOffsets
-
-        return ToOffsets({self.group: {self.partition: self.target}})
-
-    def check(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-        """Yields the plans. If the group has committed since its offset was read, the change gets the problem
-        `Conflict`, because the group would skip other records."""
-        for plan in plans:
-            yield replace(plan, changes=tuple(self._checked(change) for change in plan.changes))
-
-    def _checked(self, change: PlannedChange) -> PlannedChange:
-        before = change.before.offset if isinstance(change.before, Committed) else None
-        if change.problem is not None or before == self.committed:
-            return change
-        why = f"the group has moved from {self.committed} to {before}, so it is not stuck"
-        return change._replace(problem=Conflict(str(change.partition), why), writes=False)
-
-
-def skipped_records(
-    connect: ConnectFlags, store: OffsetStore, groups: list[str], topics: TopicSelection, count: int
-) -> SkippedRecords:
-    """Reads the log from the committed offset on, to find the offset after ``count`` records. Offsets without a record
-    (compaction, transactions) do not count.
-
-    Raises `UsageError` unless exactly one group and one partition are named, `GroupNotFound` if nothing is committed,
-    and `OffsetOutOfRange` if the committed offset is outside the log or the log has fewer records.
+    If --context selects several clusters, each gets a file of its own: backup-CONTEXT.avro for backup.avro.
     """
-    named = list(topics.numbered(store.capabilities.partitions))
-    if len(groups) != 1 or len(named) != 1:
-        why = "needs exactly one group and one partition"
-        raise UsageError("--skip", why, "as in --group G --topic orders:3 --skip 1")
-    (group,), (partition,) = groups, named
-    current = store.fetch(group, [partition])[partition]
-    if not isinstance(current, Committed):
-        raise GroupNotFound(f"group {group!r}", f"has committed nothing in {partition}", "use --to-offset")
-    target = _offset_after(connect, partition, current.offset, count)
-    return SkippedRecords(group, partition, current.offset, target)
+    from offsetmgr.app import offsets
 
-
-def _offset_after(connect: ConnectFlags, partition: TopicPartition, start: int, count: int) -> int:
-    from offsetmgr.consumer.simple import SimpleConsumer
-
-    connect.cluster("offsets reset --skip")  # raises an error if no brokers are known
-    at, found, bootstrap = start, 0, connect.bootstrap()
-    assert bootstrap is not None
-    with SimpleConsumer(bootstrap, config=connect.resolved.connection) as log:
-        while True:
-            try:
-                read = log.fetch({partition: at})[partition]
-            except CorruptData as error:
-                hint = "the records of a damaged batch cannot be counted: name the offset with --to-offset"
-                raise CorruptData(error.what, error.why, hint) from None
-            except OffsetOutOfRange as error:  # the hint of the library names a parameter of its consumer
-                hint = "--to-earliest goes to the log's start, --to-latest to its end"
-                raise OffsetOutOfRange(error.what, error.why, hint) from None
-            for record in read.records:
-                found += 1
-                if found == count:
-                    return record.offset + 1
-            if read.next_offset <= at or read.next_offset >= read.high_watermark:
-                why = (
-                    f"{count_of(found, 'record')} {'follows' if found == 1 else 'follow'} the committed offset {start}"
-                )
-                raise OffsetOutOfRange(f"--skip {count} in {partition}", why, "--to-latest goes to the log's end")
-            at = read.next_offset
-
-
-def noted_outside_logs(
-    connect: ConnectFlags, edit: Edit, plans: Iterable[GroupEditPlan], verb: str
-) -> Iterator[GroupEditPlan]:
-    """Returns the plans with a note on each offset that is outside its log. The edit then warns of these offsets before
-    its prompt, with ``verb``, a past participle."""
-    from offsetmgr.groups.log_checks import OutsideLogChecks
-
-    if not connect.has_logs(edit.store, note):
-        return iter(plans)
-    # Brokers that do not respond must not prevent an edit in ZooKeeper, so the cluster is opened late.
-    checks = OutsideLogChecks(
-        lambda partitions: connect.cluster_for_edit(edit.operation, edit.store).log_ranges(partitions), verb
+    selection = groups.selection()
+    if connect.cluster_name:
+        connect.reject_for_many({"FILE -": file == "-"}, "each cluster needs a file of its own")
+        path_of_all = Path(file)
+        file = str(path_of_all.with_stem(f"{path_of_all.stem}-{connect.cluster_name}"))
+    failed: list[OffsetMgrError] = []
+    done = offsets.export(
+        connect, file, selection, topics.selection(), format=file_format, overwrite=overwrite, on_error=failed.append
     )
-    edit.more_warnings = checks.warnings
-    return checks.noted(plans)
+    if connect.cluster_name:
+        write_rows(EXPORTED, [(file, done.groups, done.offsets)], output)
+    where = "standard output" if file == "-" else file
+    note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {where}")
+    for lost in done.lost:
+        note(f"not in the file, because its format cannot hold it: {lost}")
+    if failed:
+        records = "records what could not be read" if done.errors else "does not record which groups it lacks"
+        note(f"warning: {where} is incomplete, and {records}")
+        raise typer.Exit(report_and_exit_code(failed))
+
+
+@app.command("import")
+@connected
+def import_offsets(
+    connect: ConnectFlags,
+    file: FileArgument,
+    groups: GroupFilter,
+    topics: TopicFlags,
+    file_format: FileFormat = None,
+    unterminated: UnterminatedOption = False,
+    translate: TranslateOption = None,
+    allow_rewind: AllowRewind = False,
+    unchecked: Annotated[
+        bool, flag("--unchecked", "Write the offsets without a check against topics and logs.")
+    ] = False,
+    running: RunningFlag = False,
+    wait_empty_s: WaitEmpty = 0.0,
+    *,
+    flags: EditFlags,
+) -> None:
+    """Load the offsets of a snapshot file into a store.
+
+    If brokers are known, offsets are checked as by offsets reset: an offset outside its log is clamped, and one of a
+    missing topic is rejected. A file of before-images undoes its edit: overwritten offsets are restored, created ones
+    are deleted, and offsets that have moved since are rejected unless --allow-rewind. An undo restores offsets exactly:
+    an offset outside its log gets a note and a warning, and is not clamped. --group names the group for files that do
+    not contain it.
+    """
+    from offsetmgr.app import offsets
+    from offsetmgr.cli.edit_command import EditOutput, exit_edit
+
+    options = offsets.ImportOptions(file_format, unterminated, translate, allow_rewind, unchecked)
+    edit = offsets.import_(
+        connect,
+        file,
+        groups.selection(),
+        topics.selection(),
+        options,
+        running=RunningEdit() if running else None,
+        wait_empty_s=wait_empty_s,
+    )
+    code = EditOutput(edit, flags).run()
+    edit.note_empty_groups()
+    exit_edit(code)

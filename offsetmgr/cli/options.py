@@ -19,7 +19,6 @@ from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import PlanSelection
-    from offsetmgr.groups.running_groups import RunningEdit
     from offsetmgr.migration.plan import GroupScope
     from offsetmgr.migration.plan_file import PlanFile
 
@@ -189,19 +188,6 @@ WaitEmpty = Annotated[
     float,
     seconds_option("--wait-empty", "Wait this long for active groups to become empty."),
 ]
-
-
-def running_edit(running: bool, wait_empty_s: float, *, conditional: bool = False) -> RunningEdit | None:
-    """Returns the options of an edit with --running; None without it. Raises `UsageError` if --wait-empty is given,
-    too."""
-    if not running:
-        return None
-    if wait_empty_s:
-        why = "the first edits groups with members, the second waits until they have none"
-        raise UsageError("--running and --wait-empty", why, "give one of them")
-    from offsetmgr.groups.running_groups import RunningEdit
-
-    return RunningEdit(conditional=conditional)
 
 
 class GroupFlags(NamedTuple):

@@ -153,7 +153,7 @@ def bounce(
     found: list[GroupBounce] = []
     interrupt = stop_on_signal("after this observation or restart; the same command line resumes")
     with _progress_on_failure(state if execute else None, names), interrupt as stop:
-        origin = EditOrigin("runbook bounce", reason or "", connect.repeated_options())
+        origin = EditOrigin("runbook bounce", reason or "", connect.repeated())
         done = bounce_groups(
             view, specs, state, execute=execute, several=several, progress=note, stop=stop, origin=origin
         )

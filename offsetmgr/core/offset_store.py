@@ -178,7 +178,8 @@ class GroupEditResult:
     ``atomic`` is False if other clients could have written between the comparison and the write. In this case ``how``
     describes the check that the store made instead of an atomic comparison. Only dual stores set ``secondary``.
     ``secondary`` contains the error of each partition whose change succeeded in the primary store and failed in the
-    secondary store. The dual store keeps the changes of these partitions as pending.
+    secondary store. The dual store keeps the changes of these partitions as pending. ``error`` is set if the group
+    itself could not be deleted.
     """
 
     group: str
@@ -186,6 +187,7 @@ class GroupEditResult:
     atomic: bool = True
     how: str = ""
     secondary: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    error: OffsetMgrError | None = None
 
     @property
     def failures(self) -> dict[TopicPartition, OffsetMgrError]:

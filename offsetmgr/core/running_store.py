@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
@@ -11,6 +11,10 @@ from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
 
 CLASSIC_HEARTBEAT_S: Final = 3.0
 """The default of ``heartbeat.interval.ms`` of consumers in seconds. Brokers do not know the setting of a consumer."""
+
+
+WAIT_S: Final = 30.0
+"""The maximum time in seconds for which an edit waits until the members of a group are back."""
 
 
 class OtherGroupKind(UnsupportedOperation):
@@ -27,6 +31,31 @@ class RunningGroup(NamedTuple):
     members: int
     consumer_protocol: bool = False
     heartbeat_s: float = CLASSIC_HEARTBEAT_S
+
+
+class RunningEdit(NamedTuple):
+    """How to edit groups whose consumers run. The consumers leave their group for some seconds, and continue at the new
+    offsets.
+
+    ``on_step`` receives a line of text about each step. ``wait_s`` is the time in seconds for which an edit waits until
+    the consumers are back. If ``conditional`` is True, the edit of a group fails if its members have committed since
+    the plan was made.
+
+    Example::
+
+        from offsetmgr import OffsetAdmin, RunningEdit, ToEarliest
+
+        with OffsetAdmin("kafka://h1:9092", running=RunningEdit(on_step=print)) as admin:
+            report = admin.plan_reset("shop", ToEarliest(), topics="orders").execute()
+            for group, seen in report.evidence.items():
+                print(group, seen)
+            for path in report.before_images:
+                admin.plan_undo(path, allow_rewind=True).execute()
+    """
+
+    on_step: Callable[[str], None] = lambda _text: None
+    wait_s: float = WAIT_S
+    conditional: bool = False
 
 
 class RunningEditListener(Protocol):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.offset_store import PartitionKinds
+from offsetmgr.core.plurals import count_of
 
 _GLOB: Final = frozenset("*?[")
+MAX_NAMED: Final = 100
+"""The number of groups that `deletion_of` names at most."""
 MAX_PARTITION: Final = 2**31 - 1
 _DIGITS: Final = len(str(MAX_PARTITION))
 
@@ -38,6 +42,16 @@ def group_words(name: str) -> tuple[str, ...]:
 def literal_pattern(name: str) -> str:
     """Returns a glob that matches only this name."""
     return glob.escape(name)
+
+
+def deletion_of(store: str, groups: Sequence[str], options: Mapping[str, Argument]) -> Advice:
+    """Returns the call that deletes these groups from the store at the URI ``store``. If there are more than
+    `MAX_NAMED`, it has the first of them, and a text after it has the number of the others."""
+    named = tuple(map(literal_pattern, groups[:MAX_NAMED]))
+    call = Invocation("groups delete", (), {"store": store, "group": named, **options, "execute": True})
+    left = count_of(len(groups) - MAX_NAMED, "more empty group")
+    text = "{}" if len(groups) <= MAX_NAMED else "{}  ({}: see {})"
+    return Advice(text, call, left, Invocation("groups list"))
 
 
 class GroupSelection:

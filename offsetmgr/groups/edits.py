@@ -5,8 +5,10 @@ Each function yields one `GroupEditPlan` for each group and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from shlex import quote
 from typing import Final, Protocol, runtime_checkable
 
@@ -20,16 +22,19 @@ from offsetmgr.core.errors import (
     NotAuthorized,
     OffsetMgrError,
     TopicNotAuthorized,
+    UsageError,
 )
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.group_tree import GroupTreeStore
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEditResult, GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
+from offsetmgr.groups.before_images import image_file
 from offsetmgr.groups.dual_execute import StorePair
 from offsetmgr.groups.edit_plan import (
     BY_PARTITION,
+    EditPlan,
     GroupEditPlan,
     PlannedChange,
     holds_offset,
@@ -38,15 +43,17 @@ from offsetmgr.groups.edit_plan import (
     replaced_data,
 )
 from offsetmgr.groups.log_checks import LogChecks
+from offsetmgr.groups.saved_edit import SavedEdit, start_edit
 from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.kafka.protocol.errors import NegativeOffset
+from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.snapshots.group_images import GroupImages
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, holds_metadata
 from offsetmgr.stores.kafka import KafkaStore
 
 _SAVED: Final = "unreadable: its znode is saved"
 _LOST: Final = "unreadable: the data of its znode is lost"
-_ACCEPT_HINT: Final = "fix the cause, or add --accept-unseen to delete it without a before-image"
+_ACCEPT_HINT: Final = Advice("fix the cause, or add {accept_unseen} to delete it without a before-image")
 
 
 def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
@@ -78,6 +85,37 @@ def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelectio
 def inner_stores(store: OffsetStore) -> tuple[OffsetStore, ...]:
     """Returns the two stores of a pair, or the store itself."""
     return (store.primary, store.secondary) if isinstance(store, StorePair) else (store,)
+
+
+def store_of_images(
+    path: Path, header: SnapshotHeader | None, store: OffsetStore, others: Iterable[OffsetStore]
+) -> OffsetStore:
+    """Returns the store whose edit wrote the file ``path``: ``store``, one of the two stores of ``store`` if it is a
+    pair, or one of ``others``.
+
+    The URI in the file decides. If no store has this URI, for example because a broker has another address now, the
+    identity of the stores decides. Raises `UsageError` if no store fits, because the undo would change nothing, or
+    other offsets.
+    """
+    known = [*inner_stores(store), *others]
+    if header is None or not header.source_uri:
+        return store
+    for one in known:
+        if one.uri == header.source_uri:
+            return one
+    identities = [(one, one.identity()) for one in known]
+    same = [
+        one
+        for one, found in identities
+        if found.kind == header.source_kind and header.cluster_id in (found.id, *found.former)
+    ]
+    if len(same) == 1:
+        return same[0]
+    raise UsageError(
+        f"undo of {path}",
+        f"the edit was made in {header.source_uri}, which is not {store.uri}",
+        f"use OffsetAdmin({header.source_uri!r})",
+    )
 
 
 def tree_store(store: OffsetStore) -> GroupTreeStore | None:
@@ -160,6 +198,57 @@ def plan_removal(store: OffsetStore, groups: Sequence[str], *, accept_unseen: bo
                 changes.append(one)
                 problem = problem or type(error)(error.what, error.why, _ACCEPT_HINT)
         yield replace(plan, changes=tuple(changes), problem=problem)
+
+
+def start_deletion(
+    store: OffsetStore,
+    plan: EditPlan,
+    path: Path,
+    on_durable: Callable[[Path], None],
+    on_removed: Callable[[str], None],
+) -> SavedEdit:
+    """Starts the deletion of groups, like `start_edit`. A group in ZooKeeper is a tree of znodes: the store deletes it
+    with its offsets in one transaction, and a pair after its offsets. ``on_removed`` receives a text about each deleted
+    tree. If a tree cannot be deleted, the result of its group has an ``error``."""
+    trees = tree_store(store)
+    if trees is None:
+        return start_edit(store, plan, path, on_durable)
+
+    def deleted(planned: GroupEditPlan) -> GroupEditResult:
+        try:
+            trees.delete_group(planned.group, planned.removes)
+        except OffsetMgrError as error:
+            return GroupEditResult(planned.group, {}, error=error)
+        on_removed(f"removed group {planned.group!r} with {count_of(len(planned.removes), 'znode')}")
+        changes = (one for one in planned.changes if one.writes)
+        return GroupEditResult(
+            planned.group, {one.partition: ChangeOutcome(EditStatus.WRITTEN, one.before) for one in changes}
+        )
+
+    def removals(failed: Container[str] = ()) -> Iterator[GroupEditPlan]:
+        return (one for one in plan if one.removes and one.problem is None and one.group not in failed)
+
+    if isinstance(store, GroupTreeStore):
+        image = image_file(path, store, plan, on_durable)
+
+        def results() -> Generator[GroupEditResult, None, None]:
+            image.intend(plan)
+            yield from map(deleted, removals())
+
+        return SavedEdit((image,), results())
+    started = start_edit(store, plan, path, on_durable)
+
+    def results_of_pair() -> Generator[GroupEditResult, None, None]:
+        failed: set[str] = set()
+        with closing(started.results) as written:
+            for result in written:
+                failed |= {result.group} if result.failures else set()
+                yield result
+        for planned in removals(failed):
+            if (result := deleted(planned)).error is not None:
+                yield result
+
+    return SavedEdit(started.images, results_of_pair())
 
 
 @runtime_checkable
@@ -277,16 +366,16 @@ def plan_undo(
     images: Iterable[GroupImages],
     topics: TopicSelection = ALL_TOPICS,
     *,
-    force: bool = False,
+    allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
 ) -> Iterator[GroupEditPlan]:
     """Plans the undo of an edit: restores the previous offsets and deletes the offsets that the edit created.
 
     If a partition holds neither the offset that the edit wrote nor the previous offset, another client has committed
-    since the edit. Unless ``force`` is True, the partition gets the problem `Conflict`. An undo may rewind offsets.
-    ``crossing`` detects before-images whose topic was recreated after the commit; the change to such a before-image
-    gets a problem, too. If ``crossing`` is None, the caller guarantees that the before-images belong to the logs to
-    which the store's offsets refer.
+    since the edit. Unless ``allow_rewind`` is True, the partition gets the problem `Conflict`. An undo may rewind
+    offsets. ``crossing`` detects before-images whose topic was recreated after the commit; the change to such a
+    before-image gets a problem, too. If ``crossing`` is None, the caller guarantees that the before-images belong to
+    the logs to which the store's offsets refer.
     """
     pending: dict[str, GroupImages] = {}
 
@@ -313,7 +402,7 @@ def plan_undo(
             if change.writes and not holds_offset(change.before, written_offset):
                 moved_on = _moved_on(found.group, change, written_offset, source.raw.get(tp))
                 note = "; ".join(filter(None, (change.note, moved_on.why)))
-                change = change._replace(note=note) if force else change._replace(problem=moved_on, writes=False)
+                change = change._replace(note=note) if allow_rewind else change._replace(problem=moved_on, writes=False)
             changes.append(change)
         rows = tuple(sorted(changes, key=BY_PARTITION))
         problem = next((change.problem for change in rows if change.problem is not None), None) if restores else None

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from offsetmgr.config.connection import state_directory
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.atomic_file import append_line, reason
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion
@@ -30,7 +31,12 @@ from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.process_start import start_time
 from offsetmgr.stores.uri import redact
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""The version of new records. In version 1, the undo of an operation was a command line."""
+_KNOWN_VERSIONS: Final = (1, VERSION)
+_SWITCH: Final = "migrate switch"
+SWITCH_NOTE: Final = "recorded the group's storage mode; this version does not use it"
+"""The note of a `RecordedOperation` that is a switch."""
 MAX_GROUPS: Final = 1_000
 """The number of group names that a record contains at most."""
 _undoes: ContextVar[str] = ContextVar("undoes", default="")
@@ -39,8 +45,9 @@ _undoes: ContextVar[str] = ContextVar("undoes", default="")
 @dataclass(frozen=True, slots=True)
 class OperationStart:
     """An operation that is about to begin. ``name`` is the command without its arguments, for example ``offsets
-    reset``; ``reason`` is the text of ``--reason``. ``files`` are the before-images or the plan. ``undo`` are the
-    command lines that undo the operation, without ``--execute`` and ``--yes``."""
+    reset``; ``reason`` is the reason that the user gave. ``files`` are the before-images or the plan. ``undo`` are the
+    calls that undo the operation, without their execution. A text is a command line of an earlier release that has
+    another form."""
 
     name: str
     stores: tuple[str, ...]
@@ -48,7 +55,7 @@ class OperationStart:
     group_count: int
     changes: int
     files: tuple[str, ...] = ()
-    undo: tuple[str, ...] = ()
+    undo: tuple[Invocation | str, ...] = ()
     reason: str = ""
 
     @property
@@ -90,6 +97,15 @@ class RecordedOperation:
         if self.ended_ms is not None or self.pid is None or self.host != socket.gethostname():
             return False
         return bool(self.process_start) and start_time(self.pid) == self.process_start
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether an earlier offsetmgr recorded a live switch, or the declaration of a storage mode."""
+        return self.start.name in (_SWITCH, f"{_SWITCH} --declare")
+
+    def may_include(self, group: str) -> bool:
+        """Returns whether the record names the group, or does not name all groups of the operation."""
+        return group in self.start.groups or not self.start.names_all_groups
 
 
 @dataclass(slots=True)
@@ -147,6 +163,7 @@ class OperationLog:
                 "command": own_command_line(),
                 "undoes": _undoes.get(),
                 **asdict(start),
+                "undo": [_as_json(call) for call in start.undo],
             }
         )
         outcome = "interrupted"
@@ -194,7 +211,7 @@ class OperationLog:
         id_ = record.text("id")
         if record.text("kind") == "start":
             try:
-                record.version((VERSION,))
+                record.version(_KNOWN_VERSIONS)
             except UnknownVersion as error:
                 self.newer[id_] = error
                 return
@@ -217,7 +234,9 @@ class OperationLog:
         if error := self.newer.get(id_):
             raise error
         raise OperationNotFound(
-            f"operation {id_}", f"{self.path} does not have it", "offsetmgr edits list shows the ids of this log"
+            f"operation {id_}",
+            f"{self.path} does not have it",
+            Advice("{} shows the ids of this log", Invocation("edits list")),
         )
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
@@ -255,6 +274,44 @@ def first_groups(groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for _, name in zip(range(MAX_GROUPS), groups, strict=False))
 
 
+def _as_json(call: Invocation | str) -> object:
+    if isinstance(call, str):
+        return call
+    return {"verb": call.verb, "arguments": list(call.positional), "options": dict(call.named)}
+
+
+def _undo_calls(record: FieldReader) -> Iterator[Invocation | str]:
+    """Yields the undo in a record. Raises `MalformedData`."""
+    found = record.get("undo")
+    if not isinstance(found, list):
+        raise record.invalid("undo", "a list of calls")
+    for one in found:
+        match one:
+            case str():
+                yield _of_command_line(one)
+            case {"verb": str(verb), "arguments": list(arguments), "options": dict(options)}:
+                values = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+                yield Invocation(verb, tuple(map(str, arguments)), values)
+            case _:
+                raise record.invalid("undo", "a list of calls")
+
+
+def _of_command_line(text: str) -> Invocation | str:
+    """Returns the call that a command line of an earlier release is; the text itself if it has another form."""
+    words = shlex.split(text)
+    at = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    named: dict[str, Any] = {}
+    name = ""
+    for word in words[at:]:
+        if word.startswith("--"):
+            name = word.removeprefix("--").replace("-", "_")
+            named.setdefault(name, ())
+        else:
+            named[name] += (word,)
+    call = Invocation(" ".join(words[1:3]), tuple(words[3:at]), {name: value or True for name, value in named.items()})
+    return call if call.command_line() == text else text
+
+
 def _started(record: FieldReader) -> RecordedOperation:
     start = OperationStart(
         name=record.text("name"),
@@ -263,7 +320,7 @@ def _started(record: FieldReader) -> RecordedOperation:
         group_count=record.integer("group_count"),
         changes=record.integer("changes"),
         files=tuple(record.text_list("files")),
-        undo=tuple(record.text_list("undo")),
+        undo=tuple(_undo_calls(record)),
         reason=record.text("reason"),
     )
     return RecordedOperation(

@@ -9,8 +9,7 @@ time; to-current uses the log's end if nothing is committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
@@ -18,6 +17,16 @@ from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 from offsetmgr.core.plurals import list_of
+from offsetmgr.core.scenario import (
+    Scenario,
+    ShiftBy,
+    ToCurrent,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    ToOffsets,
+    ToTime,
+)
 from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change, plan_replacement, replaced_data
 from offsetmgr.groups.scan import require_known, scan_in_order
@@ -30,96 +39,6 @@ GROUPS_AT_ONCE: Final = 500
 """The number of groups whose log ranges are requested together."""
 MAX_GROUPS_NAMED: Final = 5
 """The number of groups of a file that a hint names."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToEarliest:
-    """The start of the log: the group consumes every record that the brokers still have.
-
-    >>> ToEarliest()
-    ToEarliest()
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class ToLatest:
-    """The end of the log: the group consumes only records that are produced after the reset.
-
-    >>> ToLatest()
-    ToLatest()
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class ToCurrent:
-    """The committed offset, or the end of the log if the partition has no committed offset.
-
-    >>> ToCurrent()
-    ToCurrent()
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class ToOffset:
-    """A fixed offset, clamped to the log.
-
-    >>> ToOffset(1_000).offset
-    1000
-    """
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShiftBy:
-    """The committed offset plus ``by`` (which may be negative), clamped to the log.
-
-    >>> ShiftBy(-100).by  # repeats the last 100 records
-    -100
-    """
-
-    by: int
-
-
-@dataclass(frozen=True, slots=True)
-class ToTime:
-    """The offset of the first record at or after a time, or the end of the log if there is no such record.
-
-    ``timestamp_ms`` is in milliseconds since 1970 UTC. Raises `UsageError` if it is negative.
-
-    >>> from datetime import UTC, datetime
-    >>> ToTime(int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000))
-    ToTime(timestamp_ms=1772323200000)
-    """
-
-    timestamp_ms: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.timestamp_ms < 2**63:  # brokers use negative numbers for other positions
-            why = f"{self.timestamp_ms} is not a number of milliseconds since 1970"
-            raise UsageError("reset to a time", why, "ToEarliest goes to the log's start, ToLatest to its end")
-
-
-@dataclass(frozen=True, slots=True)
-class ToOffsets:
-    """An offset for each partition of each group, for example from a file, clamped to the log. The reset rejects each
-    partition in ``rejected`` with the error there, and each partition of a group in ``unread``.
-
-    >>> from offsetmgr import TopicPartition
-    >>> wanted = ToOffsets({"shop": {TopicPartition("orders", 0): 42}})
-    >>> wanted.offsets["shop"]
-    {TopicPartition(topic='orders', partition=0): 42}
-    """
-
-    offsets: Mapping[str, Mapping[TopicPartition, int]]
-    rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """The partitions whose offsets must not be used, for example because their topic was recreated, each with the
-    reason."""
-    unread: Mapping[str, GroupOffsets] = field(default_factory=dict)
-    """The groups that could not be read completely when the file was written, with the errors."""
-
-
-Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToOffsets
 
 
 class ResolvedOffset(NamedTuple):

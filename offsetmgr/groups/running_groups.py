@@ -12,45 +12,18 @@ from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, OffsetStore
-from offsetmgr.core.running_store import RunningGroup, RunningGroupStore
+from offsetmgr.core.plurals import count_of
+from offsetmgr.core.running_store import RunningEdit, RunningGroup, RunningGroupStore
 from offsetmgr.groups.before_images import BeforeImageFile, image_file
 from offsetmgr.groups.describe import GROUPS_AT_ONCE, DescribeGroups
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 from offsetmgr.groups.execute import execute
 from offsetmgr.groups.saved_edit import SavedEdit
 
-WAIT_S: Final = 30.0
-"""The maximum time in seconds for which an edit waits until the members of a group are back."""
-
-UNDO_OPTIONS: Final = ("--running", "--allow-rewind")
-"""The options of the command that undoes an edit of running groups."""
+UNDO_OPTIONS: Final = {"running": True, "allow_rewind": True}
+"""The arguments of the call that undoes an edit of running groups."""
 
 LogRanges = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogRange | OffsetMgrError]]
-
-
-class RunningEdit(NamedTuple):
-    """How to edit groups whose consumers run. The consumers leave their group for some seconds, and continue at the new
-    offsets.
-
-    ``on_step`` receives a line of text about each step. ``wait_s`` is the time in seconds for which an edit waits until
-    the consumers are back. If ``conditional`` is True, the edit of a group fails if its members have committed since
-    the plan was made.
-
-    Example::
-
-        from offsetmgr import OffsetAdmin, RunningEdit, ToEarliest
-
-        with OffsetAdmin("kafka://h1:9092", running=RunningEdit(on_step=print)) as admin:
-            report = admin.plan_reset("shop", ToEarliest(), topics="orders").execute()
-            for group, seen in report.evidence.items():
-                print(group, seen)
-            for path in report.before_images:
-                admin.plan_undo(path, force=True).execute()
-    """
-
-    on_step: Callable[[str], None] = lambda _text: None
-    wait_s: float = WAIT_S
-    conditional: bool = False
 
 
 class RunningChecks(NamedTuple):
@@ -197,3 +170,45 @@ def execute_running(
     groups = _RunningGroups(require_running_store(store), images, options)
     results: Generator[GroupEditResult, None, None] = execute(groups, [plan], images)
     return SavedEdit((image,), results)
+
+
+def notice(groups: Mapping[str, RunningGroup], wait_s: float) -> list[str]:
+    """Returns the lines of the prompt that describe the effect on the applications of these groups. ``wait_s`` is the
+    time in seconds for which an edit waits until the members of a group are back."""
+    lines = [
+        "the consumers keep running, and their applications notice this:",
+        "  - one commit fails, and the rebalance listener receives onPartitionsLost",
+    ]
+    for consumer_protocol in (False, True):
+        chosen = {
+            name: group
+            for name, group in groups.items()
+            if group.members and group.consumer_protocol == consumer_protocol
+        }
+        if not chosen:
+            continue
+        heartbeat_s = max(group.heartbeat_s for group in chosen.values())
+        first = next(iter(chosen))
+        which = f"group {first}" if len(chosen) == 1 else f"{first} and {count_of(len(chosen) - 1, 'other group')}"
+        lines.append(f"  - {which}: {_pause(heartbeat_s, consumer_protocol=consumer_protocol)}")
+    return [
+        *lines,
+        f"  - while a consumer is processing records, the other consumers wait for its next poll: up to {wait_s:g} s",
+        "  - if a consumer overwrites the new offsets, the edit and its pause are repeated, at most twice",
+        "  - the other partitions repeat the records that were processed but not committed",
+        "  - transactions with the metadata of the group abort; transactions without it may overwrite the edit",
+    ]
+
+
+def _pause(heartbeat_s: float, *, consumer_protocol: bool) -> str:
+    """Describes the pause. The consumers notice their removal with a heartbeat. In the consumer protocol they need up
+    to two further heartbeats until they have the partitions."""
+    if consumer_protocol:
+        longest = f"up to {3 * heartbeat_s + 3:g} s"
+        setting = f"the group's heartbeat interval is {heartbeat_s:g} s"
+        return f"all partitions pause for about {heartbeat_s + 1:g} s, {longest} ({setting})"
+    setting = f"with a heartbeat.interval.ms of {heartbeat_s:g} s, the default"
+    return (
+        f"the edited partitions pause for about {heartbeat_s + 2:g} s, the others for up to {heartbeat_s + 1:g} s"
+        f" ({setting})"
+    )

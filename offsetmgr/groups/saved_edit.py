@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
+from offsetmgr.core.advice import Argument, Invocation
 from offsetmgr.core.errors import Overwritten
 from offsetmgr.core.offset_store import EditStatus, GroupEditResult, OffsetStore
 from offsetmgr.groups.before_images import BeforeImageFile, image_file
@@ -20,11 +20,11 @@ from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_g
 
 class EditOrigin(NamedTuple):
     """The part of an edit's record in the operation log that the caller knows: the command (``offsets reset``), the
-    user's reason, and the connection options that the command of the undo needs."""
+    user's reason, and the arguments for the connection that the call of the undo needs."""
 
     operation: str
     reason: str = ""
-    undo_options: Sequence[str] = ()
+    undo_options: Mapping[str, Argument] = {}
 
 
 _cause: ContextVar[EditOrigin | None] = ContextVar("cause", default=None)
@@ -99,13 +99,13 @@ def _recorded(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generat
         group_count=plan.counts.groups,
         changes=plan.counts.writes,
         files=tuple(str(image.path.absolute()) for image in started.images),
-        undo=tuple(shlex.join(undo_command(image, origin.undo_options)) for image in started.images),
+        undo=tuple(undo_of(image, origin.undo_options) for image in started.images),
         reason=origin.reason,
     )
     with closing(started.results) as results, OperationLog().recorded(start) as progress:
         progress.failed = plan.counts.problems
         for result in results:
-            progress.failed += len(result.failures)
+            progress.failed += len(result.failures) + (result.error is not None)
             progress.written += sum(
                 found.status is EditStatus.WRITTEN or isinstance(found.error, Overwritten)
                 for found in result.outcomes.values()
@@ -113,7 +113,7 @@ def _recorded(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generat
             yield result
 
 
-def undo_command(image: BeforeImageFile, options: Sequence[str]) -> tuple[str, ...]:
-    """Returns the command line that undoes the edit of one store, without ``--execute``."""
-    store = ("--store", image.header.source_uri)
-    return ("offsetmgr", "offsets", "import", str(image.path.absolute()), *store, *options)
+def undo_of(image: BeforeImageFile, options: Mapping[str, Argument], **more: Argument) -> Invocation:
+    """Returns the call that undoes the edit of one store."""
+    named = {"store": image.header.source_uri, **options, **more}
+    return Invocation("offsets import", (str(image.path.absolute()),), named)

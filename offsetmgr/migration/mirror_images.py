@@ -6,11 +6,11 @@ The import rejects a partition that the mirror or a consumer has advanced since,
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from offsetmgr.core.advice import Invocation
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.before_images import image_file
@@ -67,7 +67,7 @@ class MirrorImages:
     def operation(self, groups: Sequence[str], origin: EditOrigin) -> OperationStart:
         """Returns the record of the mirror for the operation log. ``groups`` are the source groups that exist now."""
         path, store = str(self.path.absolute()), self.target.uri
-        undo = ("offsetmgr", "offsets", "import", path, "--store", store, *origin.undo_options)
+        undo = Invocation("offsets import", (path,), {"store": store, **origin.undo_options})
         names = [self.options.target_group(group) for group in groups]
         return OperationStart(
             origin.operation,
@@ -76,6 +76,6 @@ class MirrorImages:
             len(names),
             0,
             (path,),
-            (shlex.join(undo),),
+            (undo,),
             origin.reason,
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import glob
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.atomic_file import remove_abandoned
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError
@@ -39,7 +39,7 @@ class PlanRun(NamedTuple):
     """The parameters of a run of a plan.
 
     ``name`` is a key of `OPERATIONS`. ``only`` are the groups to which the run is limited (None: all groups).
-    ``reason`` is the text of ``--reason``, and ``undo_options`` are the connection options of the command that undoes
+    ``reason`` is the user's reason, and ``undo_options`` are the arguments for the connection of the call that undoes
     the run; the operation log saves both. If a rollback undoes only one run of apply, ``undoes_run`` is the id of that
     run.
     """
@@ -47,7 +47,7 @@ class PlanRun(NamedTuple):
     name: str
     only: GroupScope | None = None
     reason: str = ""
-    undo_options: Sequence[str] = ()
+    undo_options: Mapping[str, Argument] = {}
     undoes_run: str = ""
 
 
@@ -137,11 +137,11 @@ def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> Operati
         group_count=scope.groups,
         changes=0 if writer.name == "delete" else scope.writes,
         files=(path,),
-        undo=(shlex.join(undo_command(path, writer, run)),) if writer.name == "apply" else (),
+        undo=(undo_of(path, writer, run),) if writer.name == "apply" else (),
         reason=run.reason,
     )
 
 
-def undo_command(plan: str, writer: JournaledWriter, run: PlanRun) -> tuple[str, ...]:
-    """Returns the command line that undoes this run of apply, and no other run of the plan."""
-    return ("offsetmgr", "migrate", "rollback", plan, "--run", writer.identity["operation"], *run.undo_options)
+def undo_of(plan: str, writer: JournaledWriter, run: PlanRun) -> Invocation:
+    """Returns the call that undoes this run of apply, and no other run of the plan."""
+    return Invocation("migrate rollback", (plan,), {"run": writer.identity["operation"], **run.undo_options})

@@ -12,20 +12,11 @@ from hypothesis import strategies as st
 from in_process import command
 from memory_stores import LOGS, OneLog, in_memory, logs_in_memory
 
+from offsetmgr import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets, ToTime
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.groups.reset import (
-    ResolvedOffset,
-    Scenario,
-    ShiftBy,
-    ToCurrent,
-    ToEarliest,
-    ToLatest,
-    ToOffset,
-    ToOffsets,
-    ToTime,
-    resolve,
-)
+from offsetmgr.groups.reset import ResolvedOffset, resolve
+from offsetmgr.results import Scenario
 from offsetmgr.testing.memory import MemoryStore
 
 

@@ -236,7 +236,7 @@ def test_a_program_moves_a_running_group(kafka: KafkaBroker, topic: str, tmp_pat
         assert steps == [f"group {topic}: 1 member left; waiting up to 30 s for them"]
         until(lambda: len(received) == 46)
         assert received[30:] == [(1, offset) for offset in range(4, 20)]
-        undone = admin.plan_undo(report.before_images[0], force=True).execute(tmp_path / "undo.avro")
+        undone = admin.plan_undo(report.before_images[0], allow_rewind=True).execute(tmp_path / "undo.avro")
         assert undone.ok
         beyond = admin.plan_set(topic, {TopicPartition(topic, 1): 21})
         assert "outside the log" in str(beyond.problems[topic])

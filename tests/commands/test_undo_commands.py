@@ -15,9 +15,9 @@ import pytest
 from in_process import Output, command, rows
 from reported_logs import report_log
 
-from offsetmgr.cli.followup_commands import MAX_NAMED, delete_groups_command
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartition, Unreachable
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.selection import MAX_NAMED, deletion_of
 from offsetmgr.stores.snapshot import SnapshotStore
 
 ORDERS = TopicPartition("orders", 0)
@@ -217,8 +217,9 @@ def test_the_undo_of_an_edit_works_from_any_directory_with_the_same_context_and_
     report_log(LogRange(0, 9), monkeypatch)
     servers = ["--zookeeper", "z:2181/kafka", "--bootstrap-server", "k:9092"]
     one = set_offset(8, *servers, "--command-config", "client.properties")
-    words = shlex.split(one["undo"][0])
-    assert words[6:] == ["--command-config", f"{directory}/client.properties", "--context", "prod", *servers]
+    (shown,) = rows("edits", "show", one["id"])
+    settings = ["--command-config", f"{directory}/client.properties", "--context", "prod"]
+    assert shlex.split(shown["undo"])[6:] == [*settings, *servers]
 
 
 @pytest.mark.parametrize("words", ["show", "undo"])
@@ -258,7 +259,8 @@ def test_a_recorded_switch_is_named_and_has_no_undo() -> None:
 def test_an_edit_of_a_switched_store_is_undone_in_the_store_that_the_group_uses() -> None:
     """An earlier offsetmgr had the stores `switched:NAME`, with which it recorded their edits."""
     one = set_offset(8)
-    command_line = one["undo"][0].replace(one["stores"][0], "switched:prod")
+    (shown,) = rows("edits", "show", one["id"])
+    command_line = shown["undo"].replace(one["stores"][0], "switched:prod")
     undone = undo(record_like(one, stores=["switched:prod"], undo=[command_line]), *DO, code=2)
     assert undone.stderr.endswith(
         "error: store 'switched:prod': an earlier offsetmgr had it\n"
@@ -320,14 +322,14 @@ def test_one_warning_names_the_records_of_a_newer_version() -> None:
     for value in (6, 7, 8):
         known = set_offset(value)
     lines = LOG.read_text().splitlines()
-    lines[0], lines[2] = (line.replace('"version": 1', '"version": 2') for line in (lines[0], lines[2]))
+    lines[0], lines[2] = (line.replace('"version": 2', '"version": 3') for line in (lines[0], lines[2]))
     LOG.write_text("\n".join(lines) + "\n")
     shown = command("edits", "list")
     assert known["id"] in shown.stdout
     assert shown.stderr.count("warning: 2 operations of a newer offsetmgr left out") == 1
-    assert "line 1: is of version 2; known: 1" in shown.stderr
+    assert "line 1: is of version 3; known: 1 to 2" in shown.stderr
     newer = json.loads(lines[0])["id"]
-    assert "is of version 2" in command("edits", "show", newer, code=1).stderr
+    assert "is of version 3" in command("edits", "show", newer, code=1).stderr
     undo(known["id"], *DO)
     assert offset() == 7
 
@@ -408,11 +410,11 @@ def test_verify_and_finalize_name_the_remedy_if_the_source_moved_on() -> None:
 
 
 def test_the_command_that_removes_empty_groups_has_all_names_and_options() -> None:
-    found = delete_groups_command("kafka://h:9092", ["a b", "c*"], ["--context", "prod"])
+    found = deletion_of("kafka://h:9092", ["a b", "c*"], {"context": "prod"}).command_line()
     assert shlex.split(found) == [
         *("offsetmgr", "groups", "delete", "--store", "kafka://h:9092", "--group", "a b", "--group", "c[*]"),
         *("--context", "prod", "--execute"),
     ]
-    many = delete_groups_command("kafka://h:9092", [f"g{n}" for n in range(MAX_NAMED + 3)], [])
+    many = deletion_of("kafka://h:9092", [f"g{n}" for n in range(MAX_NAMED + 3)], {}).command_line()
     assert many.count("--group") == MAX_NAMED
     assert many.endswith("--execute  (3 more empty groups: see offsetmgr groups list)")

@@ -1,0 +1,476 @@
+"""Planned edits: `PlannedEdit` is the one place that executes an edit, for the command line and for programs. Also the
+operation log of edits and migrations (``offsetmgr edits``)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from offsetmgr.app.ui import Interrupted, Ui
+from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.closeable import Closeable
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.model import DELETES_OFFSETS, TopicPartition
+from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEditResult, OffsetStore
+from offsetmgr.core.plurals import count_of
+from offsetmgr.core.running_store import RunningEdit
+from offsetmgr.core.selection import deletion_of
+from offsetmgr.groups.before_images import default_image_path
+from offsetmgr.groups.describe import reject_active
+from offsetmgr.groups.edit_plan import Counts, EditPlan
+from offsetmgr.groups.edit_plan import GroupEditPlan as GroupEditPlan
+from offsetmgr.groups.execute import may_have_written
+from offsetmgr.groups.operation_log import SWITCH_NOTE as SWITCH_NOTE
+from offsetmgr.groups.operation_log import OperationLog
+from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
+from offsetmgr.groups.operation_log import undoing as undoing
+from offsetmgr.groups.running_groups import (
+    UNDO_OPTIONS,
+    RunningChecks,
+    check_running,
+    execute_running,
+    notice,
+    require_running_store,
+)
+from offsetmgr.groups.saved_edit import EditOrigin, SavedEdit, record_operation, start_edit, undo_of
+
+if TYPE_CHECKING:
+    from offsetmgr.app.connections import Connections
+    from offsetmgr.core.model import Weakness
+
+
+@dataclass(slots=True)
+class EditReport:
+    """The result of an executed edit.
+
+    ``written`` and ``unchanged`` count partitions. ``rejected`` counts the partitions that the plan had already
+    rejected. ``before_images`` are the files with which `OffsetAdmin.plan_undo` undoes the edit: one file, or two for a
+    ``dual:`` store; empty if nothing was to be written. ``undo`` are the calls that undo the edit, without their
+    connections; empty if nothing was changed. ``not_atomic`` has the reasons for which some groups were written without
+    a lock, so that a consumer could have committed between the comparison and the write. For each group that was edited
+    while its consumers ran (`RunningEdit`), ``evidence`` describes the commits after the edit. ``failed_groups`` maps
+    each group that could not be deleted to the error. ``kept_deletions`` counts the deleted offsets that a broker
+    before 2.4 keeps until its next check for expired offsets. ``outcomes`` maps each group that the store has answered
+    for to the outcomes of those partitions that were not written.
+
+    >>> report = EditReport(written=3, rejected=1)
+    >>> report.ok
+    False
+    """
+
+    before_images: tuple[Path, ...] = ()
+    written: int = 0
+    unchanged: int = 0
+    rejected: int = 0
+    not_atomic: tuple[str, ...] = ()
+    evidence: dict[str, str] = field(default_factory=dict)
+    undo: tuple[Invocation, ...] = ()
+    failed_groups: dict[str, OffsetMgrError] = field(default_factory=dict)
+    kept_deletions: int = 0
+    outcomes: dict[str, dict[TopicPartition, ChangeOutcome]] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
+        """The groups with partitions whose write failed, with the error of each partition."""
+        found = ((group, {tp: o.error for tp, o in of.items() if o.error}) for group, of in self.outcomes.items())
+        return {group: errors for group, errors in found if errors}
+
+    @property
+    def ok(self) -> bool:
+        """Whether every planned change was made or was already in the store."""
+        return not (self.rejected or self.failed or self.failed_groups)
+
+    def add(self, later: EditReport) -> None:
+        """Adds the report of a later edit of the same operation, which must be undone first."""
+        self.before_images += later.before_images
+        self.rejected += later.rejected
+        self.not_atomic = tuple(sorted({*self.not_atomic, *later.not_atomic}))
+        self.undo = (*later.undo, *self.undo)
+        self.failed_groups |= later.failed_groups
+        self.kept_deletions += later.kept_deletions
+        self.outcomes |= later.outcomes
+
+
+class EditListener:
+    """Follows `PlannedEdit.execute`. The base class does nothing."""
+
+    def planned(self, edit: PlannedEdit) -> None:
+        """Receives a further edit that the execution has planned, before it begins to write."""
+
+    def written(self, edit: PlannedEdit, report: EditReport) -> None:
+        """Receives the report of the edit, or of a further one, after its last write."""
+
+
+class PlannedEdit(Closeable):
+    """The changes that one method of `OffsetAdmin` planned. A plan changes nothing until `execute`.
+
+    Iterate over the plan for its groups: each `GroupEditPlan` has a ``group``, its ``changes`` and a ``problem``. Each
+    change has a ``partition``, ``before``, ``after``, a ``note`` and a ``problem``. The plan is valid until the
+    `OffsetAdmin` is closed.
+
+    Example::
+
+        from offsetmgr import OffsetAdmin, ToEarliest
+
+        with OffsetAdmin("kafka://h1:9092") as admin:
+            plan = admin.plan_reset("shop", ToEarliest(), topics="orders")
+            for proposal in plan:
+                for change in proposal.changes:
+                    print(proposal.group, change.partition, change.before, "->", change.after, change.note)
+            if not plan.problems:
+                report = plan.execute()
+                print(report.written, "written; undo with", report.before_images)
+    """
+
+    _tree_verb: ClassVar[str] = "restore"
+
+    def __init__(
+        self,
+        connections: Connections,
+        operation: str,
+        store: OffsetStore,
+        found: Iterable[GroupEditPlan],
+        uri: str | None = None,
+        *,
+        running: RunningEdit | None = None,
+        comparison: str = "",
+    ) -> None:
+        """Reads ``found`` completely, and rejects the changes of groups with members, unless ``running``. ``store`` is
+        the selected store, or the one at ``uri``."""
+        self._connections = connections
+        self._uri = uri
+        self._running = running
+        self._checks = None if running is None else _running_checks(connections, operation, store, uri)
+        self._weaknesses: tuple[Weakness, ...] = ()
+        self._executed = False
+        self._report: EditReport | None = None
+        self.is_confirmed = False
+        """Whether the user has agreed to the edit already."""
+        self.warnings: Callable[[], Iterable[str]] = lambda: ()
+        """Returns warnings about the plan, besides the weaknesses of the store."""
+        self.created: Sequence[str] = ()
+        """For an undo: the groups whose offsets the undone edit had created."""
+        self.operation = operation
+        """The name of the command of this edit."""
+        self.store = store
+        """The store that the edit changes."""
+        self.comparison = comparison
+        """For a copy, an import or an undo: whether the offsets belong to the logs of the target's Kafka cluster, and
+        how that is known. Empty for other edits."""
+        self.undoes = ""
+        """The id of the operation that this edit undoes, in the operation log."""
+        try:
+            self._plan = EditPlan.of(self._checked(connections.ui.progress(found, "reading")))
+        except KeyboardInterrupt as error:
+            raise Interrupted("nothing was changed") from error
+        self._close = weakref.finalize(self, self._plan.close)
+        connections.plans.add(self)
+
+    def _checked(self, found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+        """Yields the plans, with a problem for each group that cannot be edited now. Warns of data that offsetmgr does
+        not understand."""
+        if self._checks is not None:
+            found = check_running(self._checks, found)
+        else:
+            found = reject_active(self._connections.group_describer_for_edit(self._uri), found)
+        for plan in found:
+            self._connections.warn_of_unrecognised(plan.unrecognised)
+            yield plan
+
+    def __iter__(self) -> Iterator[GroupEditPlan]:
+        self._connections.require_open()
+        return iter(self._plan)
+
+    def __repr__(self) -> str:
+        return f"<PlannedEdit {self.operation}: {self.counts}>"
+
+    def close(self) -> None:
+        """Deletes the plan's temporary file. `OffsetAdmin.close` does this, too."""
+        self._close()
+
+    @property
+    def counts(self) -> Counts:
+        """How many ``groups`` change, and how many partitions are ``writes``, are ``unchanged`` or have a problem."""
+        return self._plan.counts
+
+    @property
+    def problems(self) -> Mapping[str, OffsetMgrError]:
+        """The groups with a rejected change, each with the first reason."""
+        found: dict[str, OffsetMgrError] = {}
+        for group in self:
+            reasons = [group.problem, *(change.problem for change in group.changes)]
+            if (reason := next((one for one in reasons if one is not None), None)) is not None:
+                found[group.group] = reason
+        return found
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        """Returns the guarantees that the store cannot give for this edit, such as immediate deletion on brokers before
+        2.4. Each has a ``text``. Empty for current servers. Raises `Unreachable`, `TimedOut`."""
+        self._connections.require_open()
+        return self.store.weaknesses()
+
+    @property
+    def report(self) -> EditReport | None:
+        """The report of `execute`; None before it starts to write. If `execute` raised an error or was interrupted, the
+        report counts the changes that the store had confirmed, and names the before-images for the undo. Changes that
+        are in neither count may have been made."""
+        return self._report
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the edit includes groups whose consumers run (`RunningEdit`)."""
+        return self._running is not None
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self.counts.writes or self.counts.trees)
+
+    def preview(self) -> None:
+        """Tells the user what `execute` would change. Raises `Unreachable`, `TimedOut`."""
+        self._note_warnings()
+        note = self._connections.ui.note
+        note(f"dry run: would change {self._amount()}{self._trees()} in {self.store.uri}; nothing was changed")
+        if self._has_work:
+            note(Advice("hint: add {execute} to do it"))
+
+    def execute(
+        self,
+        before_images: Path | str | None = None,
+        *,
+        reason: str = "",
+        on_durable: Callable[[Path], None] = lambda _path: None,
+        listener: EditListener | None = None,
+    ) -> EditReport:
+        """Writes the changes that have no problem, each on the condition that the store still holds the value that the
+        plan read.
+
+        ``before_images`` is the path of a new file that receives the previous offsets before the first write; without
+        it, the method creates one in the state directory (``XDG_STATE_HOME``). ``reason`` is for the operation log
+        (``offsetmgr edits list``). ``on_durable`` is called with each such path before the first write. A failed change
+        is not raised: it is in ``EditReport.failed``.
+
+        Raises `UsageError` if the plan was executed before, the file exists, or the `OffsetAdmin` is closed. Raises
+        `OffsetMgrError` if the file cannot be written or the whole store is unreachable; see `report` for the changes
+        before that.
+        """
+        self._connections.require_open()
+        if self._executed:
+            raise UsageError(self.operation, "the plan was executed already", "plan the edit again")
+        report = EditReport(unchanged=self.counts.unchanged, rejected=self.counts.problems)
+        ui = self._connections.ui
+        if not self._has_work:
+            self._executed, self._report = True, report
+            ui.note(f"nothing to change in {self.store.uri}")
+            return report
+        self._note_warnings()
+        ui.note(f"about to change {self._amount()} in {self.store.uri}")
+        if self._checks is not None and any(group.members for group in self._checks.found.values()):
+            assert self._running is not None  # has the checks
+            for line in notice(self._checks.found, self._running.wait_s):
+                ui.note(line)
+        if not self.is_confirmed:
+            ui.confirm(f"{self.operation}: change {self._amount()}{self._trees()}?")
+
+        def durable(path: Path) -> None:
+            # The plan stays executable until its before-images exist: no write precedes them.
+            self._executed, self._report = True, report
+            report.before_images += (path,)
+            on_durable(path)
+            ui.note(f"before-images: {path}")
+
+        path = Path(before_images) if before_images is not None else default_image_path(self.operation)
+        self._write(report, path, reason, durable)
+        (listener or EditListener()).written(self, report)
+        return report
+
+    def _write(self, report: EditReport, path: Path, reason: str, on_durable: Callable[[Path], None]) -> None:
+        options = {**self._connections.undo_options(self.store.uri), **(UNDO_OPTIONS if self._running else {})}
+        started = self._start(path, on_durable)
+        undo = tuple(undo_of(image, options, execute=True) for image in started.images)
+        recorded = record_operation(started, self._plan, EditOrigin(self.operation, reason, options))
+        not_atomic: set[str] = set()
+        ui, counts = self._connections.ui, self.counts
+        try:
+            undone = undoing(self.undoes) if self.undoes else nullcontext()
+            with undone, closing(recorded.results) as results:
+                for result in ui.progress(results, self.operation, counts.groups):
+                    self._count(report, result)
+                    if not result.atomic:
+                        not_atomic.add(result.how)
+                        report.not_atomic = tuple(sorted(not_atomic))
+        except KeyboardInterrupt as error:
+            known = report.written + report.unchanged - counts.unchanged + sum(map(len, report.failed.values()))
+            changed, calls = count_of(report.written, "offset"), "; ".join("{}" for _ in undo)
+            text = "{} changed, {} not confirmed; undo: " + calls
+            raise Interrupted(Advice(text, changed, f"{counts.writes - known:,}", *undo)) from error
+        errors = [*report.failed_groups.values(), *(e for of in report.failed.values() for e in of.values())]
+        if report.written or counts.trees or any(may_have_written(type(error).__name__) for error in errors):
+            report.undo = undo
+        if any(weakness.subject == DELETES_OFFSETS for weakness in self._weaknesses):
+            report.kept_deletions = self._deleted(report)
+
+    def _count(self, report: EditReport, result: GroupEditResult) -> None:
+        if self._running is not None and result.how:
+            report.evidence[result.group] = result.how
+            if result.atomic:
+                self._connections.ui.note(f"group {result.group}: {result.how}")
+        rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome.status is not EditStatus.WRITTEN}
+        report.written += len(result.outcomes) - len(rest)
+        report.unchanged += sum(outcome.error is None for outcome in rest.values())
+        report.outcomes.setdefault(result.group, {}).update(rest)
+        if result.error is not None:
+            report.failed_groups[result.group] = result.error
+
+    def _deleted(self, report: EditReport) -> int:
+        """Returns the number of offsets that the edit has deleted."""
+        return sum(
+            change.after is None and change.writes and change.partition not in report.outcomes[group.group]
+            for group in self._plan
+            if group.group in report.outcomes
+            for change in group.changes
+        )
+
+    def _start(self, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
+        """Starts the edit with its before-images at ``path``. See `start_edit`."""
+        if self._running is None:
+            return start_edit(self.store, self._plan, path, on_durable)
+        given, note = self._running.on_step, self._connections.ui.note
+
+        def on_step(text: str) -> None:
+            given(text)
+            note(text)
+
+        return execute_running(self.store, self._plan, path, on_durable, self._running._replace(on_step=on_step))
+
+    def _note_warnings(self) -> None:
+        self._weaknesses = self.store.weaknesses()
+        for text in (*(weakness.text for weakness in self._weaknesses), *self.warnings()):
+            self._connections.ui.note(text, warning=True)
+
+    def _amount(self) -> str:
+        return f"{count_of(self.counts.writes, 'offset')} in {count_of(self.counts.groups, 'group')}"
+
+    def _trees(self) -> str:
+        trees = self.counts.trees
+        return f" and {self._tree_verb} the znodes of {count_of(trees, 'group')}" if trees else ""
+
+    def note_empty_groups(self) -> None:
+        """Tells the user which groups exist without offsets after an undo, because the undone edit had created their
+        offsets. The groups may have existed without offsets before that edit. Raises `Unreachable`, `TimedOut`."""
+        from offsetmgr.groups.edits import groups_left_without_offsets
+
+        if not (self._report and self._report.before_images):
+            return
+        if stay := groups_left_without_offsets(self.store, self.created):
+            note = self._connections.ui.note
+            others = f" and {count_of(len(stay) - 1, 'other')}" if len(stay) > 1 else ""
+            note(f"group {stay[0]!r}{others} {'stay' if others else 'stays'}, empty")
+            options = self._connections.undo_options(self.store.uri)
+            note(Advice("to remove: {}", deletion_of(self.store.uri, stay, options)))
+
+
+def _running_checks(connections: Connections, operation: str, store: OffsetStore, uri: str | None) -> RunningChecks:
+    """Returns the checks of edits of running groups in ``store``, the selected store or the one at ``uri``. Raises
+    `UnsupportedOperation` if the store cannot edit such groups."""
+    from offsetmgr.stores.uri import bootstrap_of
+
+    inspect = require_running_store(store).inspect_running
+    connection = connections.resolved.connection
+    bootstrap = bootstrap_of(uri, connection) if uri is not None else None
+    cluster = (
+        connections.cluster_at(bootstrap, connection) if bootstrap else connections.cluster_for_edit(operation, store)
+    )
+    members, registered = connections.group_describer(uri, edits=True), connections.group_describer_for_edit(uri)
+    return RunningChecks(registered, members, cluster.log_ranges, inspect, {})
+
+
+def list_(ui: Ui, group: str | None = None, last: int | None = None) -> list[RecordedOperation]:
+    """Returns the edits and migrations in the operation log of this account, the oldest first; with ``group``, only
+    those that may include this group, and with ``last``, only the newest ones. Raises `FileFailure`."""
+    log = OperationLog()
+    found = [one for one in log.operations() if group is None or one.may_include(group)]
+    _warn_of_lines_left_out(ui, log)
+    if not found:
+        of_group = "" if group is None else f" of group {group!r}"
+        ui.note(
+            f"no edit or migration{of_group} is recorded in {log.path}; another XDG_STATE_HOME has a log of its own"
+        )
+    return found if last is None else found[-last:]
+
+
+def show(ui: Ui, operation_id: str) -> RecordedOperation:
+    """Returns one edit or migration. Raises `OperationNotFound`, and `UnknownVersion` if a newer offsetmgr recorded
+    it."""
+    log = OperationLog()
+    one = log.find(operation_id)
+    _warn_of_lines_left_out(ui, log)
+    return one
+
+
+class Undo(NamedTuple):
+    """The undo of an operation: the calls that undo it, one for each store that it wrote."""
+
+    operation: RecordedOperation
+    calls: tuple[Invocation, ...]
+
+
+def undo(ui: Ui, operation_id: str, *, allow_rewind: bool = False, execute: bool = False) -> Undo:
+    """Returns the calls that undo an edit or a run of ``migrate apply``. With ``allow_rewind``, they also restore
+    offsets that have changed since.
+
+    With ``execute``, raises `UsageError` if the operation still runs, because it would write again what the undo
+    restores. Raises `UsageError` if the operation has no undo or is undone already, and the errors of `show`.
+    """
+    one = show(ui, operation_id)
+    what = f"undo of {one.id}"
+    if one.is_switch:
+        hint = Advice("a rolling bounce moves a group between ZooKeeper and Kafka: {}", Invocation("runbook write"))
+        if one.start.files and one.start.changes:
+            files = Invocation("offsets import", one.start.files)
+            hint = Advice("{}; the undo of the offsets that it copied: {} {store} STORE", hint, files)
+        raise UsageError(what, f"{one.start.name} {SWITCH_NOTE}", hint)
+    if not one.start.undo:
+        is_rollback = one.start.name == "migrate rollback"
+        shown = Invocation("edits show", (one.id,))
+        hint = Advice("make a new plan, and apply it") if is_rollback else Advice("{}", shown)
+        raise UsageError(what, f"{one.start.name} has no undo", hint)
+    if one.undone_by:
+        hint = Advice("{}", Invocation("edits show", (one.undone_by,)))
+        raise UsageError(what, f"{one.undone_by} undid it already", hint)
+    calls = tuple(_checked_call(call, allow_rewind=allow_rewind) for call in one.start.undo)
+    if one.is_running and execute:
+        why = f"{one.start.name} still runs, as process {one.pid}"
+        raise UsageError(what, why, "wait until it ends, or stop it with Ctrl-C, and run the undo then")
+    if one.is_running:
+        text = f"{one.start.name} still runs, as process {one.pid}; " + "{execute} works only after its end"
+        ui.note(Advice(text), warning=True)
+    elif one.ended_ms is None:
+        text = f"the log has no end of {one.start.name}: check that it does not run on {one.host} any more"
+        ui.note(text, warning=True)
+    return Undo(one, calls)
+
+
+def _checked_call(call: Invocation | str, *, allow_rewind: bool) -> Invocation:
+    """Returns a call of an undo, which restores offsets that have changed if ``allow_rewind``."""
+    if isinstance(call, str):
+        raise UsageError("the undo", "an earlier offsetmgr recorded it in another form", f"run it yourself: {call}")
+    if not allow_rewind:
+        return call
+    if call.verb != "offsets import":
+        hint = Advice("run it yourself: {}", call)
+        raise UsageError(Advice("{allow_rewind}"), f"the undo is a {call.verb}", hint)
+    return call._replace(named={**call.named, "allow_rewind": True})
+
+
+def _warn_of_lines_left_out(ui: Ui, log: OperationLog) -> None:
+    """Warns if the log has records of a newer offsetmgr, and if it has damaged lines."""
+    if log.damaged:
+        ui.note(f"{count_of(len(log.damaged), 'damaged line')} of the log left out: {log.damaged[0]}", warning=True)
+    if log.newer:
+        first = next(iter(log.newer.values()))
+        left = f"{count_of(len(log.newer), 'operation')} of a newer offsetmgr"
+        ui.note(f"{left} left out, because this version cannot read the records: {first}", warning=True)

@@ -1,0 +1,118 @@
+"""The scenarios of a reset, as in kafka-consumer-groups: the positions to which a group moves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class ToEarliest:
+    """The start of the log: the group consumes every record that the brokers still have.
+
+    >>> ToEarliest()
+    ToEarliest()
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ToLatest:
+    """The end of the log: the group consumes only records that are produced after the reset.
+
+    >>> ToLatest()
+    ToLatest()
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ToCurrent:
+    """The committed offset, or the end of the log if the partition has no committed offset.
+
+    >>> ToCurrent()
+    ToCurrent()
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffset:
+    """A fixed offset, clamped to the log.
+
+    >>> ToOffset(1_000).offset
+    1000
+    """
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """The committed offset plus ``by`` (which may be negative), clamped to the log.
+
+    >>> ShiftBy(-100).by  # repeats the last 100 records
+    -100
+    """
+
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToTime:
+    """The offset of the first record at or after a time, or the end of the log if there is no such record.
+
+    ``timestamp_ms`` is in milliseconds since 1970 UTC. Raises `UsageError` if it is negative.
+
+    >>> from datetime import UTC, datetime
+    >>> ToTime(int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000))
+    ToTime(timestamp_ms=1772323200000)
+    """
+
+    timestamp_ms: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.timestamp_ms < 2**63:  # brokers use negative numbers for other positions
+            why = f"{self.timestamp_ms} is not a number of milliseconds since 1970"
+            raise UsageError("reset to a time", why, "ToEarliest goes to the log's start, ToLatest to its end")
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffsets:
+    """An offset for each partition of each group, for example from a file, clamped to the log. The reset rejects each
+    partition in ``rejected`` with the error there, and each partition of a group in ``unread``.
+
+    >>> from offsetmgr import TopicPartition
+    >>> wanted = ToOffsets({"shop": {TopicPartition("orders", 0): 42}})
+    >>> wanted.offsets["shop"]
+    {TopicPartition(topic='orders', partition=0): 42}
+    """
+
+    offsets: Mapping[str, Mapping[TopicPartition, int]]
+    rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    """The partitions whose offsets must not be used, for example because their topic was recreated, each with the
+    reason."""
+    unread: Mapping[str, GroupOffsets] = field(default_factory=dict)
+    """The groups that could not be read completely when the file was written, with the errors."""
+
+
+Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToOffsets
+
+
+class FromFile(NamedTuple):
+    """The offsets in a snapshot file, clamped to the log. ``accept_unterminated`` accepts a text file whose last line
+    has no line end. ``translate`` states that offsets of another Kafka cluster are valid in the store."""
+
+    path: str | os.PathLike[str]
+    accept_unterminated: bool = False
+    translate: OffsetTranslation | None = None
+
+
+class PastRecords(NamedTuple):
+    """The offset after the next ``number`` records of the only partition of the only group."""
+
+    number: int
