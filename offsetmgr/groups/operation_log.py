@@ -101,7 +101,7 @@ class RecordedOperation:
     @property
     def is_switch(self) -> bool:
         """Whether an earlier offsetmgr recorded a live switch, or the declaration of a storage mode."""
-        return self.start.name in (_SWITCH, f"{_SWITCH} --declare")
+        return self.start.name.startswith(_SWITCH)
 
     def may_include(self, group: str) -> bool:
         """Returns whether the record names the group, or does not name all groups of the operation."""
