@@ -177,12 +177,11 @@ class Connections(Closeable):
         """Compares the Kafka clusters of ``source`` and ``target`` before the operation ``what`` writes offsets of
         ``source`` to ``target``. Tells the user the result unless both are known to be the same cluster. Returns the
         comparison. Raises `OtherCluster` if the clusters differ and ``translate`` is None."""
-        from offsetmgr.core.log_origin import Relation
         from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
         crossing = CrossClusterCheck(source, target, translate)
         crossing.check(what)
-        if crossing.comparison.relation is not Relation.SAME:
+        if not crossing.same_cluster:
             self.ui.note(Advice("cluster {}", crossing.text()))
         return crossing
 
