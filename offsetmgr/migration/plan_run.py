@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
