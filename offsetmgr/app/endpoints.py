@@ -86,18 +86,20 @@ class SourceAndTarget:
     def cluster(self) -> Cluster | None:
         """Returns the Kafka cluster whose logs the offsets belong to: the cluster of the target, else the cluster of
         the source, else the cluster of the selected bootstrap server. Returns None if no brokers are known."""
+        return self._cluster_of("target") or self._cluster_of("source") or self._cluster_of(None)
+
+    def _cluster_of(self, side: str | None) -> Cluster | None:
+        """Returns the brokers that the URI of a side names, or the selected brokers; None if there are none."""
         from offsetmgr.stores.uri import bootstrap_of
 
-        for side in ("target", "source"):
-            connection = self._configs[side]
-            if found := bootstrap_of(self._uris[side], connection):
-                return self._connections.lock_waiting(self._connections.cluster_at(found, connection))
         resolved = self._connections.resolved
-        if resolved.bootstrap_server is None:
+        bootstrap, connection = resolved.bootstrap_server, resolved.connection
+        if side is not None:
+            connection = self._configs[side]
+            bootstrap = bootstrap_of(self._uris[side], connection)
+        if bootstrap is None:
             return None
-        return self._connections.lock_waiting(
-            self._connections.cluster_at(resolved.bootstrap_server, resolved.connection)
-        )
+        return self._connections.lock_waiting(self._connections.cluster_at(bootstrap, connection))
 
     def logs(self) -> Logs | None:
         """Like `cluster`, but the returned object can only read logs. If the target or the source is a Kafka store, the
@@ -169,55 +171,42 @@ class SourceAndTarget:
             )
 
     @contextmanager
-    def notifier(self, options: PlanOptions, interval_ms: int) -> Iterator[ChangeNotifier]:
-        """Yields an object that reports changes of the source. For old consumers in ZooKeeper, the object sets watches
-        under ``/consumers``. For all other sources, the object polls."""
+    def changes(
+        self, options: PlanOptions, interval_ms: int
+    ) -> Iterator[tuple[ChangeNotifier, ReadLegacyGroups | None]]:
+        """Yields an object that reports changes of the source, and a function that reads old consumers and their
+        partitions from the source's registry. For old consumers in ZooKeeper, the object sets watches under
+        ``/consumers``. For all other sources, the object polls, and the function is None."""
         from offsetmgr.migration.change_notifier import PollingNotifier
         from offsetmgr.stores.uri import parse_uri
 
         parsed = parse_uri(self._uris["source"])
         if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
-            yield PollingNotifier(SystemClock(), interval_ms / 1000)
-            return
-        from offsetmgr.zookeeper.client.session import ZookeeperSession
-        from offsetmgr.zookeeper.offsets.offset_watcher import OffsetWatcher
-
-        with ZookeeperSession(parsed.address + parsed.path, self._configs["source"]) as session:
-            yield OffsetWatcher(session, options.selects_group)
-
-    @contextmanager
-    def legacy_groups(self) -> Iterator[ReadLegacyGroups | None]:
-        """Yields a function that reads old consumers and their partitions from the source's registry. Yields None if
-        the source has no registry."""
-        from offsetmgr.stores.uri import parse_uri
-
-        parsed = parse_uri(self._uris["source"])
-        if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
-            yield None
+            yield PollingNotifier(SystemClock(), interval_ms / 1000), None
             return
         from offsetmgr.migration.legacy_group_lookup import legacy_groups
         from offsetmgr.zookeeper.client.session import ZookeeperSession
+        from offsetmgr.zookeeper.offsets.offset_watcher import OffsetWatcher
 
-        with ZookeeperSession(parsed.address + parsed.path, self._configs["source"]) as session:
-            yield legacy_groups(session)
+        address, config = parsed.address + parsed.path, self._configs["source"]
+        with ZookeeperSession(address, config) as watched, ZookeeperSession(address, config) as registry:
+            yield OffsetWatcher(watched, options.selects_group), legacy_groups(registry)
+
+    def _target_cluster(self) -> Cluster | None:
+        """Returns the brokers of the target; None if the target is no Kafka store."""
+        from offsetmgr.stores.uri import parse_uri
+
+        return self.cluster() if parse_uri(self._uris["target"]).kind == "kafka" else None
 
     def retention_ms(self) -> int | None:
         """Returns the time in milliseconds for which the target keeps offsets. Returns `None` if the time is unknown or
         unlimited."""
-        from offsetmgr.stores.uri import parse_uri
-
-        if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
-            return None
-        return cluster.offsets_retention_ms()
+        return None if (cluster := self._target_cluster()) is None else cluster.offsets_retention_ms()
 
     def clock_difference(self) -> ClockDifference | None:
         """Returns the difference between the clocks of the target's brokers and of this machine; None if it is unknown
         or the target is no Kafka store."""
-        from offsetmgr.stores.uri import parse_uri
-
-        if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
-            return None
-        return cluster.clock_difference(SystemClock())
+        return None if (cluster := self._target_cluster()) is None else cluster.clock_difference(SystemClock())
 
     def verifier(self, plan: PlanFile, state: MigrationState) -> MigrationVerifier:
         """Returns the object that compares both stores with the plan."""
@@ -236,15 +225,14 @@ class SourceAndTarget:
         from offsetmgr.zookeeper.groups.registry import members_many
 
         source, target = plan.header.source, plan.header.target
-        cluster = self.cluster()
         kinds = {source.kind, target.kind}
         if isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8":
             read_members = partial(members_many, self.source.session) if self.source.registered else None
             return InactivityGate(self.source, read_members, window, SystemClock())
         if "zookeeper" in kinds and kinds & _COORDINATED:
             return OldConsumerGate(self.old_consumer_view(plan.header), plan.header.end, exclusive, rules, window)
-        if source.kind in _COORDINATED and cluster is not None:
-            return CoordinatorGate(self.source, self._source_cluster(), window, SystemClock())
+        if source.kind in _COORDINATED and (cluster := self._cluster_of("source")) is not None:
+            return CoordinatorGate(self.source, cluster, window, SystemClock())
         if source.kind == "file":
             return NoMembersGate()
         raise UsageError(
@@ -277,11 +265,3 @@ class SourceAndTarget:
         assert isinstance(old, ZookeeperStore)
         assert cluster is not None  # the source or the target names brokers
         return GroupView(ZookeeperRegistry(old.session), old, new, cluster)
-
-    def _source_cluster(self) -> Cluster:
-        from offsetmgr.stores.uri import bootstrap_of
-
-        connection = self._configs["source"]
-        bootstrap = bootstrap_of(self._uris["source"], connection)
-        assert bootstrap is not None  # the kind of the source is one of _COORDINATED
-        return self._connections.lock_waiting(self._connections.cluster_at(bootstrap, connection))

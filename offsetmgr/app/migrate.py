@@ -849,8 +849,7 @@ def mirror(
     origin = EditOrigin("migrate mirror", reason, {} if sides is None else sides.arguments)
     with (
         ui.stop("the mirror ends after this round") as stop,
-        stores.notifier(options, settings.interval_ms) as notifier,
-        stores.legacy_groups() as legacy_groups,
+        stores.changes(options, settings.interval_ms) as (notifier, legacy_groups),
     ):
         running = Mirror(
             stores.source,

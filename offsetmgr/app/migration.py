@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from offsetmgr.app import migrate
 from offsetmgr.app.connections import Connections
@@ -26,6 +26,9 @@ from offsetmgr.migration.progress import MigrationState
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import ApplyReport, RollbackReport, VerifyResults
     from offsetmgr.migration.finalize import FinalizeReport
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +164,17 @@ class Migration(Closeable):
         the report has the failed groups. Raises `PlanError` if a store is not the planned one, `JournalError` if the
         plan was rolled back or finalized, or another process executes it, `Unreachable`, `TimedOut`.
         """
-        report = migrate.apply(
-            self._stoppable(stop),
-            self._plan.path,
-            _selection(groups),
-            sides=self._sides,
-            wait_empty_s=wait_empty_s,
-            accept_stale=accept_stale,
-        )
+        self._connections.ui = _StoppedBy(stop)
+        report = self._step(migrate.apply, groups, wait_empty_s=wait_empty_s, accept_stale=accept_stale)
         if raise_on_failure and (report.failed or report.closed):
             failures = {group: next(iter(outcome.failed.values())) for group, outcome in report.failed.items()}
             raise GroupsFailed(f"apply of {self._plan.path}", report, failures, report.closed)
         return report
 
-    def _stoppable(self, stop: Callable[[], bool]) -> Connections:
-        self._connections.ui = _StoppedBy(stop)
-        return self._connections
+    def _step(self, step: Callable[..., _T], groups: GroupsArgument | None = None, **options: Any) -> _T:
+        """Executes a step with the given groups of the plan."""
+        selection = migrate.PlanSelection(GroupSelection.of(groups))
+        return step(self._connections, self._plan.path, selection, sides=self._sides, **options)
 
     def verify(self, *, groups: GroupsArgument | None = None) -> VerifyResults:
         """Reads both stores again, and compares every partition with the plan. Changes nothing. ``groups`` is as in
@@ -186,7 +184,7 @@ class Migration(Closeable):
         ``summary.ok`` is True only if every partition passed. Raises `PlanError` if a store is not the planned one,
         `Unreachable`, `TimedOut`, also during the iteration.
         """
-        return migrate.verify(self._connections, self._plan.path, _selection(groups), sides=self._sides)
+        return self._step(migrate.verify, groups)
 
     def rollback(
         self,
@@ -204,14 +202,8 @@ class Migration(Closeable):
         Raises `JournalError` if nothing was applied, `GateRefused` if the migration was finalized (see `plan_reverse`),
         `PlanError`, `Unreachable`, `TimedOut`.
         """
-        return migrate.rollback(
-            self._stoppable(stop),
-            self._plan.path,
-            _selection(groups),
-            sides=self._sides,
-            allow_rewind=allow_rewind,
-            wait_empty_s=wait_empty_s,
-        )
+        self._connections.ui = _StoppedBy(stop)
+        return self._step(migrate.rollback, groups, allow_rewind=allow_rewind, wait_empty_s=wait_empty_s)
 
     def plan_reverse(
         self, path: str | Path, *, allow_rewind: bool = False, if_ahead: AheadPolicy | None = None
@@ -243,7 +235,7 @@ class Migration(Closeable):
         `finalize` are finalized, and ``blocked`` has the reason of each other group. The arguments are those of
         `finalize`. Raises `JournalError` if the plan was rolled back, `PlanError`, `Unreachable`, `TimedOut`."""
         rules = migrate.FinalizeRules(window_s, accept_idle, accept_refused, accept_unseen, delete_source)
-        return migrate.finalize(self._connections, self._plan.path, _selection(groups), sides=self._sides, rules=rules)
+        return self._step(migrate.finalize, groups, rules=rules)
 
     def finalize(
         self,
@@ -264,7 +256,7 @@ class Migration(Closeable):
         check fails, `JournalError` if the plan was not applied completely, `PlanError`, `Unreachable`, `TimedOut`.
         """
         rules = migrate.FinalizeRules(window_s, accept_idle, accept_refused, accept_unseen, delete_source)
-        return migrate.finalize(self._connections, self._plan.path, sides=self._sides, rules=rules)
+        return self._step(migrate.finalize, rules=rules)
 
 
 class _StoppedBy(Ui):
@@ -279,7 +271,3 @@ class _StoppedBy(Ui):
         has_begun: Callable[[], bool] = lambda: True,  # noqa: ARG002
     ) -> AbstractContextManager[Callable[[], bool]]:
         return nullcontext(self._stop)
-
-
-def _selection(groups: GroupsArgument | None) -> migrate.PlanSelection:
-    return migrate.PlanSelection(GroupSelection.of(groups))

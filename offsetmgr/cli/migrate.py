@@ -63,8 +63,7 @@ def plan_command(
     from_: SourceStore,
     to: TargetStore,
     output: Annotated[
-        Path | None,
-        opt("--output -o", "FILE", "Where to write the plan.", callback=file_to_write),
+        Path | None, opt("--output -o", "FILE", "Where to write the plan.", callback=file_to_write)
     ] = None,
     *,
     groups: GroupFlags,
@@ -82,29 +81,18 @@ def plan_command(
         seconds_option("--window", "Maximum time to watch commits, if the target is ahead without other evidence."),
     ] = 0.0,
     shift: Annotated[
-        int,
-        opt(
-            "--shift",
-            "N",
-            "Add N to each copied offset. 1 is for clients that commit the last processed offset.",
-        ),
+        int, opt("--shift", "N", "Add N to each copied offset. 1 is for clients that commit the last processed offset.")
     ] = 0,
     onto_existing: Annotated[
         bool, flag("--onto-existing", "Allow --rename to a group that the target already has.")
     ] = False,
     partition_map: Annotated[
-        Path | None,
-        opt("--partition-map", "FILE", "Confirmed replacements for byte positions of Kafka 0.7."),
+        Path | None, opt("--partition-map", "FILE", "Confirmed replacements for byte positions of Kafka 0.7.")
     ] = None,
     translate: TranslateOption = None,
     draft_partition_map: Annotated[
         Path | None,
-        opt(
-            "--draft-partition-map",
-            "FILE",
-            "Write a draft of such a map instead of a plan.",
-            callback=file_to_write,
-        ),
+        opt("--draft-partition-map", "FILE", "Write a draft of such a map instead of a plan.", callback=file_to_write),
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
     configs: SideConfigs,
@@ -178,8 +166,7 @@ def apply_command(
         ),
     ] = False,
     accept_stale: Annotated[
-        bool,
-        flag("--accept-stale", "Write the offsets of a plan older than a day, although the source has moved on."),
+        bool, flag("--accept-stale", "Write the offsets of a plan older than a day, although the source has moved on.")
     ] = False,
     *,
     configs: SideConfigs,
@@ -235,10 +222,7 @@ def apply_command(
 def renew_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
-    output: Annotated[
-        Path,
-        opt("--output -o", "FILE", "Where to write the new plan.", callback=file_to_write),
-    ],
+    output: Annotated[Path, opt("--output -o", "FILE", "Where to write the new plan.", callback=file_to_write)],
     scope: PlanScope,
     if_ahead: IfAhead = None,
     *,
@@ -330,13 +314,11 @@ def rollback_command(
         ),
     ] = None,
     allow_rewind: Annotated[
-        bool,
-        flag("--allow-rewind", "With --reverse-plan: also rewind offsets that were rewound in the target since."),
+        bool, flag("--allow-rewind", "With --reverse-plan: also rewind offsets that were rewound in the target since.")
     ] = False,
     if_ahead: IfAhead = None,
     run: Annotated[
-        str | None,
-        opt("--run", "ID", "Undo only this run of migrate apply, by its id in offsetmgr edits list."),
+        str | None, opt("--run", "ID", "Undo only this run of migrate apply, by its id in offsetmgr edits list.")
     ] = None,
     dry_run: Annotated[
         bool, flag("--dry-run", "Only show the offsets that would be restored or have changed since.")

@@ -87,8 +87,7 @@ def mirror_command(
         ),
     ] = 2000,
     window_s: Annotated[
-        float,
-        seconds_option("--window", "Maximum time that --once watches live old consumers."),
+        float, seconds_option("--window", "Maximum time that --once watches live old consumers.")
     ] = 150.0,
     trust_zookeeper_only: Annotated[
         bool,

@@ -9,11 +9,11 @@ or accepted by an option of the user. A single group passes or fails by itself, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.errors import GateRefused, JournalError
@@ -54,11 +54,9 @@ class GroupGate:
     """Whether members of the group commit to the target, so that its offsets do not expire."""
 
 
-class FinalizeGate(Protocol):
-    """Checks whether groups have members that commit to the source alone. Yields one result for each group, in any
-    order."""
-
-    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]: ...
+FinalizeGate: TypeAlias = Callable[[list[GroupPlan]], Iterator[GroupGate]]
+"""Checks whether groups have members that commit to the source alone. Yields one result for each group, in any
+order."""
 
 
 @dataclass(slots=True)

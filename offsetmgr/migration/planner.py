@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TypeAlias
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.ahead_policy import AheadPolicy
@@ -62,20 +62,14 @@ from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, names_cluster
 
-
-class ReadLegacyMembers(Protocol):
-    """Reads the live members of groups from ZooKeeper's registry. The plan lists these members as the old consumers
-    that still run."""
-
-    def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...] | OffsetMgrError]:
-        """Returns the ids of live members by group, or the error if the members of a group cannot be read. Groups
-        without members may be missing from the result."""
-        ...
+LegacyMembers: TypeAlias = Mapping[str, tuple[str, ...] | OffsetMgrError]
+"""The ids of live members in ZooKeeper's registry by group, or the error if the members of a group cannot be read.
+Groups without members may be missing. A plan lists these members as the old consumers that still run."""
+ReadLegacyMembers: TypeAlias = Callable[[Iterable[str]], LegacyMembers]
+"""Reads the live members of groups from ZooKeeper's registry."""
 
 
-def registered_members(
-    found: Mapping[str, tuple[str, ...] | OffsetMgrError], *names: str
-) -> tuple[str, ...] | OffsetMgrError:
+def registered_members(found: LegacyMembers, *names: str) -> tuple[str, ...] | OffsetMgrError:
     """Returns the members of these groups in the result of `ReadLegacyMembers`, sorted; the first error if the members
     of a group are unknown."""
     members: set[str] = set()
@@ -216,15 +210,13 @@ class Planner:
         check_renames(self.options.rename, groups)
         return groups
 
-    def plan(self, groups: Iterable[str], progress: Callable[[int], None] | None = None) -> Iterator[GroupPlan]:
-        """Yields the plan of each group, lazily. ``progress`` is called with the number of newly planned groups."""
+    def plan(self, groups: Iterable[str]) -> Iterator[GroupPlan]:
+        """Yields the plan of each group, lazily."""
         existing = set(self.target.groups())
         log = ClusterLogs(self.cluster)
         # The source is read before the target. If a dual consumer commits in between, the target shows the commit.
         for batch, sources in prefetch(self._read_source, read_batches(groups)):
             yield from self._plan_batch(batch, sources, existing, log)
-            if progress:
-                progress(len(batch))
 
     def _read_source(self, batch: list[str]) -> dict[str, GroupOffsets]:
         return {found.group: found for found in self.source.scan(batch)}
@@ -306,7 +298,7 @@ class Planner:
         self,
         pair: GroupPair,
         described: GroupDescription | OffsetMgrError | None,
-        old: Mapping[str, tuple[str, ...] | OffsetMgrError],
+        old: LegacyMembers,
         log: ClusterLogs,
     ) -> GroupPlan:
         source, target = pair.source, pair.target

@@ -85,8 +85,8 @@ class MigrationVerifier:
     plan: PlanFile
     source: OffsetStore
     target: OffsetStore
-    open_logs: Callable[[], Logs | None] = lambda: None
-    state: MigrationState | None = None
+    open_logs: Callable[[], Logs | None]
+    state: MigrationState
     only: GroupScope | None = None
     summary: VerifySummary = field(default_factory=VerifySummary)
     _log_ranges: ClusterLogs | None = None
@@ -190,16 +190,14 @@ class MigrationVerifier:
             or target_offset.offset <= step.after.offset
         ):
             return False
-        if self.state is None:
-            return True
         done = self.state.partitions(self.state.apply, group)
         return step.tp not in done.written and step.tp not in done.in_doubt
 
     def _why_missing(self, group: str, step: PlanStep) -> str:
         """Returns why the target lacks an offset, according to the journal."""
-        if self.state is not None and self.state.is_group_rolled_back(group):
+        if self.state.is_group_rolled_back(group):
             return "the target has no commit: the plan was rolled back"
-        if self.state is not None and step.action.writes and group not in self.state.apply.done:
+        if step.action.writes and group not in self.state.apply.done:
             return "the target has no commit: not applied yet, run migrate apply"
         return "the target has no commit: deleted or expired since, so make a new plan"
 

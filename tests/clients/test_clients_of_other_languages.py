@@ -18,7 +18,7 @@ from kazoo_client import connected
 from processes import fill, wait_for
 from same_cluster import join_cluster
 
-from offsetmgr import ConnectionConfig, MigrationConfig, OffsetAdmin, TopicPartition
+from offsetmgr import ConnectionConfig, MigrationConfig, OffsetAdmin, PlanOptions, TopicPartition
 from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.migration.group_observer import ZookeeperRegistry
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -82,7 +82,7 @@ def test_runbooks_and_mirrors_know_the_owner_of_every_partition(
     config = ConnectionConfig()
     with MigrationConfig().connections() as connections:
         sides = SourceAndTarget(connections, f"zookeeper://{session.connect}", "kafka://none:1", config, config)
-        with sides.legacy_groups() as legacy_groups:
+        with sides.changes(PlanOptions(), 100) as (_, legacy_groups):
             assert legacy_groups is not None
             owners = legacy_groups(["g"])["g"].owners
     assert {owner.member_id for owner in owners.values()} == {member}

@@ -98,7 +98,7 @@ def watching(
     settings = config or ConnectionConfig()
     with MigrationConfig(both=settings).connections() as connections:
         sides = SourceAndTarget(connections, source.uri, target.uri, settings, settings)
-        with sides.notifier(PlanOptions(groups=(group,)), 100) as notifier, sides.legacy_groups() as legacy_groups:
+        with sides.changes(PlanOptions(groups=(group,)), 100) as (notifier, legacy_groups):
             mirror = mirror_of(source, target, group, notifier)
             mirror.legacy_groups = legacy_groups
             yield mirror
