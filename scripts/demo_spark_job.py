@@ -43,7 +43,6 @@ def main() -> None:
     committing = open_store(f"kafka://{options.bootstrap_server}")
     reading = open_store(f"kafka://{options.bootstrap_server}")
     committer = OffsetCommitter(committing, options.group)
-    spark.streams.addListener(committer)
 
     def write(frame: Any, batch: int) -> None:
         rows = frame.select("topic", "partition", "offset", frame.value.cast("string").alias("value")).collect()
@@ -62,18 +61,18 @@ def main() -> None:
         bootstrap=options.bootstrap_server,
         maxOffsetsPerTrigger=options.batch_size,
     )
-    query = (
-        reader.load()
-        .writeStream.foreachBatch(committer.committed_first(write))
-        .option("checkpointLocation", options.checkpoint)
-        .queryName("demo")
-        .start()
-    )
-    while not query.awaitTermination(0.2):  # type: ignore[arg-type]  # py4j passes the fraction on
-        committed = [c.offset for c in reading.fetch(options.group).values() if isinstance(c, Committed)]
-        if options.until and sum(committed) >= options.until:
-            query.stop()
-    committer.close()
+    with committer:
+        query = (
+            reader.load()
+            .writeStream.foreachBatch(committer.committed_first(write))
+            .option("checkpointLocation", options.checkpoint)
+            .queryName("demo")
+            .start()
+        )
+        while not query.awaitTermination(0.2):  # type: ignore[arg-type]  # py4j passes the fraction on
+            committed = [c.offset for c in reading.fetch(options.group).values() if isinstance(c, Committed)]
+            if options.until and sum(committed) >= options.until:
+                query.stop()
     committing.close()
     reading.close()
     spark.stop()

@@ -66,6 +66,10 @@ class QueryTracker:
         self._thread: threading.Thread | None = None
 
     @property
+    def group(self) -> str:
+        return self._committer.group
+
+    @property
     def state(self) -> CommitterState:
         return self._committer.state
 

@@ -20,7 +20,8 @@ from offsetmgr.spark.versions import require_supported
 
 
 class OffsetCommitter(StreamingQueryListener):
-    """Commits the offsets of a session's streaming queries: ``spark.streams.addListener(OffsetCommitter(store, "g"))``.
+    """Commits the offsets of a session's streaming queries. A ``with`` block listens to the queries. At its end, also
+    after an exception, the committer commits the last finished batches.
 
     The group is never ahead of a query's checkpoint. When a query starts or stops, and every `CommitPolicy.reconcile_s`
     seconds, the committer reconciles the group with the checkpoints: it reads all checkpoints and commits their
@@ -42,13 +43,13 @@ class OffsetCommitter(StreamingQueryListener):
         from offsetmgr.spark import OffsetCommitter, open_store, session
 
         spark = session("shop-job", master="local[1]")
-        committer = OffsetCommitter(open_store("kafka://h1:9092"), "shop-job", spark=spark)
-        spark.streams.addListener(committer)
         orders = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "h1:9092")
-        stream = orders.option("subscribe", "orders").load().writeStream.format("noop").queryName("orders")
-        query = stream.trigger(availableNow=True)
-        query.option("checkpointLocation", "checkpoint").start().awaitTermination()
-        print("committed:", committer.close())
+        stream = orders.option("subscribe", "orders").load().writeStream.format("noop").trigger(availableNow=True)
+        with OffsetCommitter(open_store("kafka://h1:9092"), "shop-job") as committer:
+            stream.option("checkpointLocation", "checkpoint").start().awaitTermination()
+        print("committed:", committer.state.failing is None)
+
+    A program that cannot use a block calls ``spark.streams.addListener(committer)``, and in the end `close`.
     """
 
     def __init__(
@@ -125,12 +126,19 @@ class OffsetCommitter(StreamingQueryListener):
         return self._session or self.spark
 
     def __enter__(self) -> Self:
+        """Adds the committer to the listeners of the session. Raises `SparkError` if there is no active session."""
+        session = self._active_session()
+        if session is None:
+            raise _no_session("the offsets are not committed")
+        session.streams.addListener(self)
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.close()
+        """Calls `close`. Logs a warning if the last finished batches are not committed."""
+        if not self.close():
+            LOG.warning("group %s: the last finished batches are not committed", self._tracker.group)
 
     # --- called by Spark: these only schedule checks -------------------------------------------------
 
@@ -158,11 +166,7 @@ class OffsetCommitter(StreamingQueryListener):
         try:
             session = self._active_session()
             if session is None:
-                raise SparkError(
-                    f"query {query_id} is not tracked",
-                    "there is no active Spark session",
-                    "OffsetCommitter(..., spark=)",
-                )
+                raise _no_session(f"query {query_id} is not tracked")
             found = session.streams.get(query_id)
             if found is None:
                 return  # the query has already ended
@@ -171,3 +175,7 @@ class OffsetCommitter(StreamingQueryListener):
                 self._tracker.track(query)
         except OffsetMgrError as error:
             self._tracker.cannot_track(query_id, error)
+
+
+def _no_session(what: str) -> SparkError:
+    return SparkError(what, "there is no active Spark session", "OffsetCommitter(..., spark=)")

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext, suppress
+from types import TracebackType
+from typing import Any, Self
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, SparkError
@@ -28,12 +31,12 @@ from offsetmgr.spark.versions import require_supported
 
 
 class BatchCommitter:
-    """A function for foreachBatch that commits offsets to a group and calls ``process``:
-    ``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=DIRECTORY))``.
+    """A function for foreachBatch that commits offsets to a group and calls ``process``. `start` starts a query.
 
-    The committer commits batch N-1 before it calls ``process`` for batch N. Call `commit_last_batch` after the query
-    has ended. ``checkpoint`` is the query's ``checkpointLocation``. With ``ahead_of_checkpoint`` the committer also
-    commits batch N after ``process``, before Spark records that the batch is finished (see the module's docstring).
+    The committer commits batch N-1 before it calls ``process`` for batch N. At the end of a ``with`` block, also after
+    an exception, it commits the last finished batch. ``checkpoint`` is the query's ``checkpointLocation``. With
+    ``ahead_of_checkpoint`` the committer also commits batch N after ``process``, before Spark records that the batch is
+    finished (see the module's docstring).
 
     If a commit fails, the batch waits while the committer retries, by default three times. If all attempts fail, the
     committer reports the failure and the query continues; with ``stop_on_failure`` in the policy, the query fails with
@@ -45,11 +48,14 @@ class BatchCommitter:
 
         spark = session("shop-job", master="local[1]")
         store = open_store("kafka://h1:9092")
-        batches = BatchCommitter(store, "shop-batches", lambda rows, _number: rows.show(), checkpoint="batches")
         orders = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "h1:9092")
-        query = orders.option("subscribe", "orders").load().writeStream.foreachBatch(batches).trigger(availableNow=True)
-        query.option("checkpointLocation", "batches").start().awaitTermination()
-        batches.commit_last_batch()
+        stream = orders.option("subscribe", "orders").load().writeStream.trigger(availableNow=True)
+
+        def show(rows, number):
+            rows.show()
+
+        with BatchCommitter(store, "shop-batches", show, checkpoint="batches") as batches:
+            batches.start(stream).awaitTermination()
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class BatchCommitter:
         self._process = process
         self._policy = policy or CommitPolicy(retries=3)
         self._committer = GroupCommitter(store, group, allow_rewind=self._policy.allow_rewind)
+        self._checkpoint = checkpoint
         self._files: CheckpointFiles = LocalFiles(checkpoint)
         self._query: QueryExecution | None = None
         self._ahead = ahead_of_checkpoint
@@ -81,6 +88,21 @@ class BatchCommitter:
     def state(self) -> CommitterState:
         """The numbers of commits and failures, and the present failure."""
         return self._committer.state
+
+    def start(self, stream: DataStreamWriter) -> StreamingQuery:
+        """Starts a query that calls this committer for each batch, with the checkpoint of the committer. Raises the
+        errors of Spark."""
+        return stream.foreachBatch(self).option("checkpointLocation", self._checkpoint).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Calls `commit_last_batch`. An error of the block is not replaced with the error of a commit."""
+        with suppress(OffsetMgrError) if exc is not None else nullcontext():
+            self.commit_last_batch()
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Commits the batch before ``batch_id``, then calls ``process``. Spark calls this method for each batch. Raises
@@ -93,7 +115,7 @@ class BatchCommitter:
             self._commit(lambda: self._planned(batch_id))
 
     def commit_last_batch(self) -> bool:
-        """Commits the last finished batch. Call it after the query has ended. Returns True if the offsets of this batch
+        """Commits the last finished batch, after the query has ended. Returns True if the offsets of this batch
         are committed, or if no batch has finished. Returns False if the commit fails or if the checkpoint cannot be
         read: `state` and the log have the error, which the method raises only with ``stop_on_failure``."""
         self._commit(lambda: newest_finished(self._files))

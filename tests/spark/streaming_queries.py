@@ -76,7 +76,10 @@ class Driver:
 
     def __init__(self, store: OffsetStore, group: str = "g", *, queries: Any = None, **policy: Any) -> None:
         self.running: dict[str, Any] = {}
-        streams = SimpleNamespace(get=self.running.get, removeListener=lambda _: None)
+        self.listeners: list[OffsetCommitter] = []
+        streams = SimpleNamespace(
+            get=self.running.get, addListener=self.listeners.append, removeListener=self.listeners.remove
+        )
         session: Any = SimpleNamespace(streams=streams)
         settings = CommitPolicy(**{"reconcile_s": 60.0, "retries": 2, "pause_s": 0.001, **policy})
         self.committer = OffsetCommitter(store, group, spark=session, queries=queries, policy=settings)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from streaming_queries import Driver, Query, old_source, source
 
-from offsetmgr.core.errors import SparkError
-from offsetmgr.spark import BatchCommitter
+from offsetmgr.core.errors import SparkError, Unreachable
+from offsetmgr.spark import BatchCommitter, CommitPolicy
 from offsetmgr.testing.memory import MemoryStore
 
 GOLDEN = Path(__file__).parents[1] / "data" / "spark-4.0-checkpoint"
@@ -290,3 +290,29 @@ def test_ahead_of_the_checkpoint_the_running_batch_is_committed_after_its_output
 
     batches(None, 5)
     assert str(batches.state.failing) == (f"checkpoint {tmp_path}: offsets/5 does not exist, although batch 5 runs")
+
+
+@pytest.mark.parametrize("policy", [CommitPolicy(), CommitPolicy(stop_on_failure=True, retries=0)])
+def test_the_end_of_a_block_commits_the_last_finished_batch_also_after_an_error(
+    policy: CommitPolicy, tmp_path: Path
+) -> None:
+    store, query = MemoryStore(), Query(tmp_path)
+    query.finish(0, 9)
+    query.plan(1, 20)
+    if policy.stop_on_failure:
+        store.broken["g"] = Unreachable("store", "is down")  # this error does not replace the block's
+    with pytest.raises(ZeroDivisionError), BatchCommitter(store, "g", print, checkpoint=str(tmp_path), policy=policy):
+        raise ZeroDivisionError
+    assert committed(store) == ({} if policy.stop_on_failure else {"t-0": 9})
+
+
+def test_a_block_listens_and_commits_the_last_finished_batch_also_after_an_error(tmp_path: Path) -> None:
+    store, query = MemoryStore(), Query(tmp_path)
+    driver = Driver(store)
+    with pytest.raises(ZeroDivisionError), driver.committer as committer:
+        assert driver.listeners == [committer]
+        driver.start(query)
+        query.finish(0, 9)  # Spark has not reported it
+        query.plan(1, 20)
+        raise ZeroDivisionError
+    assert (committed(store), driver.listeners) == ({"t-0": 9}, [])
