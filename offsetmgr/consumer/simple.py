@@ -14,7 +14,6 @@ librdkafka prefetches in the background, and reports neither the first offset no
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnknownVersion, UsageError
 from offsetmgr.core.model import Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import fetched
-from offsetmgr.kafka.client.background_loop import EventLoopThread
+from offsetmgr.kafka.client.background_loop import ClientThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.fetch import FetchLimits
 from offsetmgr.kafka.client.security import Security
@@ -100,10 +99,9 @@ class SimpleConsumer(Closeable):
         self._config = config or ConnectionConfig()
         kafka = {**self._config.kafka, "client.id": client_id} if client_id is not None else self._config.kafka
         security = Security.of(kafka)
-        self._client = Client(bootstrap_servers, security)
-        self._logs = PartitionLogReader(self._client)
+        self._thread = ClientThread(Client(bootstrap_servers, security), self._config.timeout_ms / 1000)
+        self._logs = PartitionLogReader(self._thread.client)
         self._offset_managers = OffsetManagers(offset_managers or bootstrap_servers, security)
-        self._loop_thread = EventLoopThread()
         self._closing = threading.Lock()
         self._closed = False
 
@@ -232,22 +230,14 @@ class SimpleConsumer(Closeable):
             if self._closed:
                 return
             self._closed = True
-        self._loop_thread.run(self._close_connections())
-        self._loop_thread.close()
-
-    async def _close_connections(self) -> None:
-        await asyncio.gather(self._client.close(), self._offset_managers.close())
+        self._thread.runner.run(self._offset_managers.close())
+        self._thread.close()
 
     def _run(self, call: Callable[[float], Awaitable[T]], wait_ms: int = 0) -> T:
         """Runs a call with a deadline in the event loop, and waits for its result."""
         if self._closed:
             raise UsageError("this consumer", "it is closed")
-        seconds = (self._config.timeout_ms + wait_ms) / 1000
-
-        async def within() -> T:
-            return await call(asyncio.get_running_loop().time() + seconds)
-
-        return self._loop_thread.run(within())
+        return self._thread.run(call, (self._config.timeout_ms + wait_ms) / 1000)
 
 
 def _decode(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:

@@ -12,14 +12,13 @@ cannot publish its output afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, Superseded, TimedOut, UsageError
-from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.job_records import Attempt, PublishedOutput, Work, decode_work, encode_work
-from offsetmgr.period.node_codec import OffsetRange, node_bytes
+from offsetmgr.period.node_codec import node_bytes
 from offsetmgr.period.schedule import Period
 from offsetmgr.zookeeper.client.conditional_writes import committed, ensure_nodes
 from offsetmgr.zookeeper.client.jute import ZookeeperError
@@ -50,22 +49,17 @@ class History:
         self._session = session
         self._directory = f"{root}/work"
 
-    def fix(
-        self, job: str, period: Period, ranges: Mapping[TopicPartition, OffsetRange], now_ms: int
-    ) -> tuple[Work, bool]:
+    def fix(self, work: Work) -> tuple[Work, bool]:
         """Stores the final ranges of a period for a job, unless ranges are already stored. Returns the stored work, and
         whether this call stored the work.
 
-        Raises `Conflict` if the stored period has the same number as ``period`` but other times. This means that the
-        stored period belongs to another schedule. Raises `TimedOut` if ZooKeeper did not respond; repeating the call is
-        safe.
+        Raises `Conflict` if the stored period has the same number as the period of ``work`` but other times. This means
+        that the stored period belongs to another schedule. Raises `TimedOut` if ZooKeeper did not respond; repeating
+        the call is safe.
         """
-        return self.fix_work(Work(job, period, dict(ranges), now_ms))
-
-    def fix_work(self, work: Work) -> tuple[Work, bool]:
-        """Like `fix`, but stores a complete `Work`, for example with the results of scans."""
         job, period = work.job, work.period
-        _check_job_name(job)
+        if not job or "/" in job:
+            raise UsageError(f"job {job!r}", "cannot be part of a node's name")
         if self._try_write(Create(self._path(job, period.number), encode_work(work))):
             return work, True
         found = self.read(job, period.number)
@@ -134,7 +128,7 @@ class History:
 
     def latest(self, job: str, before: int) -> Work | None:
         """Returns the newest work of a job on a period with a number below ``before``; None if there is none."""
-        for number in sorted(self._numbers(job, before), reverse=True):
+        for number in self._numbers(job, before):
             work = self.read(job, number)
             if work is not None:  # otherwise it was just deleted
                 return work
@@ -149,7 +143,7 @@ class History:
         time.
         """
         overlapping = []
-        for number in sorted(self._numbers(job, before), reverse=True):
+        for number in self._numbers(job, before):
             work = self.read(job, number)
             if work is None or work.period.end_ms <= period.start_ms or period.end_ms <= work.period.start_ms:
                 continue
@@ -165,31 +159,31 @@ class History:
             )
         return None
 
-    def _numbers(self, job: str, before: int | None) -> list[int]:
-        found = []
-        for name in self._session.children(self._directory) or ():
-            number, _, of_job = name.partition("-")
-            if number.isdigit() and of_job == job and (before is None or int(number) < before):
-                found.append(int(number))
-        return found
-
     def all_work(self, numbers: Iterable[int] | None = None) -> dict[tuple[int, str], Work]:
         """Returns the work on the periods with these numbers, or on all periods if ``numbers`` is `None`, keyed by
         number and job."""
         selected = None if numbers is None else set(numbers)
-        keys = []
-        for name in self._session.children(self._directory) or ():
-            number, _, job = name.partition("-")
-            if number.isdigit() and job and (selected is None or int(number) in selected):
-                keys.append((int(number), job))
-        paths = [self._path(job, number) for number, job in sorted(keys)]
+        keys = sorted(key for key in self._keys() if selected is None or key[0] in selected)
+        paths = [self._path(job, number) for number, job in keys]
         found = {}
-        for key, path, node in zip(sorted(keys), paths, self._session.get_many(paths), strict=True):
+        for key, path, node in zip(keys, paths, self._session.get_many(paths), strict=True):
             if isinstance(node, Exception):
                 raise node
             if node is not None:
                 found[key] = decode_work(path, node.data)
         return found
+
+    def _keys(self) -> Iterator[tuple[int, str]]:
+        """Yields the number and the job of each stored work."""
+        for name in self._session.children(self._directory) or ():
+            number, _, job = name.partition("-")
+            if number.isdigit() and job:
+                yield int(number), job
+
+    def _numbers(self, job: str, before: int | None) -> list[int]:
+        """Returns the numbers of a job's periods below ``before``, the newest first."""
+        found = (number for number, of_job in self._keys() if of_job == job)
+        return sorted((number for number in found if before is None or number < before), reverse=True)
 
     def _path(self, job: str, number: int) -> str:
         return f"{self._directory}/{number}-{job}"
@@ -209,8 +203,3 @@ class History:
             ensure_nodes(self._session, [self._directory], _DIRECTORY_DATA)
             outcome = self._session.transaction([operation])
         return committed(self._session, outcome)
-
-
-def _check_job_name(job: str) -> None:
-    if not job or "/" in job:
-        raise UsageError(f"job {job!r}", "cannot be part of a node's name")

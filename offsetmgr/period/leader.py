@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from offsetmgr.core.clock import Clock
@@ -38,28 +40,20 @@ _KEPT_PERIODS: Final = 2
 was just closed."""
 
 
+@dataclass(slots=True)
 class LeaderRound:
     """The leader's rounds. An instance must be used by one thread only."""
 
-    def __init__(
-        self,
-        schedule: PeriodSchedule,
-        topics: ListPartitions,
-        idle: FindIdlePartitions | None,
-        grace_ms: int,
-        history_kept: int,
-        clock: Clock,
-    ) -> None:
-        self._schedule = schedule
-        self._topics = topics
-        self._idle = idle
-        self._grace_ms = grace_ms
-        self._history_kept = history_kept
-        self._clock = clock
-        self._partitions = frozenset[TopicPartition]()
-        self._partitions_read_at = -float("inf")
-        self._idle_checked_at = -float("inf")
-        self._idle_check_interval_s = _IDLE_CHECK_INTERVALS_S[0]
+    schedule: PeriodSchedule
+    topics: ListPartitions
+    idle: FindIdlePartitions | None
+    grace_ms: int
+    history_kept: int
+    clock: Clock
+    _partitions: frozenset[TopicPartition] = frozenset()
+    _partitions_read_at: float = -math.inf
+    _idle_checked_at: float = -math.inf
+    _idle_check_interval_s: float = _IDLE_CHECK_INTERVALS_S[0]
 
     def step(self, nodes: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
         """Runs one round, and returns whether the caller should read the nodes again and run the next round at once.
@@ -70,7 +64,7 @@ class LeaderRound:
         if view.seen.open_ is None:
             nodes.require_new()
         # `_current_partitions` is a generator, so `ListPartitions` is called only if a period opens.
-        step = next_step(view.seen, self._schedule, self._current_partitions(view), leader, self._clock.now_ms())
+        step = next_step(view.seen, self.schedule, self._current_partitions(view), leader, self.clock.now_ms())
         if isinstance(step, Advance):
             done = nodes.write_advance(step, view)
             if done and step.closed is not None:
@@ -85,23 +79,23 @@ class LeaderRound:
         """Returns the seconds until the next check for idle partitions; `None` if no check is due before the nodes
         change."""
         barrier, open_ = view.seen.barrier(), view.seen.open_
-        if self._idle is None or barrier is None or (open_ is not None and open_.stopped):
+        if self.idle is None or barrier is None or (open_ is not None and open_.stopped):
             return None
-        over_in = (barrier.period.end_ms + self._grace_ms - self._clock.now_ms()) / 1000
-        due_in = self._idle_checked_at + self._idle_check_interval_s - self._clock.monotonic()
+        over_in = (barrier.period.end_ms + self.grace_ms - self.clock.now_ms()) / 1000
+        due_in = self._idle_checked_at + self._idle_check_interval_s - self.clock.monotonic()
         return min(max(over_in, due_in, 0.0), _MAX_SLEEP_S)
 
     def _current_partitions(self, view: BarrierView) -> Iterator[TopicPartition]:
         """Yields the partitions that take part at present. If `ListPartitions` fails or returns no partitions, yields
         the partitions of the open period. If `ListPartitions` fails and no partitions are known yet, raises the error
         of `ListPartitions`."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now - self._partitions_read_at > _CACHE_S:
             # Prefer the partitions of the open period to this member's earlier result of `ListPartitions`. Another
             # member may have been the leader since, and may have read newer partitions.
             before = view.seen.partitions.partitions if view.seen.partitions else self._partitions
             try:
-                found = frozenset(self._topics())
+                found = frozenset(self.topics())
             except OffsetMgrError as error:
                 if not before:
                     raise
@@ -109,17 +103,17 @@ class LeaderRound:
                 found = before
             if not found:
                 _LOG.warning("the topics have no partitions any more; keeping those of the open period")
-            self._partitions, self._partitions_read_at = found or before, self._clock.monotonic()
+            self._partitions, self._partitions_read_at = found or before, self.clock.monotonic()
         yield from self._partitions
 
     def _close_idle(
         self, nodes: BarrierStateStore, view: BarrierView, lagging: Collection[TopicPartition], leader: Leader
     ) -> bool:
         """Reports idle partitions as finished, in the leader's own progress node. Returns whether it wrote a report."""
-        barrier, now = view.seen.barrier(), self._clock.monotonic()
-        if self._idle is None or barrier is None or now < self._idle_checked_at + self._idle_check_interval_s:
+        barrier, now = view.seen.barrier(), self.clock.monotonic()
+        if self.idle is None or barrier is None or now < self._idle_checked_at + self._idle_check_interval_s:
             return False
-        if self._clock.now_ms() < barrier.period.end_ms + self._grace_ms:
+        if self.clock.now_ms() < barrier.period.end_ms + self.grace_ms:
             return False
         self._idle_checked_at, self._idle_check_interval_s = (
             now,
@@ -127,7 +121,7 @@ class LeaderRound:
         )
         number = barrier.period.number
         try:
-            idle = set(self._idle(barrier.period, lagging)) & set(lagging)
+            idle = set(self.idle(barrier.period, lagging)) & set(lagging)
         except OffsetMgrError as error:
             _LOG.warning("period %d: cannot check for idle partitions: %s", number, error)
             return False
@@ -149,5 +143,5 @@ class LeaderRound:
             if name not in view.members and max(node.finished.values(), default=-1) <= closed - _KEPT_PERIODS
         ]
         nodes.delete_progress(old, view)
-        if closed >= self._history_kept:
-            nodes.delete_history(closed - self._history_kept)
+        if closed >= self.history_kept:
+            nodes.delete_history(closed - self.history_kept)

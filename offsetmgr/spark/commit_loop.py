@@ -21,7 +21,7 @@ from offsetmgr.spark import metrics
 from offsetmgr.spark.commit_policy import CommitPolicy
 from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, is_retriable, log_failure
 from offsetmgr.spark.offset_merge import CommitBlock, merge_min
-from offsetmgr.spark.query_plan import StreamingQueryProtocol
+from offsetmgr.spark.query_plan import QueryExecution
 from offsetmgr.spark.tracked_query import TrackedQuery
 
 PLANNING_S: Final = 0.1
@@ -73,7 +73,7 @@ class QueryTracker:
     def state(self) -> CommitterState:
         return self._committer.state
 
-    def track(self, query: StreamingQueryProtocol) -> None:
+    def track(self, query: QueryExecution) -> None:
         """Starts to track a query that has started. The query replaces an ended query that has the same checkpoint or
         name. Raises `UsageError` after `close`."""
         with self._condition:
@@ -272,5 +272,5 @@ class QueryTracker:
             threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
 
 
-def _replaces(query: StreamingQueryProtocol, old: StreamingQueryProtocol) -> bool:
+def _replaces(query: QueryExecution, old: QueryExecution) -> bool:
     return query.files.root == old.files.root or (query.name is not None and query.name == old.name)

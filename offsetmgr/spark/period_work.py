@@ -128,26 +128,17 @@ class PeriodJob:
     on_step: Callable[[PeriodStep, Period], object]
 
 
+@dataclass(frozen=True)
 class PeriodRunner:
     """Runs one job on one period after the other. Only one thread at a time may use it."""
 
-    def __init__(
-        self,
-        job: PeriodJob,
-        source: RecordSource,
-        log: PeriodLog,
-        history: History,
-        rerun_of: History | None,
-        coordinator: PeriodCoordinator,
-        clock: Clock,
-    ) -> None:
-        self._job = job
-        self._source = source
-        self._log = log
-        self._history = history
-        self._rerun_of = rerun_of
-        self._coordinator = coordinator
-        self._clock = clock
+    job: PeriodJob
+    source: RecordSource
+    log: PeriodLog
+    history: History
+    rerun_of: History | None
+    coordinator: PeriodCoordinator
+    clock: Clock
 
     def run(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         """Does the remaining work on a closed period. If an earlier process has begun this work, the runner continues
@@ -161,24 +152,24 @@ class PeriodRunner:
         if work.published is None:
             work = self._process(work)
         self._commit(work)
-        self._job.on_step(PeriodStep.COMMITTED, period)
-        if (old := period.number - self._job.rules.history_kept) >= 0:
-            self._retry(lambda: self._history.delete(self._job.name, old))
-        self._job.on_step(PeriodStep.HISTORY_TRIMMED, period)
+        self.job.on_step(PeriodStep.COMMITTED, period)
+        if (old := period.number - self.job.rules.history_kept) >= 0:
+            self._retry(lambda: self.history.delete(self.job.name, old))
+        self.job.on_step(PeriodStep.HISTORY_TRIMMED, period)
         self._report(work)
-        self._job.on_step(PeriodStep.REPORTED, period)
+        self.job.on_step(PeriodStep.REPORTED, period)
         return work
 
     # --- ranges ---------------------------------------------------------------------------------------
 
     def _store_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        name = self._job.name
-        work = self._retry(lambda: self._history.read(name, period.number))
+        name = self.job.name
+        work = self._retry(lambda: self.history.read(name, period.number))
         if work is None:
             found = self._retry(lambda: self._find_ranges(period, partitions))
-            self._job.on_step(PeriodStep.RANGES_FOUND, period)
-            work, _ = self._retry(lambda: self._history.fix_work(found))
-            self._job.on_step(PeriodStep.RANGES_STORED, period)
+            self.job.on_step(PeriodStep.RANGES_FOUND, period)
+            work, _ = self._retry(lambda: self.history.fix(found))
+            self.job.on_step(PeriodStep.RANGES_STORED, period)
         if work.period != period:
             why = f"already has ranges for the times {work.period.start_ms} to {work.period.end_ms}"
             raise Conflict(
@@ -192,9 +183,9 @@ class PeriodRunner:
     def _find_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         """Returns the ranges of earlier work on the same times if this is a rerun; otherwise scans the topics for the
         ranges."""
-        name = self._job.name
-        if self._rerun_of is not None:
-            earlier = self._rerun_of.covering(name, period)
+        name = self.job.name
+        if self.rerun_of is not None:
+            earlier = self.rerun_of.covering(name, period)
             if earlier is None:
                 raise Conflict(
                     f"rerun of {period.start_ms} to {period.end_ms} by job {name}",
@@ -202,35 +193,35 @@ class PeriodRunner:
                     "without rerun_of, the job scans the topics for the ranges",
                 )
             return earlier.restricted_to(period, f"period {earlier.period.number}")
-        before = self._history.latest(name, period.number)
+        before = self.history.latest(name, period.number)
         if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
             # This run was rewound. Until the run reaches its previous progress, it processes the same times again.
-            earlier = self._history.covering(name, period, period.number)
+            earlier = self.history.covering(name, period, period.number)
             if earlier is not None:
                 return earlier.restricted_to(period, f"period {earlier.period.number}")
             before = before if before.period.end_ms <= period.start_ms else None
         return self._scan(period, partitions, before)
 
     def _scan(self, period: Period, partitions: Sequence[TopicPartition], before: Work | None) -> Work:
-        rules, log = self._job.rules, self._log
+        rules, log = self.job.rules, self.log
         ids = log.topic_ids(partitions)
         if before is None:
-            group = self._job.group
-            committed = self._job.store.fetch(group, partitions) if group is not None else {}
+            group = self.job.group
+            committed = self.job.store.fetch(group, partitions) if group is not None else {}
             bounds = log.first_bounds(period, partitions, committed)
         else:
             bounds = log.next_bounds(period, partitions, before)
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         rule = ScanRule(period, rules.lateness_ms, now + rules.future_ms, rules.min_later_records)
-        found = scan(self._source.spark, log.bootstrap, log.config, bounds, rule)
+        found = scan(self.source.spark, log.bootstrap, log.config, bounds, rule)
         counts = {
             IN_PERIOD: sum(f.in_period for f in found.values()),
             LATE: sum(f.late for f in found.values()),
             SET_ASIDE: sum(f.set_aside for f in found.values()),
         }
-        LOG.info("period %d of job %s: %s", period.number, self._job.name, counts)
+        LOG.info("period %d of job %s: %s", period.number, self.job.name, counts)
         return Work(
-            self._job.name,
+            self.job.name,
             period,
             {tp: f.range for tp, f in found.items()},
             now,
@@ -242,17 +233,17 @@ class PeriodRunner:
     # --- the job's function ---------------------------------------------------------------------------
 
     def _process(self, work: Work) -> Work:
-        job, period = self._job, work.period
-        self._retry(lambda: self._log.check(work, late=job.rules.late is not LateRecords.COUNT))
+        job, period = self.job, work.period
+        self._retry(lambda: self.log.check(work, late=job.rules.late is not LateRecords.COUNT))
         claim = self._retry(lambda: self._start_attempt(work))
         if claim is None:
-            return self._retry(lambda: self._history.read(job.name, period.number)) or work
+            return self._retry(lambda: self.history.read(job.name, period.number)) or work
         job.on_step(PeriodStep.ATTEMPT_STARTED, period)
         output = f"{job.output.rstrip('/')}/period-{period.number:06d}/attempt-{claim.attempt}"
-        task = PeriodTask(period, claim.attempt, output, job.rules.late, work, self._source)
+        task = PeriodTask(period, claim.attempt, output, job.rules.late, work, self.source)
         job.process(task.rows, task)
         job.on_step(PeriodStep.PROCESSED, period)
-        done = self._retry(lambda: self._history.publish(claim, output, work.counts, self._clock.now_ms()))
+        done = self._retry(lambda: self.history.publish(claim, output, work.counts, self.clock.now_ms()))
         for kind, count in work.counts.items():
             metrics.PERIOD_RECORDS.labels(job.name, kind).inc(count)
         job.on_step(PeriodStep.PUBLISHED, period)
@@ -261,13 +252,13 @@ class PeriodRunner:
     def _start_attempt(self, work: Work) -> WorkClaim | None:
         """Starts an attempt of this process. Returns None if another process has published an output for the period in
         the meantime."""
-        name, number = self._job.name, work.period.number
-        member = self._coordinator.member
-        epoch = self._coordinator.wait_registered()
+        name, number = self.job.name, work.period.number
+        member = self.coordinator.member
+        epoch = self.coordinator.wait_registered()
         try:
-            return self._history.attempt(name, number, member, epoch, self._clock.now_ms())
+            return self.history.attempt(name, number, member, epoch, self.clock.now_ms())
         except Conflict:
-            found = self._history.read(name, number)
+            found = self.history.read(name, number)
             if found is not None and found.published is not None:
                 return None
             raise TimedOut(
@@ -278,7 +269,7 @@ class PeriodRunner:
 
     def _commit(self, work: Work) -> None:
         """Commits the offsets at which the next period's scan begins. A rerun of earlier ranges commits nothing."""
-        group = self._job.group
+        group = self.job.group
         if group is None or work.same_as or not work.scans:
             return
         offsets = {tp: OffsetAndMetadata(scan.resume) for tp, scan in work.scans.items()}
@@ -286,7 +277,7 @@ class PeriodRunner:
 
     def _commit_to(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         try:
-            self._job.store.commit(group, offsets)
+            self.job.store.commit(group, offsets)
         except PartialFailure as partial:
             left = {tp: why for tp, why in partial.failures.items() if not isinstance(why, RewindRefused)}
             for tp in partial.failures.keys() - left.keys():
@@ -296,7 +287,7 @@ class PeriodRunner:
 
     def _report(self, work: Work) -> None:
         number = work.period.number
-        statuses = self._retry(lambda: self._coordinator.finished(work.ranges, number))
+        statuses = self._retry(lambda: self.coordinator.finished(work.ranges, number))
         if too_early := [tp for tp, status in statuses.items() if status is ReportStatus.TOO_EARLY]:
             raise Conflict(
                 f"period {number}",
@@ -309,15 +300,15 @@ class PeriodRunner:
     def _retry(self, call: Callable[[], T]) -> T:
         """Calls a function and retries temporary failures for up to ``wait_s``. Every function that is passed to this
         method is idempotent."""
-        deadline = self._clock.monotonic() + self._job.rules.wait_s
-        retries = BlockingRetries(deadline, _BACKOFF, self._clock)
+        deadline = self.clock.monotonic() + self.job.rules.wait_s
+        retries = BlockingRetries(deadline, _BACKOFF, self.clock)
         while True:
             try:
                 return call()
             except OffsetMgrError as error:
                 if not _is_temporary(error) or retries.exhausted:
                     raise
-                LOG.warning("job %s: %s; retrying", self._job.name, error)
+                LOG.warning("job %s: %s; retrying", self.job.name, error)
                 retries.pause()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from offsetmgr.core.errors import SparkError
 from offsetmgr.core.model import TopicPartition
@@ -47,25 +47,9 @@ class Source:
         return frozenset(name.rpartition("-")[0] for name in names) if found[1] == "Assign" else frozenset(names)
 
 
-class StreamingQueryProtocol(Protocol):
-    """The part of a query that the committers use. ``id`` stays the same after a restart from the checkpoint, but
-    ``run`` changes."""
-
-    id: str
-    run: str
-    name: str | None
-    files: CheckpointFiles
-
-    def sources(self) -> tuple[Source, ...] | None:
-        """Returns the sources in the order of the plan; None before Spark has planned the query."""
-        ...
-
-    def stop(self) -> None: ...
-
-
 class QueryExecution:
     """A query of this driver. This class keeps Spark's query object, so its methods still work after the query has
-    ended."""
+    ended. ``id`` stays the same after a restart from the checkpoint, but ``run`` changes."""
 
     def __init__(self, query: Any) -> None:
         """Wraps a ``pyspark.sql.streaming.StreamingQuery``. Raises `SparkError` for a query of Spark Connect."""
@@ -86,6 +70,7 @@ class QueryExecution:
         self._sources: tuple[Source, ...] | None = None
 
     def sources(self) -> tuple[Source, ...] | None:
+        """Returns the sources in the order of the plan; None before Spark has planned the query."""
         # Spark sets the sources when it plans the query. The plan must not be read before Spark has set them.
         if self._sources is None and not self._execution.sources().isEmpty():
             leaves = self._execution.logicalPlan().collectLeaves()

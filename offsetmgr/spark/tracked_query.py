@@ -8,7 +8,7 @@ from offsetmgr.core.errors import OffsetMgrError, SparkError
 from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import newest_finished
 from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress
-from offsetmgr.spark.query_plan import StreamingQueryProtocol, progress_of
+from offsetmgr.spark.query_plan import QueryExecution, progress_of
 
 
 @dataclass
@@ -20,7 +20,7 @@ class TrackedQuery:
     because a checkpoint only moves forward.
     """
 
-    query: StreamingQueryProtocol
+    query: QueryExecution
     ended: bool = False
     progress: list[SourceProgress] = field(default_factory=list)
     blocks: list[CommitBlock] = field(default_factory=lambda: [CommitBlock()])
@@ -29,7 +29,7 @@ class TrackedQuery:
     """True if the sources are known. Also True if the sources will never be known, because the query ended before Spark
     planned it."""
 
-    def after_restart(self, query: StreamingQueryProtocol) -> TrackedQuery:
+    def after_restart(self, query: QueryExecution) -> TrackedQuery:
         """Returns the state of the same query after a restart. The progress is kept, since the query continues from the
         same checkpoint."""
         return TrackedQuery(query, progress=self.progress, blocks=self.blocks)

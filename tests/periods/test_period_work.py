@@ -16,6 +16,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.period import OffsetRange, Period, PeriodSchedule, idle_partitions
 from offsetmgr.period.barrier import ReportStatus
 from offsetmgr.period.history import History
+from offsetmgr.period.job_records import Work
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import OperationState, TransactionOperation, TransactionResult
@@ -48,19 +49,19 @@ def history(runs: Runs) -> Iterator[History]:
 
 
 def test_ranges_are_fixed_once_before_the_work_begins(history: History) -> None:
-    work, fresh = history.fix("job", DAILY.period(0), RANGES, 5)
+    work, fresh = history.fix(Work("job", DAILY.period(0), RANGES, 5))
     assert (fresh, work.ranges, work.attempts, work.published) == (True, RANGES, (), None)
-    assert history.fix("job", DAILY.period(0), {A[0]: OffsetRange(0, 99)}, 9) == (work, False)
+    assert history.fix(Work("job", DAILY.period(0), {A[0]: OffsetRange(0, 99)}, 9)) == (work, False)
     assert history.read("job", 1) is None
     with pytest.raises(Conflict, match="stored ranges for"):
-        history.fix("job", PeriodSchedule(FIRST, 7).period(0), RANGES, 9)
+        history.fix(Work("job", PeriodSchedule(FIRST, 7).period(0), RANGES, 9))
     with pytest.raises(Conflict, match="no stored ranges"):
         history.attempt("job", 1, "m", 1, 5)
 
 
 def test_a_frozen_process_that_resumes_after_its_successor_began_publishes_nothing(history: History) -> None:
     # Given one process at work, and another that began after it
-    history.fix("job", DAILY.period(0), RANGES, 1)
+    history.fix(Work("job", DAILY.period(0), RANGES, 1))
     frozen = history.attempt("job", 0, "driver", 7, 2)
     successor = history.attempt("job", 0, "driver", 9, 3)
     # When the first resumes, then it can neither publish nor begin again
@@ -92,17 +93,17 @@ class LossySession(ZookeeperSession):
 
 
 def test_work_continues_if_only_responses_are_lost(history: History, runs: Runs) -> None:
-    history.fix("other", DAILY.period(0), RANGES, 1)
+    history.fix(Work("other", DAILY.period(0), RANGES, 1))
     with LossySession(runs.connect) as session:
         lossy = History(session, runs.root)
-        work, _ = lossy.fix("job", DAILY.period(0), RANGES, 5)
+        work, _ = lossy.fix(Work("job", DAILY.period(0), RANGES, 5))
         assert (work.ranges, work.fixed_ms) == (RANGES, 5)
         claim = lossy.attempt("job", 0, "driver", 7, 6)
         assert claim.attempt == 0
         assert lossy.publish(claim, "out/0", {}, 8).published is not None
         session.cut = True
         with pytest.raises(TimedOut, match="not stored"):
-            lossy.fix("job", DAILY.period(1), RANGES, 5)
+            lossy.fix(Work("job", DAILY.period(1), RANGES, 5))
         with pytest.raises(TimedOut, match="was not published"):
             lossy.publish(history.attempt("other", 0, "driver", 7, 6), "out/0", {}, 8)
     found = history.read("job", 0)
@@ -113,7 +114,7 @@ def test_work_continues_if_only_responses_are_lost(history: History, runs: Runs)
 
 def test_each_job_has_its_own_work_and_old_work_can_be_deleted(history: History) -> None:
     for job in ("a", "b-c"):
-        history.fix(job, DAILY.period(3), RANGES, 1)
+        history.fix(Work(job, DAILY.period(3), RANGES, 1))
     assert sorted(history.all_work([3])) == [(3, "a"), (3, "b-c")]
     assert history.all_work([2]) == {}
     history.delete("a", 3)
@@ -122,11 +123,11 @@ def test_each_job_has_its_own_work_and_old_work_can_be_deleted(history: History)
 
 def test_history_finds_the_newest_work_of_a_job_and_the_work_that_covers_a_period(history: History) -> None:
     # Given days 0, 1 and 3 of a job, a rerun of day 1 in halves with the numbers 4 and 5, and another job's day 2
-    days = {number: history.fix("job", DAILY.period(number), RANGES, 1)[0] for number in (0, 1, 3)}
+    days = {number: history.fix(Work("job", DAILY.period(number), RANGES, 1))[0] for number in (0, 1, 3)}
     start = DAILY.period(1).start_ms
     halves = [Period(4 + n, start + n * DAY_MS // 2, start + (n + 1) * DAY_MS // 2) for n in range(2)]
-    again = [history.fix("job", half, RANGES, 2)[0] for half in halves]
-    history.fix("job-2", DAILY.period(2), RANGES, 3)
+    again = [history.fix(Work("job", half, RANGES, 2))[0] for half in halves]
+    history.fix(Work("job-2", DAILY.period(2), RANGES, 3))
     # Then the newest below a number is found
     assert history.latest("job", 9) == again[1]
     assert history.latest("job", 3) == days[1]
@@ -162,7 +163,7 @@ def test_status_lists_the_partitions_that_hold_the_barrier_with_owner_and_waitin
 
 def test_history_shows_offsets_members_and_jobs(runs: Runs, history: History) -> None:
     member = runs.member("m1", A)
-    history.fix("job", DAILY.period(0), {A[0]: OffsetRange(5, 9)}, 1)
+    history.fix(Work("job", DAILY.period(0), {A[0]: OffsetRange(5, 9)}, 1))
     history.publish(history.attempt("job", 0, "m1", 1, 2), "out", {}, 3)
     member.current_period_complete({tp: RANGES[tp] for tp in A}, timeout_s=90)
     rows = runs.rows("history")
