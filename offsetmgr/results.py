@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import StoreIdentity as StoreIdentity
     from offsetmgr.core.phase import Confidence as Confidence
     from offsetmgr.core.phase import Phase as Phase
-    from offsetmgr.core.phase import Verdict as Verdict
+    from offsetmgr.core.phase import PhaseEvidence as PhaseEvidence
     from offsetmgr.core.scenario import Scenario as Scenario
     from offsetmgr.core.selection import TopicPattern as TopicPattern
     from offsetmgr.core.selection import TopicSelection as TopicSelection
@@ -65,13 +65,14 @@ if TYPE_CHECKING:
     from offsetmgr.migration.evidence import PartitionEvidence as PartitionEvidence
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.finalize import GroupGate as GroupGate
-    from offsetmgr.migration.group_location import GroupLocation as GroupLocation
-    from offsetmgr.migration.group_location import GroupSample as GroupSample
-    from offsetmgr.migration.group_location import LocatedPartition as LocatedPartition
-    from offsetmgr.migration.group_location import MigratedGroup as MigratedGroup
-    from offsetmgr.migration.group_location import StoreSample as StoreSample
     from offsetmgr.migration.journaled_writer import GroupOutcome as GroupOutcome
     from offsetmgr.migration.journaled_writer import Report as Report
+    from offsetmgr.migration.location import GroupLocation as GroupLocation
+    from offsetmgr.migration.location import GroupSample as GroupSample
+    from offsetmgr.migration.location import LocatedPartition as LocatedPartition
+    from offsetmgr.migration.location import MigratedGroup as MigratedGroup
+    from offsetmgr.migration.location import NextStep as NextStep
+    from offsetmgr.migration.location import StoreSample as StoreSample
     from offsetmgr.migration.partition_map import MapOrigin as MapOrigin
     from offsetmgr.migration.phase_inference import MemberEvidence as MemberEvidence
     from offsetmgr.migration.phase_inference import PhaseReport as PhaseReport

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
-    from offsetmgr.migration.group_home import OtherHome
     from offsetmgr.migration.group_locator import GroupLocator
     from offsetmgr.migration.group_observer import GroupView
+    from offsetmgr.migration.location import OtherHome
     from offsetmgr.migration.plan import PlanHeader
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, OriginStore
     from offsetmgr.stores.kafka import KafkaStore
@@ -141,7 +141,7 @@ class Connections(Closeable):
         """Returns the store from which to read these groups: the selected store, or the store in which all of them live
         if no option names one. Tells the user which store is read, and the groups that do not live there."""
         from offsetmgr.groups.scan import choose_groups
-        from offsetmgr.migration.group_home import homes_text
+        from offsetmgr.migration.location import homes_text
 
         store = self.selected()
         moved, homes = self.home_of(choose_groups(store, selection))
@@ -321,7 +321,7 @@ class Connections(Closeable):
         they may commit to both stores. Without ``uri``, the result of a group that `homes` has is the refusal.
         """
         from offsetmgr.groups.members_source import with_registered_members
-        from offsetmgr.migration.group_home import refused_elsewhere
+        from offsetmgr.migration.location import refused_elsewhere
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         selected, connection = uri or self.uri, self.resolved.connection
@@ -335,7 +335,7 @@ class Connections(Closeable):
     def homes(self, groups: Iterable[str]) -> Mapping[str, OtherHome]:
         """Returns the home of each of the groups that is not known to live in the selected store; none if an option
         names the store, or if the settings name no other store of its cluster."""
-        from offsetmgr.migration.group_home import other_home
+        from offsetmgr.migration.location import other_home
         from offsetmgr.stores.uri import parse_uri
 
         names, kind = list(groups), parse_uri(self.uri).kind
@@ -345,7 +345,7 @@ class Connections(Closeable):
             self._homes.update(dict.fromkeys(new))
             with suppress(OtherCluster):  # then the other store has nothing of these groups
                 for one in (locator := self.group_locator()).locate(new):
-                    self._homes[one.group] = other_home(one, kind, Invocation("", (), self.given).options())
+                    self._homes[one.name] = other_home(one, kind, Invocation("", (), self.given).options())
                 for error in locator.unread_plans:
                     self.warn(f"not used as evidence: {error}")
         return {name: home for name in names if (home := self._homes[name]) is not None}

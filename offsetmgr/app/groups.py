@@ -1,8 +1,9 @@
-"""``offsetmgr groups``: lists, describes and edits groups."""
+"""``offsetmgr groups``: lists, describes, locates and edits groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.app.connections import Connections
@@ -14,9 +15,12 @@ from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, Group
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import PlannedEdit
+    from offsetmgr.core.group_tree import UnrecognisedData
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.running_store import RunningEdit
     from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
+    from offsetmgr.migration.location import GroupLocation as GroupLocation
+    from offsetmgr.migration.location import LocatedPartition as LocatedPartition
 
 STATES: Final = (
     "Stable",
@@ -215,3 +219,61 @@ def rename(
     if checked.problem is not None:
         raise checked.problem
     return GroupRename(connections, store, (group, new_group), lose=lost, accept_unseen=accept_unseen)
+
+
+class LocatedGroups:
+    """The locations of the selected groups; they are read while the object is iterated. ``unlisted`` are the errors of
+    the stores whose groups could not be listed. After the iteration, ``missing`` has the errors of groups that no store
+    has."""
+
+    def __init__(
+        self, connections: Connections, selection: GroupSelection, window_s: float | None, plans: Iterable[str | Path]
+    ) -> None:
+        from offsetmgr.migration.group_observer import ObservationWindow
+
+        self._connections = connections
+        self._locator = connections.group_locator()
+        self._known, self.unlisted = self._locator.groups()
+        self.missing: list[OffsetMgrError] = []
+        self._names: list[str] = []
+        stores = ", ".join(one.store.uri for one in self._locator.stores)
+        try:
+            self._names = selection.within(self._known, stores, unlisted=True)
+        except GroupNotFound as absent:
+            self.missing.append(absent)
+        for plan in plans:
+            self._locator.add_plan(Path(plan))
+        waiting = connections.waits.for_commits
+        self._window = None if window_s is None else ObservationWindow(window_s, waiting=waiting)
+
+    def __iter__(self) -> Iterator[GroupLocation]:
+        ui, located = self._connections.ui, self._locator.locate(self._names, self._window)
+        unrecognised: list[UnrecognisedData] = []
+        for one in ui.progress(located, "groups", len(self._names)):
+            if (missing := one.missing(self._known)) is not None:
+                self.missing.append(missing)
+                continue
+            if one.other_kind is not None:
+                ui.note(str(one.other_kind))
+            unrecognised += (data for store in one.sample.stores for data in store.unrecognised)
+            yield one
+        self._connections.warn_of_unrecognised(unrecognised)
+        for error in self._locator.unread_plans:
+            self._connections.warn(f"not used as evidence: {error}")
+
+
+def where(
+    connections: Connections,
+    selection: GroupSelection,
+    *,
+    window_s: float | None = None,
+    plans: Iterable[str | Path] = (),
+) -> LocatedGroups:
+    """Locates the selected groups in all configured stores: where they commit, how sure that is, and what to do next.
+    With ``window_s``, first watches their commits for at most this time in seconds. ``plans`` are migrations whose
+    journals are evidence.
+
+    Raises `UsageError` if the settings name no store of groups, `OtherCluster` if the stores belong to different
+    clusters, the error of the first store if no store responds, `PlanError` and `JournalError`.
+    """
+    return LocatedGroups(connections, selection, window_s, plans)

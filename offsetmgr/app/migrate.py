@@ -23,7 +23,7 @@ from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, U
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import GroupSelection, is_pattern
-from offsetmgr.migration.fleet import expiry_texts, select_groups
+from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import GroupPlan as GroupPlan
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
     from offsetmgr.groups.operation_log import OperationStart
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.finalize import GroupGate as GroupGate
+    from offsetmgr.migration.fleet import FleetStatus as FleetStatus
+    from offsetmgr.migration.fleet_bounce import OpenBounce
     from offsetmgr.migration.journaled_writer import GroupOutcome as GroupOutcome
     from offsetmgr.migration.journaled_writer import JournaledWriter
+    from offsetmgr.migration.location import GroupStatus as GroupStatus
     from offsetmgr.migration.mirror import Mirror
     from offsetmgr.migration.mirror_group import MirrorState as MirrorState
     from offsetmgr.migration.mirror_group import MirrorStatus as MirrorStatus
@@ -785,9 +788,7 @@ def _warn_of_finalized(step: _Step, state: MigrationState, live: set[str]) -> No
     if any(copied.values()) and (cluster := step.stores.cluster()) is not None:
         described = cluster.describe_groups(list(copied))
         idle = (at for name, at in copied.items() if not getattr(described.get(name), "members", ()))
-        again = Invocation("migrate apply", (str(plan.path),), {"refresh": True}).command_line()
-        refresh_again = " ".join((again, *map(shlex.quote, step.sides.options)))
-        for text in expiry_texts(idle, SystemClock().now_ms(), refresh_again, watched=True):
+        for text in plan_text.expiry_notes(plan.path, idle, step.sides.options, watched=True):
             warn(text)
 
 
@@ -928,3 +929,42 @@ def _require_equal_layouts(stores: SourceAndTarget) -> None:
             "one side holds byte positions of Kafka 0.7 and the other side offsets, which cannot be compared",
             Advice("a plan can translate them once: migrate plan {partition_map}"),
         )
+
+
+def status(
+    connections: Connections,
+    plan: str | Path,
+    selection: PlanSelection = ALL,
+    *,
+    window_s: float | None = None,
+    sides: SideSettings | None = None,
+) -> FleetStatus:
+    """Returns the state of the selected groups of a plan, with their obstacles and next steps. It comes from the plan,
+    its journal, and the state files of bounces that are not finished. With ``window_s``, the servers are asked too, and
+    live members are watched for at most this time in seconds. ``sides`` are the settings of the source and the target.
+
+    Raises `GroupNotFound` and `UsageError` for groups and waves that the plan does not have, `PlanError`,
+    `JournalError`, `Unreachable` and `TimedOut`.
+    """
+    from offsetmgr.migration.fleet import FleetStatus
+    from offsetmgr.migration.location import group_statuses
+
+    file, state = open_plan(Path(plan))
+    only, live = select_groups(file, selection.groups, selection.waves), None
+    if window_s is not None:
+        both = connections.resolved.connection
+        stores = SourceAndTarget.of_plan(connections, file.header, *(sides[:2] if sides is not None else (both, both)))
+        connections.ui.note(f"asking the servers, and watching live members for up to {window_s:g} s")
+        window = ObservationWindow(window_s, waiting=connections.waits.for_commits)
+        live = stores.fleet_view(file, state, window).observe(only)
+    found = group_statuses(file, state, only, live, _open_bounces(file, only))
+    return FleetStatus(file, state, summary_of(file, only), found, live is not None)
+
+
+def _open_bounces(plan: PlanFile, only: GroupScope | None) -> dict[str, OpenBounce]:
+    """Returns the open bounces of the groups, by their names in the plan."""
+    from offsetmgr.migration.fleet_bounce import open_bounces
+
+    to_zookeeper = plan.header.target.kind == "zookeeper"
+    names = {one.target_group if to_zookeeper else one.group: one.group for one in plan.groups_of(only)}
+    return {names[name]: found for name, found in open_bounces(names, plan.header).items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
@@ -17,7 +17,7 @@ from offsetmgr.app.offsets import set_
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import OffsetStore
@@ -29,9 +29,8 @@ from offsetmgr.groups.lag import GroupLag
 
 if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds
-    from offsetmgr.migration.group_location import GroupLocation
-    from offsetmgr.migration.group_locator import GroupLocator
     from offsetmgr.migration.group_observer import GroupView, ObservationWindow
+    from offsetmgr.migration.location import GroupLocation
     from offsetmgr.migration.phase_inference import PhaseReport
     from offsetmgr.stores.snapshot import SnapshotReport
 
@@ -81,32 +80,6 @@ def offsets_to_commit(
         if not is_valid_offset(value.offset):
             raise UsageError(str(tp), f"{value.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
     return values
-
-
-def located_groups(
-    open_locator: Callable[[], GroupLocator],
-    warn: Callable[[str], None],
-    selection: GroupSelection,
-    window_s: float | None,
-    plans: Iterable[str | Path],
-) -> Iterator[GroupLocation]:
-    """Yields the location of each selected group. See `OffsetAdmin.where`."""
-    from offsetmgr.migration.group_observer import ObservationWindow
-
-    locator = open_locator()
-    for plan in plans:
-        locator.add_plan(Path(plan))
-    known, errors = locator.groups()
-    if selection.patterns is None and errors:
-        raise errors[0]
-    stores = [one.store.uri for one in locator.stores]
-    names = selection.within(known, ", ".join(stores), unlisted=True)
-    for one in locator.locate(names, None if window_s is None else ObservationWindow(window_s)):
-        if not one.found and one.group not in known:
-            raise GroupNotFound(f"group {one.group!r}", f"does not exist in {', '.join(stores)}")
-        yield one
-    for error in locator.unread_plans:
-        warn(f"not used as evidence: {error}")
 
 
 class OffsetAdmin(Closeable):
@@ -218,8 +191,14 @@ class OffsetAdmin(Closeable):
         """Yields where each group commits: its phase with the evidence, its offset in every configured store, its lag
         and its members. ``window_s`` is the longest time in seconds to watch commits; without it the phase is inferred.
         The journals of ``plans`` are evidence, too. Raises `GroupNotFound`, `PlanError`, `Unreachable`."""
-        known = self._connections
-        return located_groups(known.group_locator, known.warn, GroupSelection.of(groups), window_s, plans)
+        from offsetmgr.app.groups import where
+
+        located = where(self._connections, GroupSelection.of(groups), window_s=window_s, plans=plans)
+        if groups is None and located.unlisted:
+            raise located.unlisted[0]
+        yield from located
+        if located.missing:
+            raise located.missing[0]
 
     def write_snapshot(
         self,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.commit_metadata import dropped_text
 from offsetmgr.core.document import moment
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
@@ -189,3 +192,15 @@ def _attention(plan: PlanFile) -> Iterator[str]:
         for step in group.steps:
             if step.action.rejects or step.action is Action.REWIND or (step.note and step.action.writes):
                 yield f"  ! {group.group} {step.tp}: {step.action}: {step.note}"
+
+
+def expiry_notes(
+    plan: Path | str, dates: Iterable[int | None], options: Iterable[str], *, watched: bool
+) -> Iterator[str]:
+    """Yields the warnings about copied offsets that expire at these times unless they are renewed; see `expiry_texts`.
+    ``options`` are the connection options of the command that renews them."""
+    from offsetmgr.migration.location import expiry_texts
+
+    renew = Invocation("migrate apply", (str(plan),), {"refresh": True}).command_line()
+    refresh = " ".join((renew, *map(shlex.quote, options)))
+    return expiry_texts(dates, SystemClock().now_ms(), refresh, watched=watched)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -25,14 +25,13 @@ from offsetmgr.cli.options import (
     opt,
     seconds_option,
 )
-from offsetmgr.cli.read_error_report import empty_note, note_unrecognised
+from offsetmgr.cli.read_error_report import empty_note
 from offsetmgr.cli.render import (
     GROUP_PARTITION,
     PARTITION,
     Column,
     OutputFormat,
     note,
-    progress,
     rows_of,
     separate_tables,
     write_rows,
@@ -42,13 +41,12 @@ from offsetmgr.cli.row_order import PartitionFlags, PartitionTable
 from offsetmgr.cli.terminal import EditFlags
 from offsetmgr.cli.watch import WatchCommand, watched
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, LogRange
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.app.groups import DescribedGroup
-    from offsetmgr.migration.group_location import GroupLocation
+    from offsetmgr.app.groups import DescribedGroup, GroupLocation, LocatedPartition
 
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
@@ -195,7 +193,7 @@ def _member_rows(one: DescribedGroup) -> Iterator[tuple[Any, ...]]:
 
 
 WHERE: Final = (
-    Column("group"),
+    Column("group", get="name"),
     Column("phase"),
     Column("confidence"),
     Column("lag", right=True),
@@ -216,8 +214,6 @@ OBJECT: Final = tuple(
     Column(name) for name in ("group", "phase", "confidence", "evidence", "lag", "stores", "partitions", "next")
 )
 _STORES: Final = ("zookeeper", "kafka", "manager")
-_SHORT: Final = 20
-"""The table of partitions is printed without --partitions for at most this number of groups."""
 
 
 @app.command("where")
@@ -225,7 +221,7 @@ _SHORT: Final = 20
 @many_clusters
 def where(
     connect: ConnectFlags,
-    groups: GroupFlags,
+    group_flags: GroupFlags,
     window_s: Annotated[
         float | None,
         seconds_option(
@@ -237,122 +233,56 @@ def where(
         list[Path] | None,
         opt("--plan", "PLAN", "Use this migration's journal as evidence; repeatable."),
     ] = None,
-    partitions: Annotated[bool, flag("--partitions", "Show partitions, also for more than 20 groups.")] = False,
+    partitions: Annotated[bool, flag("--partitions", "Also show the offset of each partition in every store.")] = False,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show where groups commit: the phase with its evidence, the offset in every configured store, the lag, the
-    members, and the next command.
+    """Show where groups commit: the phase with its evidence, the lag, the members, and the next command.
 
-    The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name.
+    The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name. JSON has the
+    offset of each partition in every store.
     """
-    from offsetmgr.migration.group_observer import ObservationWindow
+    from offsetmgr.app.plan_text import expiry_notes
 
-    selection = groups.selection()
-    locator = connect.group_locator()
-    known, errors = locator.groups()
-    names: list[str] = []
-    try:
-        names = selection.within(known, ", ".join(one.store.uri for one in locator.stores), unlisted=True)
-    except GroupNotFound as absent:  # the errors of stores that cannot be read may be the reason
-        errors.append(absent)
-    found: list[GroupLocation] = []
-    for file in plan or []:
-        locator.add_plan(file)
-    watched = None if window_s is None else ObservationWindow(window_s, waiting=connect.waits.for_commits)
-    for one in progress(locator.locate(names, watched), "groups", len(names)):
-        if (missing := _missing(one, known)) is not None:
-            errors.append(missing)
-        else:
-            found.append(one)
-    for unread in locator.unread_plans:
-        connect.warn(f"not used as evidence: {unread}")
-    _write(found, output, connect.given_options, partitions=partitions)
-    note_unrecognised(data for one in found for store in one.sample.stores for data in store.unrecognised)
-    for kind in filter(None, (one.other_kind for one in found)):
-        note(str(kind))
-    _note_expiry(found, connect.followup_options)
+    located = groups.where(connect, group_flags.selection(), window_s=window_s, plans=plan or ())
+    found, options = list(located), connect.given_options
+    if output is not OutputFormat.TABLE:
+        write_structured_rows(OBJECT, (_object(one, options) for one in found), output)
+    else:
+        write_rows(WHERE, map(_group_row, found), output)
+        if found and partitions:
+            separate_tables()
+            write_rows(PARTITIONS, (_located_row(one, p) for one in found for p in one.partitions), output)
+        if found:
+            separate_tables()
+            steps = ((one.name, one.next.command_line(options) or f"nothing: {one.next.why}") for one in found)
+            write_rows(NEXT, steps, output)
+    dates = by_key((one.sample.plan.path, one.expires_ms) for one in found if one.sample.plan is not None)
+    for path, expiring in dates.items():
+        for text in expiry_notes(path, expiring, connect.repeated_options(), watched=True):
+            connect.ui.note(text, warning=True)
+    errors = [*located.unlisted, *located.missing]
     if not found and not errors:
         note(empty_note(connect.store(), "groups"))
     exit_with(report_and_exit_code(errors))
 
 
-def _write(found: list[GroupLocation], output: OutputFormat, options: str, *, partitions: bool) -> None:
-    if output is not OutputFormat.TABLE:
-        write_structured_rows(OBJECT, (_object(one, options) for one in found), output)
-        return
-    write_rows(WHERE, map(_group_row, found), output)
-    if found and (partitions or len(found) <= _SHORT):
-        separate_tables()
-        write_rows(PARTITIONS, _located_rows(found), output)
-    if found:
-        separate_tables()
-        write_rows(NEXT, _next_rows(found, options), output)
-
-
-def _missing(one: GroupLocation, known: Container[str]) -> OffsetMgrError | None:
-    """Returns the error of a group without offsets that is of another kind or that no store knows."""
-    if one.other_kind is not None and not any(store.offsets for store in one.sample.stores):
-        return one.other_kind
-    if one.found or one.group in known:
-        return None
-    stores = ", ".join(store.uri for store in one.sample.stores)
-    return GroupNotFound(f"group {one.group!r}", f"does not exist in {stores}")
-
-
-def _note_expiry(found: Iterable[GroupLocation], options: str) -> None:
-    """Prints when the copied offsets of groups without consumers expire, for each plan."""
-    from offsetmgr.cli.group_next import expiry_of
-    from offsetmgr.cli.migrate_output import note_expiry
-
-    dates = by_key((one.sample.plan.path, expiry_of(one)) for one in found if one.sample.plan is not None)
-    for path, expiring in dates.items():
-        note_expiry(path, expiring, options, watched=True)
-
-
-def _members_text(one: GroupLocation) -> str:
-    parts = []
-    for store in one.sample.stores:
-        if store.members_error is not None:
-            parts.append(f"{store.name} unknown")
-        elif store.members:
-            parts.append(f"{store.name} {len(store.members)}")
-    return ", ".join(parts) or "0"
-
-
 def _group_row(one: GroupLocation) -> tuple[Any, ...]:
-    phase, why = one.phase, one.phase.why
+    members = [
+        f"{store.name} {'unknown' if store.members_error is not None else len(store.members)}"
+        for store in one.sample.stores
+        if store.members_error is not None or store.members
+    ]
+    why = one.why
     if one.below_start:
         why = f"{why}; the lag lacks the deleted records of {count_of(one.below_start, 'partition')} (see --partitions)"
-    return (one.group, phase.phase.value, phase.confidence.value, one.lag, _members_text(one), why)
+    return (one.name, one.phase.value, one.confidence.value, one.lag, ", ".join(members) or "0", why)
 
 
-def _offset(found: Any) -> int | str | None:
-    from offsetmgr.groups.lag import state_of
-
-    return (
-        found.offset if isinstance(found, Committed) else state_of(found) if isinstance(found, OffsetMgrError) else None
-    )
-
-
-def _located_rows(found: Iterable[GroupLocation]) -> Iterator[tuple[Any, ...]]:
-    for one in found:
-        for p in one.partitions:
-            offsets = (_offset(p.offsets.get(name)) for name in _STORES)
-            end = p.log.end if isinstance(p.log, LogRange) else None
-            yield (one.group, *p.partition, *offsets, end, p.lag, p.note or None)
-
-
-def _next_rows(found: Iterable[GroupLocation], options: str) -> Iterator[tuple[Any, ...]]:
-    from offsetmgr.cli.group_next import next_command
-
-    for one in found:
-        command, why = next_command(one, options)
-        yield one.group, command or f"nothing: {why}"
+def _located_row(one: GroupLocation, p: LocatedPartition) -> tuple[Any, ...]:
+    return (one.name, *p.partition, *map(p.offset_or_state, _STORES), p.log_end, p.lag, p.note or None)
 
 
 def _object(one: GroupLocation, options: str) -> tuple[Any, ...]:
-    from offsetmgr.cli.group_next import next_command
-
     stores = {
         store.name: {
             "uri": store.uri,
@@ -380,16 +310,14 @@ def _object(one: GroupLocation, options: str) -> tuple[Any, ...]:
             "offsets": {n: f.offset if isinstance(f, Committed) else None for n, f in p.offsets.items()},
             "errors": {n: str(f) for n, f in p.offsets.items() if isinstance(f, OffsetMgrError)},
             "log_start_offset": p.log.start if isinstance(p.log, LogRange) else None,
-            "log_end_offset": p.log.end if isinstance(p.log, LogRange) else None,
+            "log_end_offset": p.log_end,
             "lag": p.lag,
             "note": p.note or None,
         }
         for p in one.partitions
     ]
-    phase = one.phase
-    command, reason = next_command(one, options)
-    after = {"command": command, "why": reason}
-    return (one.group, phase.phase.value, phase.confidence.value, phase.why, one.lag, stores, partitions, after)
+    after = {"command": one.next.command_line(options) or None, "why": one.next.why}
+    return (one.name, one.phase.value, one.confidence.value, one.why, one.lag, stores, partitions, after)
 
 
 ExistingGroup = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.")]

@@ -6,16 +6,13 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.app.plan_text import SHOWN, time_text
 from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.errors import fail_if, worded
-from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.render import PARTITION, Column, note
 from offsetmgr.core.advice import for_command_line
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
@@ -208,15 +205,6 @@ def end_of_planning(summary: PlanSummary, following: str, *, failed: object = Fa
 def option_text(words: Iterable[str]) -> str:
     """Returns words of a command line as text, each with a leading space."""
     return "".join(f" {shlex.quote(word)}" for word in words)
-
-
-def note_expiry(plan: Path | str, dates: Iterable[int | None], options: str, *, watched: bool) -> None:
-    """Prints when copied offsets expire that no consumer commits again, and the command that renews them."""
-    refresh = f"{command_line('migrate', 'apply', plan, '--refresh')}{options}"
-    from offsetmgr.migration.fleet import expiry_texts
-
-    for text in expiry_texts(dates, SystemClock().now_ms(), refresh, watched=watched):
-        note(f"warning: {text}")
 
 
 def exit_if_interrupted(report: Report) -> None:

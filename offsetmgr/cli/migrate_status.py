@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from offsetmgr.app.endpoints import SourceAndTarget
-from offsetmgr.app.plan_text import scope_line, time_text
+from offsetmgr.app.migrate import status
+from offsetmgr.app.plan_text import expiry_notes, scope_line, time_text
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.migrate_output import note_expiry, option_text
+from offsetmgr.cli.migrate_output import option_text
 from offsetmgr.cli.options import PlanPath, PlanScope, SideConfigs, file_to_write, opt, seconds_option
-from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows, write_text
+from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, separate_tables, write_rows, write_text
 from offsetmgr.cli.table_fit import table_width
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.document import to_html, to_markdown
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.fleet import (
-    RESTART_VARIABLE,
-    CommandOptions,
-    GroupStatus,
-    counts,
-    group_statuses,
-)
-from offsetmgr.migration.plan_file import PlanFile, summary_of
-from offsetmgr.migration.plan_run import open_plan
-from offsetmgr.migration.progress import MigrationState
-from offsetmgr.migration.runbook_commands import EXAMPLE_RESTART
 
 if TYPE_CHECKING:
-    from offsetmgr.migration.fleet_bounce import OpenBounce
-    from offsetmgr.migration.plan import GroupScope
+    from offsetmgr.app.migrate import FleetStatus, GroupStatus
 
 app = typer.Typer()
 
@@ -57,10 +46,10 @@ COLUMNS: Final = (
     Column("wave", right=True, optional=True),
     Column("owner", optional=True, rank=2),
     Column("state"),
-    Column("since", time=True, rank=12),
+    Column("since", time=True, rank=12, get="since_ms"),
     Column("known", optional=True, rank=11),
     Column("evidence", detail=True),
-    Column("expires", time=True, optional=True, rank=13),
+    Column("expires", time=True, optional=True, rank=13, get="expires_ms"),
     Column("blocked_by", optional=True),
     Column("next", optional=True, command=True),
 )
@@ -96,97 +85,58 @@ def status_command(
     verify.
     """
     is_page = format in (StatusFormat.MARKDOWN, StatusFormat.HTML)
-    options = CommandOptions(
-        option_text(connect.repeated_options(*configs)),
-        option_text(connect.repeated_options()),
-    )
     if output is not None and not is_page:
         raise UsageError("--output", "is for a page", "add --format html or --format markdown")
+    of_plan, of_members = option_text(connect.repeated_options(*configs)), option_text(connect.repeated_options())
+
+    def next_command(one: GroupStatus) -> str | None:
+        bounces = one.next.call is not None and one.next.call.verb == "runbook bounce"
+        return one.next.command_line(of_members if bounces else of_plan) or None
 
     def once() -> int:
-        plan, state = open_plan(plan_path)
-        only = scope.select(plan)
-        live = None
-        if window_s is not None:
-            from offsetmgr.migration.group_observer import ObservationWindow
-
-            sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(*configs))
-            note(f"asking the servers, and watching live members for up to {window_s:g} s")
-            watched = ObservationWindow(window_s, waiting=connect.waits.for_commits)
-            live = sides.fleet_view(plan, state, watched).observe(only)
-        found = group_statuses(plan, state, only, live, None if is_page else options, _open_bounces(plan, only))
+        found = status(connect, plan_path, scope.selection(), window_s=window_s, sides=connect.sides(configs))
         if is_page:
-            _write_page(plan, found, format, output, watched=live is not None)
+            _write_page(found, format, output)
         else:
-            _write_rows(plan, state, only, found, OutputFormat(format.value))
-            note_expiry(plan.path, (one.expires_ms for one in found), options.plan, watched=live is not None)
+            _write_rows(found, next_command, OutputFormat(format.value))
+            dates = (one.expires_ms for one in found.groups)
+            for text in expiry_notes(plan_path, dates, connect.repeated_options(*configs), watched=found.watched):
+                connect.ui.note(text, warning=True)
         return 0
 
     watch_command(once, watch, count)
 
 
-def _open_bounces(plan: PlanFile, only: GroupScope | None) -> dict[str, OpenBounce]:
-    """Returns the open bounces of the groups, by their names in the plan."""
-    from offsetmgr.migration.fleet_bounce import open_bounces
-
-    to_zookeeper = plan.header.target.kind == "zookeeper"
-    names = {one.target_group if to_zookeeper else one.group: one.group for one in plan.groups_of(only)}
-    return {names[name]: found for name, found in open_bounces(names, plan.header).items()}
-
-
-def _write_rows(
-    plan: PlanFile,
-    state: MigrationState,
-    only: GroupScope | None,
-    found: Sequence[GroupStatus],
-    output: OutputFormat,
-) -> None:
-    if output is OutputFormat.TABLE:
-        note(scope_line(plan, summary_of(plan, only)))
-    if output is OutputFormat.TABLE and table_width() is not None:  # a terminal is too narrow for both long columns
-        write_rows(COLUMNS[:-1], [_row(one)[:-1] for one in found], output)
-        if steps := [(one.group, one.next_command) for one in found if one.next_command]:
+def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | None], output: OutputFormat) -> None:
+    known, last = COLUMNS[:-1], COLUMNS[-1]
+    of_groups = zip(rows_of(known, found.groups), found.groups, strict=True)
+    rows = [(*(value or None for value in row), next_command(one)) for row, one in of_groups]
+    if output is not OutputFormat.TABLE:
+        write_rows(COLUMNS, rows, output)
+        return
+    note(scope_line(found.plan, found.summary))
+    if table_width() is not None:  # a terminal is too narrow for both long columns
+        write_rows(known, [row[:-1] for row in rows], output)
+        if steps := [(row[0], row[-1]) for row in rows if row[-1]]:
             separate_tables()
-            write_rows((COLUMNS[0], COLUMNS[-1]), steps, output)
+            write_rows((COLUMNS[0], last), steps, output)
     else:
-        write_rows(COLUMNS, [_row(one) for one in found], output)
-    if output is OutputFormat.TABLE:
-        for line in summary_lines(found):
-            note(line)
-        if any(RESTART_VARIABLE in one.next_command for one in found):
-            note(f"{RESTART_VARIABLE} is the command that restarts one member, as in: RESTART='{EXAMPLE_RESTART}'")
-        if state.refreshed_at is not None:
-            note(f"the offsets in the target were renewed on {time_text(state.refreshed_at)}")
+        write_rows(COLUMNS, rows, output)
+    for one in found.waves():
+        label = "no wave" if one.wave is None else f"wave {one.wave}"
+        blocked = f"; {one.blocked} blocked" if one.blocked else ""
+        note(f"{label}: {count_of(one.states.total(), 'group')}: {one.text}{blocked}")
+    if found.restart_note:
+        note(found.restart_note)
+    if found.state.refreshed_at is not None:
+        note(f"the offsets in the target were renewed on {time_text(found.state.refreshed_at)}")
 
 
-def _write_page(
-    plan: PlanFile, found: Sequence[GroupStatus], format: StatusFormat, output: Path | None, *, watched: bool
-) -> None:
-    from offsetmgr.core.document import to_html, to_markdown
-    from offsetmgr.migration.fleet_page import fleet_parts, fleet_title
-
+def _write_page(found: FleetStatus, format: StatusFormat, output: Path | None) -> None:
     render = to_html if format is StatusFormat.HTML else to_markdown
-    page = render(fleet_title(plan), fleet_parts(plan, found, SystemClock().now_ms(), watched=watched))
+    page = render(*found.page(SystemClock().now_ms()))
     if output is None:
         write_text(page.rstrip("\n"))
         return
     replace_file(output, lambda out: out.write(page.encode()), overwrite=True)
     note(f"wrote {output}")
-
-
-def _row(one: GroupStatus) -> Sequence[object]:
-    names = one.group, one.target_group, one.wave, one.owner or None
-    known = one.known.value, one.evidence or None
-    blocked = one.blocked_by or None
-    return *names, one.state.value, one.since_ms, *known, one.expires_ms, blocked, one.next_command or None
-
-
-def summary_lines(found: Sequence[GroupStatus]) -> list[str]:
-    """Returns one line for each wave, with the number of groups in each state."""
-    lines = []
-    for wave, states, blocked in counts(found):
-        named = ", ".join(f"{count} {state.value}" for state, count in sorted(states.items()))
-        label = "no wave" if wave is None else f"wave {wave}"
-        total = count_of(states.total(), "group")
-        lines.append(f"{label}: {total}: {named}" + (f"; {blocked} blocked" if blocked else ""))
-    return lines

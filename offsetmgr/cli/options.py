@@ -274,9 +274,7 @@ class PlanScope(NamedTuple):
         """Returns the selected groups; None if these are all groups of the plan. See `select_groups`."""
         from offsetmgr.migration.fleet import select_groups
 
-        return select_groups(
-            plan, GroupSelection(self.group or None, exclude=self.exclude_group or ()), self.wave or ()
-        )
+        return select_groups(plan, self.selection(), self.wave or ())
 
     def words(self) -> tuple[str, ...]:
         """Returns the options that limit a further command to the same groups."""

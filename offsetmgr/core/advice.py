@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 Argument: TypeAlias = "str | int | float | bool | tuple[str, ...] | None"
 _FIELD: Final = re.compile(r"\{(\w*)(?:=([^}]*))?\}")
+_SHORT: Final = {("migrate plan", "output"): "-o", ("runbook write", "output"): "-o"}
+"""The arguments that a printed command has in their short form."""
 
 
 class Invocation(NamedTuple):
@@ -32,9 +34,10 @@ class Invocation(NamedTuple):
         """Returns the words of the command."""
         words = ["offsetmgr", *self.verb.split(), *self.positional]
         for name, value in self.named.items():
+            named = _SHORT.get((self.verb, name)) or option(name)
             for one in value if isinstance(value, tuple) else (value,):
                 if one is not None and one is not False:
-                    words += [option(name)] if one is True else [option(name), _number(one)]
+                    words += [named] if one is True else [named, _number(one)]
         return tuple(words)
 
     def command_line(self) -> str:

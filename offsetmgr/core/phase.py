@@ -1,4 +1,4 @@
-"""`Phase`: the stores to which the members of a group commit. `Verdict`: a phase with its `Confidence`. Pure."""
+"""`Phase`: the stores to which the members of a group commit. `PhaseEvidence`: a phase with its `Confidence`. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Confidence(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Verdict(NamedTuple):
+class PhaseEvidence(NamedTuple):
     """The phase of a group, its confidence, and the evidence as text. ``members`` are the settings that the observed
     commits prove; there are several if members are in different phases."""
 

@@ -12,8 +12,8 @@ from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.phase import Confidence, Phase
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.fleet import LiveGroup
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_groups
+from offsetmgr.migration.location import LiveGroup
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import assess_phase, infer_phase
 from offsetmgr.migration.plan import GroupPlan, GroupScope

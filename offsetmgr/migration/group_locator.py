@@ -15,21 +15,22 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.core.phase import Verdict
+from offsetmgr.core.phase import PhaseEvidence
 from offsetmgr.groups.describe import DescribeGroups
 from offsetmgr.groups.last_writer import LastWriter
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair
 from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
 from offsetmgr.migration.copied_offsets import last_writes
-from offsetmgr.migration.group_location import (
+from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.group_watch import scan_tolerantly, watch_groups
+from offsetmgr.migration.location import (
     GroupLocation,
     GroupSample,
     MigratedGroup,
     StoreSample,
     locate,
+    migrated_group,
 )
-from offsetmgr.migration.group_observer import ObservationWindow
-from offsetmgr.migration.group_watch import scan_tolerantly, watch_groups
 from offsetmgr.migration.plan import StoreEndpoint
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import OPERATIONS, open_plan, open_renewed
@@ -134,14 +135,7 @@ class GroupLocator:
         self._journals.append((plan, state))
         for group in plan.groups():
             if not group.error:
-                deleted = group.group in state.delete.done
-                stage, finalized_at = state.stage_of(group), state.group_finalized_at(group.group)
-                if state.phase_after_end(group.group, plan.header.end) is not None:
-                    finalized_at = None  # its members were taken back afterwards
-                found = MigratedGroup(
-                    str(plan.path), group.group, group.target_group, stage, here, there, source.uri, target.uri,
-                    finalized_at, deleted, plan.header.expiry_of(state.copied_at(group)),
-                )  # fmt: skip
+                found = migrated_group(plan, state, group, here, there)
                 migrated.update(dict.fromkeys((group.group, group.target_group), found))
         return migrated
 
@@ -185,7 +179,7 @@ class GroupLocator:
         except OffsetMgrError:  # the differing offsets are shown without evidence
             return {}
 
-    def _watch(self, names: list[str], window: ObservationWindow | None) -> Mapping[str, Verdict]:
+    def _watch(self, names: list[str], window: ObservationWindow | None) -> Mapping[str, PhaseEvidence]:
         zookeeper, kafka = (next((s for s in self.stores if s.name == name), None) for name in ("zookeeper", "kafka"))
         if window is None or zookeeper is None or zookeeper.session is None or kafka is None:
             return {}

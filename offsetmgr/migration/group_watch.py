@@ -9,9 +9,9 @@ from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.core.phase import Verdict
-from offsetmgr.migration.group_location import seen_phase
+from offsetmgr.core.phase import PhaseEvidence
 from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.location import seen_phase
 from offsetmgr.migration.observation import Observation, PartitionOwner
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.stores.dual_calls import scan_store
@@ -32,7 +32,7 @@ def watch_groups(
     names: list[str],
     window: ObservationWindow,
     clock: Clock,
-) -> dict[str, Verdict]:
+) -> dict[str, PhaseEvidence]:
     """Reads the groups repeatedly until commits have proved the phase of each, or until the window is over. Returns the
     proved phases."""
     histories = {name: GroupHistory() for name in names}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, TopicPartition
-from offsetmgr.core.phase import Confidence, Phase, Verdict
+from offsetmgr.core.phase import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.evidence import (
     EvidenceThresholds,
@@ -253,7 +253,7 @@ def _assess_member(
 # --- the phase of the group --------------------------------------------------------------------------
 
 
-def infer_phase(history: GroupHistory) -> Verdict:
+def infer_phase(history: GroupHistory) -> PhaseEvidence:
     """Infers the phase of a watched group from the observed commits. If the commits prove no phase, infers the phase
     from the offsets in both stores."""
     proven: dict[CommitMode, list[str]] = {}
@@ -262,7 +262,7 @@ def infer_phase(history: GroupHistory) -> Verdict:
             proven.setdefault(behaviour[0], []).append(f"{tp} ({partition.owned.member}): {behaviour[1]}")
     if len(proven) == 1:
         ((phase, whys),) = proven.items()
-        return Verdict(
+        return PhaseEvidence(
             Phase.of(phase),
             Confidence.SEEN,
             f"{describe_behaviour(phase)}, seen on {count_of(len(whys), 'partition')}; {whys[0]}",
@@ -270,11 +270,13 @@ def infer_phase(history: GroupHistory) -> Verdict:
         )
     if proven:
         mixed = "; ".join(f"{phase.value}: {whys[0]}" for phase, whys in proven.items())
-        return Verdict(Phase.UNKNOWN, Confidence.SEEN, f"members are in different phases: {mixed}", frozenset(proven))
+        return PhaseEvidence(
+            Phase.UNKNOWN, Confidence.SEEN, f"members are in different phases: {mixed}", frozenset(proven)
+        )
     return _phase_by_offsets(history)
 
 
-def _phase_by_offsets(history: GroupHistory) -> Verdict:
+def _phase_by_offsets(history: GroupHistory) -> PhaseEvidence:
     observation = history.latest
     if observation is None:
         raise ValueError("nothing has been observed")
@@ -282,21 +284,23 @@ def _phase_by_offsets(history: GroupHistory) -> Verdict:
     unreadable = [tp for tp in every if isinstance(observation.zookeeper.get(tp), OffsetMgrError | None)]
     unreadable += [tp for tp in every if isinstance(observation.kafka.get(tp), OffsetMgrError | None)]
     if unreadable:
-        return Verdict(Phase.UNKNOWN, Confidence.UNKNOWN, f"the offset of {unreadable[0]} cannot be read")
+        return PhaseEvidence(Phase.UNKNOWN, Confidence.UNKNOWN, f"the offset of {unreadable[0]} cannot be read")
     in_zookeeper = [tp for tp in every if not isinstance(observation.zookeeper[tp], Absent)]
     in_kafka = [tp for tp in every if not isinstance(observation.kafka[tp], Absent)]
     if in_zookeeper and not in_kafka:
-        return Verdict(
+        return PhaseEvidence(
             Phase.ZOOKEEPER,
             Confidence.INFERRED,
             f"{count_of(len(in_zookeeper), 'offset')} in ZooKeeper and none in Kafka",
         )
     if in_kafka and not in_zookeeper:
-        return Verdict(
+        return PhaseEvidence(
             Phase.KAFKA, Confidence.INFERRED, f"{count_of(len(in_kafka), 'offset')} in Kafka and none in ZooKeeper"
         )
     if not every or not in_zookeeper:
-        return Verdict(
+        return PhaseEvidence(
             Phase.UNKNOWN, Confidence.UNKNOWN, "the group has no offsets in either store, and no commit was seen"
         )
-    return Verdict(Phase.UNKNOWN, Confidence.UNKNOWN, "both stores hold offsets and no commit was seen in the window")
+    return PhaseEvidence(
+        Phase.UNKNOWN, Confidence.UNKNOWN, "both stores hold offsets and no commit was seen in the window"
+    )

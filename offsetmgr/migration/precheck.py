@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, require_safe
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
-from offsetmgr.core.phase import Confidence, Phase, Verdict
+from offsetmgr.core.phase import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.plurals import list_of
 from offsetmgr.migration.evidence import EvidenceThresholds, behaviour_of
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
@@ -119,7 +119,7 @@ def _can_begin(history: GroupHistory) -> bool:
     return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), history)
 
 
-def _start_of(found: Verdict) -> CommitMode:
+def _start_of(found: PhaseEvidence) -> CommitMode:
     """Returns the phase from which a bounce to dual starts. Members that are already dual are ignored."""
     if (mode := found.phase.mode) is not None:
         return mode

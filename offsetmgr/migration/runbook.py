@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, route
 from offsetmgr.core.errors import GateRefused, GroupNotFound
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.phase import Confidence, Phase, Verdict
+from offsetmgr.core.phase import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import observation
 from offsetmgr.migration.baseline_file import FORMAT, VERSION
@@ -54,7 +54,7 @@ class Runbook:
 
     group: str
     to: CommitMode
-    found: Verdict
+    found: PhaseEvidence
     baseline: Observation
     changes: tuple[CommitModeChange, ...]
     steps: tuple[RunbookStep, ...]
@@ -90,7 +90,9 @@ def write_runbook(
             "no live member is registered in ZooKeeper, so there is no member to bounce",
             "check the name and the chroot; to move an idle group, use `offsetmgr migrate`",
         )
-    found = infer_phase(history) if start is None else Verdict(Phase.of(start), Confidence.UNKNOWN, "given by --from")
+    found = (
+        infer_phase(history) if start is None else PhaseEvidence(Phase.of(start), Confidence.UNKNOWN, "given by --from")
+    )
     if (present := found.phase.mode) is None:
         raise GateRefused(
             f"runbook of group {group}",

@@ -108,7 +108,7 @@ class RunbookCommands:
         self.moves_to_kafka = subject.to is not CommitMode.ZOOKEEPER and any(
             change.start is not CommitMode.KAFKA for change in subject.changes
         )
-        self.plan = shlex.quote(arguments.plan or f"migration-{self.label}.json")
+        self.plan = shlex.quote(arguments.plan or f"{self.label}.json")
         self.reverse_plan = f"back-{self.label}.json"
         self.of_group = f" --group {self.group}" if arguments.plan else ""
         self.options = f" {arguments.options}" if arguments.options else ""
@@ -120,6 +120,7 @@ class RunbookCommands:
     def bounce(self, number: int, change: CommitModeChange) -> RunbookStep:
         members = sorted(self.subject.baseline.members)
         is_first = number == 1
+        said = {note for one in self.subject.changes[: number - 1] for note in SETTINGS[one.to].notes}
         baseline = shlex.quote(self.arguments.baseline) if is_first else self.state_file(change)
         check = (
             f"offsetmgr runbook check --group {self.group} --phase {change.to.value}"
@@ -142,7 +143,7 @@ class RunbookCommands:
             self._bounce_closed(change, is_first=is_first),
             way_back,
             back,
-            SETTINGS[change.to].notes,
+            tuple(note for note in SETTINGS[change.to].notes if note not in said),
         )
 
     def _bounce_text(self, change: CommitModeChange, *, is_first: bool) -> list[str]:

@@ -18,8 +18,8 @@ from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError
 from offsetmgr.core.phase import Confidence, Phase
-from offsetmgr.migration.fleet import LiveGroup
 from offsetmgr.migration.journal import Journal
+from offsetmgr.migration.location import LiveGroup
 from offsetmgr.migration.observation import PartitionOwner
 
 FINALIZED = {"kind": "group-finalized", "group": "shop", "verified": 2, "left_out": 0, "gate": ["seen", ""]}

@@ -15,11 +15,10 @@ from recorded_observations import NEW
 
 from offsetmgr import PlanOptions
 from offsetmgr.app.connections import Connections
-from offsetmgr.cli.group_next import next_command
 from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition
 from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
-from offsetmgr.core.phase import Confidence, Phase, Verdict
-from offsetmgr.migration.group_location import (
+from offsetmgr.core.phase import Confidence, Phase, PhaseEvidence
+from offsetmgr.migration.location import (
     GroupLocation,
     GroupSample,
     MigratedGroup,
@@ -48,9 +47,9 @@ def command(
         "my plan.json", group, group, stage, source, target, uris[source], uris[target],
         finalized_at=1 if stage is Stage.FINALIZED else None,
     )  # fmt: skip
-    found = GroupLocation(GroupSample(group, stores, plan=plan), Verdict(phase, Confidence.SEEN, ""), ())
-    text, why = next_command(found, OPTIONS)
-    if text is None:
+    found = GroupLocation(GroupSample(group, stores, plan=plan), PhaseEvidence(phase, Confidence.SEEN, ""), ())
+    text, why = found.next.command_line(OPTIONS), found.next.why
+    if not text:
         return None, why
     assert text.endswith(OPTIONS)
     parse(shlex.split(text)[1:])
@@ -63,7 +62,8 @@ ROLLBACK = APPLY.replace("apply", "rollback")
 
 
 def runbook(to: str) -> str:
-    return f"offsetmgr runbook write --group shop --to {to} --plan 'my plan.json' -o shop.json -o shop.html"
+    files = "-o runbook-shop.json -o runbook-shop.html"
+    return f"offsetmgr runbook write --group shop --to {to} --plan 'my plan.json' {files}"
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_a_name_that_begins_with_a_dash_is_no_option_of_the_next_command(phase: 
 def test_the_old_offsets_are_not_deleted_while_the_members_may_be_dual() -> None:
     def moved(*members: str, in_zookeeper: int) -> str | None:
         sides = sample(held("zookeeper", in_zookeeper, *members), held("kafka", 7), plan=MOVED)
-        evidence = Verdict(Phase.MOVED, Confidence.SEEN, "")
-        return next_command(GroupLocation(sides, evidence, ()), "")[0]
+        evidence = PhaseEvidence(Phase.MOVED, Confidence.SEEN, "")
+        return GroupLocation(sides, evidence, ()).next.command_line()
 
-    write = "offsetmgr runbook write --group shop --to kafka -o shop.json -o shop.html"
+    write = "offsetmgr runbook write --group shop --to kafka -o runbook-shop.json -o runbook-shop.html"
     assert moved("m", in_zookeeper=7) == write
     delete = "offsetmgr migrate finalize p.json shop --delete-source"
     assert moved("m", in_zookeeper=5) == moved(in_zookeeper=7) == delete
@@ -126,7 +126,9 @@ def test_a_group_that_commits_to_the_source_of_a_finalized_plan_is_not_planned_a
     )
 
 
-@pytest.mark.parametrize(("phase", "files"), [(DUAL, ["a_b.json", "a_b.html"]), (ZOOKEEPER, ["a_b.plan"])])
+@pytest.mark.parametrize(
+    ("phase", "files"), [(DUAL, ["runbook-a_b.json", "runbook-a_b.html"]), (ZOOKEEPER, ["a_b.json"])]
+)
 def test_the_files_of_a_group_have_valid_names(phase: Phase, files: list[str]) -> None:
     text, _ = command(phase, Stage.ROLLED_BACK, ZOOKEEPER, KAFKA, group="a/b")
     words = shlex.split(text or "")
@@ -154,7 +156,7 @@ def held(name: str, offset: int, *members: str) -> StoreSample:
 
 
 def test_live_members_in_both_stores_make_no_claim_about_their_commits() -> None:
-    found = locate(sample(held("zookeeper", 10, NEW.id), held("kafka", 20, "m-1"))).phase
+    found = locate(sample(held("zookeeper", 10, NEW.id), held("kafka", 20, "m-1")))
     assert found.phase is Phase.UNKNOWN
     assert found.why == ("1 old consumer in ZooKeeper and 1 member in Kafka are live; their commits were not watched")
 
@@ -167,10 +169,10 @@ MOVED = MigratedGroup(
 @pytest.mark.parametrize("others", [(), (held("manager", 70),)])
 def test_the_lag_of_a_moved_group_is_unknown_if_the_target_was_not_read(others: tuple[StoreSample, ...]) -> None:
     read = locate(sample(held("zookeeper", 10), held("kafka", 20), *others, plan=MOVED))
-    assert (read.phase.phase, read.lag) == (Phase.MOVED, 80)
+    assert (read.phase, read.lag) == (Phase.MOVED, 80)
     for plan in (MOVED, replace(MOVED, target=None)):
         found = locate(sample(held("zookeeper", 10), *others, plan=plan))
-        assert (found.phase.phase, found.lag) == (Phase.MOVED, None)
+        assert (found.phase, found.lag) == (Phase.MOVED, None)
         assert found.partitions[0].note == "lag unknown, because the target kafka://h was not read"
 
 
@@ -179,7 +181,7 @@ def test_a_partition_that_cannot_be_read_makes_no_claim_that_the_group_has_moved
     broken = MalformedData("znode /offsets/1", "is not a number")
     stores = [held("zookeeper", 10), held("kafka", 20)]
     stores = [replace(s, offsets={**s.offsets, T1: broken}) if s.name == unread else s for s in stores]
-    found = locate(sample(*stores, plan=MOVED)).phase
+    found = locate(sample(*stores, plan=MOVED))
     assert found.phase is Phase.UNKNOWN
     assert found.why.endswith(f"cannot be read: {broken}")
 
