@@ -161,19 +161,19 @@ def _records(
     """Decodes the records of a batch from offset ``first`` on.
 
     ``appended`` is the broker's append time if the topic uses the append time as the timestamp; otherwise it is `None`.
-    Short keys and values are decoded inline, without a call of `_bytes_field`, because a batch may have thousands of
+    Short keys and values are decoded inline, without a call of `bytes_field`, because a batch may have thousands of
     records.
     """
     records = []
     at = 0
     append_time = appended is not None
     for _ in range(count):
-        size, at = _varint(body, at)
+        size, at = signed_varint(body, at)
         end = at + size
         if size < 0 or end > len(body):
             raise CorruptData(what, f"a record of {size} bytes does not fit in it")
-        time_delta, at = _varint(body, at + 1)
-        offset_delta, at = _varint(body, at)
+        time_delta, at = signed_varint(body, at + 1)
+        offset_delta, at = signed_varint(body, at)
         if base + offset_delta < first:
             at = end
             continue
@@ -182,16 +182,16 @@ def _records(
             key: bytes | None = body[at : at + (byte >> 1)]
             at += byte >> 1
         else:
-            key, at = _bytes_field(body, at)
+            key, at = bytes_field(body, at)
         if (byte := body[at]) < 0x80 and not byte & 1:
             at += 1
             value: bytes | None = body[at : at + (byte >> 1)]
             at += byte >> 1
         else:
-            value, at = _bytes_field(body, at)
+            value, at = bytes_field(body, at)
         headers: tuple[Header, ...] = ()
         if body[at]:
-            number, at = _varint(body, at)
+            number, at = signed_varint(body, at)
             headers, at = _headers(body, at, number)
         else:
             at += 1
@@ -207,14 +207,15 @@ def _records(
 def _headers(body: bytes, at: int, number: int) -> tuple[tuple[Header, ...], int]:
     headers = []
     for _ in range(number):
-        name, at = _bytes_field(body, at)
-        value, at = _bytes_field(body, at)
+        name, at = bytes_field(body, at)
+        value, at = bytes_field(body, at)
         headers.append(((name or b"").decode("utf-8", "replace"), value))
     return tuple(headers), at
 
 
-def _bytes_field(body: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _varint(body, at)
+def bytes_field(body: bytes, at: int) -> tuple[bytes | None, int]:
+    """Returns the field at a position, and the position after it. Raises `ValueError`, `IndexError`."""
+    size, at = signed_varint(body, at)
     if size < 0:
         return None, at
     end = at + size
@@ -223,7 +224,7 @@ def _bytes_field(body: bytes, at: int) -> tuple[bytes | None, int]:
     return body[at:end], end
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
+def signed_varint(body: bytes, at: int) -> tuple[int, int]:
     """Returns the value of a zigzag varint, and the position after it."""
     byte = body[at]
     if byte < 0x80:  # most numbers are short

@@ -220,14 +220,10 @@ class EntryReader:
         """Yields one entry at a time. Before each entry it sets ``position`` to the end of that entry. Raises the
         errors of `chunks`."""
         for chunk in self.chunks():
-            at = 0
             behind = self.position
-            while at < len(chunk.data):
-                offset, size = LOG_HEADER.unpack_from(chunk.data, at)
-                end = at + LOG_OVERHEAD + size
-                self.position = chunk.position + end
-                yield LogEntry(chunk.position + at, offset, chunk.data[at:end])
-                at = end
+            for entry in _entries(chunk.data, len(chunk.data), chunk.position):
+                self.position = entry.end
+                yield entry
             self.position = behind
 
 
@@ -235,15 +231,20 @@ def split(data: bytes, position: int = 0) -> Iterator[LogEntry]:
     """Yields the complete entries of ``data``, which is a part of a log. ``position`` is the position in the log at
     which ``data`` begins. Skips an incomplete entry at the end. Raises `CorruptData` for an entry with an invalid
     size."""
-    at = 0
     whole, damage = _complete_prefix(data, "entry", position)
+    yield from _entries(data, whole, position)
+    if damage is not None:
+        raise damage
+
+
+def _entries(data: bytes, whole: int, position: int) -> Iterator[LogEntry]:
+    """Yields the entries in the first ``whole`` bytes of ``data``."""
+    at = 0
     while at < whole:
         offset, size = LOG_HEADER.unpack_from(data, at)
         end = at + LOG_OVERHEAD + size
         yield LogEntry(position + at, offset, data[at:end])
         at = end
-    if damage is not None:
-        raise damage
 
 
 def _complete_prefix(data: bytes, what: str, position: int) -> tuple[int, CorruptData | None]:

@@ -17,7 +17,8 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData
-from offsetmgr.core.varint import decode_varint, unzigzag
+from offsetmgr.core.varint import decode_varint
+from offsetmgr.segments.batch_reader import bytes_field, signed_varint
 from offsetmgr.segments.compression import decompress
 from offsetmgr.segments.raw_batches import RECORDS_FROM, DamagedBatch, RawBatch, records_of
 
@@ -138,11 +139,11 @@ def _count_layout(layout_key: _LayoutKey, seen: int | _Layout, body: bytes, at: 
 
 def _layout_of(body: bytes, at: int, end: int) -> _Layout | None:
     """Returns the layout of the record at ``at``; None for a record that only `_record` can decode."""
-    size, body_at = _signed(body, at)
-    _, offset_at = _signed(body, body_at + 1)
-    _, key_size_at = _signed(body, offset_at)
-    key_size, key_at = _signed(body, key_size_at)
-    value_size, value_at = _signed(body, key_at + key_size)
+    size, body_at = signed_varint(body, at)
+    _, offset_at = signed_varint(body, body_at + 1)
+    _, key_size_at = signed_varint(body, offset_at)
+    key_size, key_at = signed_varint(body, key_size_at)
+    value_size, value_at = signed_varint(body, key_at + key_size)
     value_end = value_at + max(value_size, 0)
     record_end = body_at + size
     if key_size < 0 or value_size < -1 or record_end > end or value_end + 1 != record_end or body[value_end] != 0:
@@ -170,29 +171,15 @@ def _layout_of(body: bytes, at: int, end: int) -> _Layout | None:
 
 def _record(body: bytes, at: int, end: int) -> tuple[bytes, bytes | None, int]:
     """Returns the key and the value of the record at ``at``, and the position after it. Skips the headers."""
-    size, at = _signed(body, at)
+    size, at = signed_varint(body, at)
     record_end = at + size
     if size < 0 or record_end > end:
         raise ValueError(f"a record of {size} bytes does not fit in it")
-    _, at = _signed(body, at + 1)
-    _, at = _signed(body, at)
-    key, at = _octets(body, at, record_end)
-    value, at = _octets(body, at, record_end)
-    headers, at = _signed(body, at)
+    _, at = signed_varint(body, at + 1)
+    _, at = signed_varint(body, at)
+    key, at = bytes_field(body, at)
+    value, at = bytes_field(body, at)
+    headers, at = signed_varint(body, at)
     if at > record_end or (not headers and at != record_end):
         raise ValueError("the size of a record in it does not match its content")
     return key if key is not None else NO_KEY, value, record_end
-
-
-def _octets(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    size, at = _signed(body, at)
-    if size < 0:
-        return None, at
-    if at + size > end:
-        raise ValueError(f"a field of {size} bytes does not fit in it")
-    return body[at : at + size], at + size
-
-
-def _signed(body: bytes, at: int) -> tuple[int, int]:
-    number, at = decode_varint(body, at, _MAX_VARINT_BYTES)
-    return unzigzag(number), at

@@ -30,6 +30,7 @@ from offsetmgr.segments.batch_reader import (
     LOG_OVERHEAD,
     MAGIC_AT,
     TRANSACTIONAL,
+    RecordBatch,
     batches,
 )
 from offsetmgr.segments.compression import CODEC, decompress
@@ -48,21 +49,16 @@ class OffsetsReplay:
     """Replays the log of one partition in order and keeps the newest record of each key.
 
     ``end`` is the offset after the last replayed entry; None if no entry has been replayed. ``leader_epoch`` is the
-    leader epoch of the last replayed entry; None if the entry has no leader epoch. ``largest_timestamp`` is the largest
-    time of any entry in milliseconds since 1970. ``records`` is the number of all records, and ``keyless`` the number
-    of records without a key.
+    leader epoch of the last replayed entry; None if the entry has no leader epoch. ``keyless`` is the number of records
+    without a key.
     """
 
     def __init__(self) -> None:
         self.newest: Newest = {}
         self.pending: dict[int, Newest] = {}
         """The newest records in transactions whose marker has not been read, by producer id."""
-        self.aborted = 0
-        """Number of keys in aborted transactions. A key counts once for each transaction."""
         self.end: int | None = None
         self.leader_epoch: int | None = None
-        self.largest_timestamp: int | None = None
-        self.records = 0
         self.keyless = 0
         self.replayed_bytes = 0
         """Number of bytes that the last call of `replay` has processed."""
@@ -78,47 +74,38 @@ class OffsetsReplay:
         view = memoryview(data)
         unpack = _BATCH.unpack_from
         newest, expected = self.newest, self.end or 0
-        latest = -1 if self.largest_timestamp is None else self.largest_timestamp
-        try:
-            while at + LOG_OVERHEAD + LEGACY_MIN_BYTES <= length:
-                self.replayed_bytes = at
-                if data[at + MAGIC_AT] != 2 or at + _BODY > length:
-                    at, time = self._legacy(data, at)
-                    latest, expected = max(latest, time), self.end or 0
-                    continue
-                base, size, epoch, _, crc, attributes, last, _, time, producer, _, _, count = unpack(data, at)
-                end = at + LOG_OVERHEAD + size
-                if size < BATCH_MIN_BYTES or crc32c(view[at + CRC_FROM : end]) != crc:
-                    raise CorruptData(f"batch at offset {base}", "its checksum does not match its content")
-                if base < expected or last < 0:
-                    raise _offset_not_ascending(base, expected)
-                if attributes & CONTROL:
-                    self._marker(data[at:end], producer)
-                else:
-                    if attributes & CODEC:
-                        body, start = decompress(attributes & CODEC, data[at + _BODY : end], f"batch at {base}"), 0
-                        stop = len(body)
-                    else:
-                        body, start, stop = data, at + _BODY, end
-                    into = newest if not attributes & TRANSACTIONAL else self.pending.setdefault(producer, {})
-                    if not _replay_fast(body, start, stop, count, base, into):
-                        self._replay_decoded(data[at:end], into)
-                    self.records += count
-                latest = max(latest, time)
-                self.end = expected = base + last + 1
-                self.leader_epoch = None if epoch < 0 else epoch
-                at = end
+        while at + LOG_OVERHEAD + LEGACY_MIN_BYTES <= length:
             self.replayed_bytes = at
-        finally:
-            self.largest_timestamp = None if latest < 0 else latest
+            if data[at + MAGIC_AT] != 2 or at + _BODY > length:
+                at, expected = self._legacy(data, at), self.end or 0
+                continue
+            base, size, epoch, _, crc, attributes, last, _, _, producer, _, _, count = unpack(data, at)
+            end = at + LOG_OVERHEAD + size
+            if size < BATCH_MIN_BYTES or crc32c(view[at + CRC_FROM : end]) != crc:
+                raise CorruptData(f"batch at offset {base}", "its checksum does not match its content")
+            if base < expected or last < 0:
+                raise _offset_not_ascending(base, expected)
+            if attributes & CONTROL:
+                self._marker(data[at:end], producer)
+            else:
+                if attributes & CODEC:
+                    body, start = decompress(attributes & CODEC, data[at + _BODY : end], f"batch at {base}"), 0
+                    stop = len(body)
+                else:
+                    body, start, stop = data, at + _BODY, end
+                into = newest if not attributes & TRANSACTIONAL else self.pending.setdefault(producer, {})
+                if not _replay_fast(body, start, stop, count, base, into):
+                    for batch in batches(data[at:end]):  # decodes the batch, and raises the errors
+                        self._store(batch, into)
+            self.end = expected = base + last + 1
+            self.leader_epoch = None if epoch < 0 else epoch
+            at = end
+        self.replayed_bytes = at
 
     def end_transaction(self, producer: int, *, committed: bool) -> None:
         """Commits or aborts the open transaction of a producer, like a marker in the log."""
         found = self.pending.pop(producer, {})
-        if not committed:
-            self.aborted += len(found)
-            return
-        for key, record in found.items():
+        for key, record in found.items() if committed else ():
             known = self.newest.get(key)
             if known is None or known[0] < record[0]:
                 self.newest[key] = record
@@ -131,36 +118,24 @@ class OffsetsReplay:
                 if (kind := marker_of(record).kind) in (ABORT, COMMIT):
                     self.end_transaction(producer, committed=kind == COMMIT)
 
-    def _replay_decoded(self, data: bytes, into: Newest) -> None:
-        """Replays a batch that `_replay_fast` does not support. `batches` decodes the batch and raises the errors."""
-        for batch in batches(data):
-            for record in batch.records:
-                if record.key is None:
-                    self.keyless += 1
-                else:
-                    into[record.key] = (record.offset, record.value)
+    def _store(self, batch: RecordBatch, into: Newest) -> None:
+        for record in batch.records:
+            if record.key is None:
+                self.keyless += 1
+            else:
+                into[record.key] = (record.offset, record.value)
 
-    def _legacy(self, data: bytes, at: int) -> tuple[int, int]:
-        """Replays a message of format 0 or 1. Returns the position after the message, and the largest time of the
-        message or its inner messages.
-
-        `batches` raises the error of an invalid message.
-        """
+    def _legacy(self, data: bytes, at: int) -> int:
+        """Replays a message of format 0 or 1. Returns the position after the message. `batches` raises the error of an
+        invalid message."""
         end: int = at + LOG_OVERHEAD + LOG_HEADER.unpack_from(data, at)[1]
-        latest = -1
         for batch in batches(data[at:end]):
             if batch.base_offset < (self.end or 0):
                 raise _offset_not_ascending(batch.base_offset, self.end or 0)
-            self.records += len(batch.records)
-            for record in batch.records:
-                if record.key is None:
-                    self.keyless += 1
-                else:
-                    self.newest[record.key] = (record.offset, record.value)
-                latest = max(latest, -1 if record.timestamp is None else record.timestamp)
+            self._store(batch, self.newest)
             self.end = batch.last_offset + 1
             self.leader_epoch = None
-        return end, latest
+        return end
 
 
 def _offset_not_ascending(offset: int, expected: int) -> CorruptData:
@@ -172,8 +147,8 @@ def _offset_not_ascending(offset: int, expected: int) -> CorruptData:
 def _replay_fast(body: bytes, at: int, stop: int, count: int, base: int, into: Newest) -> bool:  # noqa: PLR0912
     """Replays a batch whose records have no headers and fields under 8 KiB. Returns False for any other batch.
 
-    If this function returns False, the caller replays the whole batch with `_replay_decoded`, which overwrites the
-    records that this function has already stored. This loop takes most of the time of a replay, so it decodes varints
+    If this function returns False, the caller decodes the whole batch, and overwrites the records that this function
+    has already stored. This loop takes most of the time of a replay, so it decodes varints
     of one or two bytes inline.
     """
     try:

@@ -8,7 +8,7 @@ directory, because the records after the damage cannot be read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -53,28 +53,20 @@ class LogEnd(NamedTuple):
 class SavedPartition:
     """The content of the directory of one partition of an offsets topic.
 
-    ``end`` is the end of the log, ``records`` the number of records, and ``ignored_tail`` the damaged end of the newest
-    segment. ``transactions`` is the number of transactions whose outcome is unknown, and ``pending`` is the number of
-    committed offsets in these transactions. ``aborted`` is the number of committed offsets in aborted transactions.
-    ``decoded`` contains neither the pending nor the aborted offsets. ``latest`` is the largest time in the log in
-    milliseconds since 1970.
+    ``ignored_tail`` is the damaged end of the newest segment. ``transactions`` is the number of transactions whose
+    outcome is unknown, and ``pending`` is the number of committed offsets in these transactions. ``decoded`` contains
+    neither the pending offsets nor those of aborted transactions.
     """
 
-    directory: Path
     partition: TopicPartition
-    end: LogEnd
-    records: int
-    size: int
-    decoded: DecodedPartition = field(default_factory=DecodedPartition)
+    decoded: DecodedPartition
     ignored_tail: IgnoredTail | None = None
     pending: int = 0
     transactions: int = 0
     decided_transactions: int = 0
     """Number of transactions whose markers are not in this log, but whose outcome is known from
     ``__transaction_state``."""
-    aborted: int = 0
     keyless: int = 0
-    latest: int | None = None
     unknown_start: OffsetMgrError | None = None
     """The error if the start offset of the log cannot be read. In this case the result includes the records of all
     segments. A broker that cannot read the start offsets at its start does the same."""
@@ -90,7 +82,7 @@ def read_partition(
     belong to an offsets topic. Also raises `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation` and `FileFailure`.
     """
     name = partition_of(directory)
-    replay, ignored_tail, size = _read(segments_in(directory), on_read)
+    replay, ignored_tail = _read(segments_in(directory), on_read)
     decided_transactions = [producer for producer in replay.pending if producer in (decided or {})]
     for producer in decided_transactions:
         replay.end_transaction(producer, committed=(decided or {})[producer])
@@ -105,19 +97,13 @@ def read_partition(
             f"directory {directory}", "none of its keys is the key of an offset", "is this an offsets topic?"
         )
     return SavedPartition(
-        directory,
         name,
-        _end(replay),
-        replay.records,
-        size,
         decoded,
         ignored_tail,
         sum(len(found) for found in replay.pending.values()),
         sum(1 for found in replay.pending.values() if found),
         len(decided_transactions),
-        replay.aborted,
         replay.keyless,
-        replay.largest_timestamp,
         unknown_start,
     )
 
@@ -127,7 +113,7 @@ def read_decisions(
 ) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
     """Reads the directory of a partition of ``__transaction_state``. Returns the decided transactions, and the errors
     of unreadable records. Raises the errors of `read_partition`."""
-    replay, _, _ = _read(segments_in(directory), on_read)
+    replay, _ = _read(segments_in(directory), on_read)
     return decisions(replay.newest)
 
 
@@ -136,7 +122,7 @@ def log_end(directory: Path) -> LogEnd:
     errors of `read_partition`."""
     filled = [segment for segment in segments_in(directory) if segment.size]
     for at in reversed(range(len(filled))):
-        replay, _, _ = _read(filled[at:], None)
+        replay, _ = _read(filled[at:], None)
         if replay.end is not None:
             return _end(replay)
     return _end(OffsetsReplay())
@@ -146,15 +132,15 @@ def _end(replay: OffsetsReplay) -> LogEnd:
     return LogEnd(-1 if replay.leader_epoch is None else replay.leader_epoch, replay.end or 0)
 
 
-def _read(segments: Iterable[Segment], on_read: OnBytesRead | None) -> tuple[OffsetsReplay, IgnoredTail | None, int]:
-    """Replays all segments of a log. Returns the replay, the ignored tail and the number of bytes."""
+def _read(segments: Iterable[Segment], on_read: OnBytesRead | None) -> tuple[OffsetsReplay, IgnoredTail | None]:
+    """Replays all segments of a log. Returns the replay and the ignored tail."""
     replay = OffsetsReplay()
     ignored_tail = None
     filled = [(segment, segment.size) for segment in segments]
     filled = [(segment, size) for segment, size in filled if size]
     for number, (segment, size) in enumerate(filled, 1):
         ignored_tail = _replay_segment(segment, size, replay, newest=number == len(filled), on_read=on_read)
-    return replay, ignored_tail, sum(size for _, size in filled)
+    return replay, ignored_tail
 
 
 def _replay_segment(

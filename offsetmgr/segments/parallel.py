@@ -55,7 +55,7 @@ def map_directories(
     counter = context.Value("q", 0)
     pool = ProcessPoolExecutor(min(processes, len(arguments)), context, _initialize_worker, (counter,))
     try:
-        futures = [pool.submit(_run_in_worker, function, argument) for argument in arguments]
+        futures = [pool.submit(_outcome, function, argument, _add_bytes_read) for argument in arguments]
         for argument, future in zip(arguments, futures, strict=True):
             while not wait([future], _POLL_S).done:
                 if progress is not None:
@@ -82,11 +82,16 @@ def _run_inline(
             progress(done)
 
     for argument in arguments:
-        try:
-            result: Result | OffsetMgrError = function(argument, tick)
-        except OffsetMgrError as error:
-            result = error
-        yield argument, result
+        yield argument, _outcome(function, argument, tick)
+
+
+def _outcome(
+    function: Callable[[Argument, Callable[[int], None]], Result], argument: Argument, tick: Callable[[int], None]
+) -> Result | OffsetMgrError:
+    try:
+        return function(argument, tick)
+    except OffsetMgrError as error:
+        return error
 
 
 def _result(future: Future[Result | OffsetMgrError], argument: object) -> Result | OffsetMgrError:
@@ -114,15 +119,6 @@ def _end_with_the_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _run_in_worker(
-    function: Callable[[Argument, Callable[[int], None]], Result], argument: Argument
-) -> Result | OffsetMgrError:
-    try:
-        return function(argument, _add_bytes_read)
-    except OffsetMgrError as error:
-        return error
 
 
 def _add_bytes_read(size: int) -> None:
