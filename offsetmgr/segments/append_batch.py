@@ -9,17 +9,12 @@ Source: org.apache.kafka.common.record (DefaultRecordBatch, DefaultRecord).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Final
 
-from crc32c import crc32c
-
 from offsetmgr.core.varint import encode_varint
-from offsetmgr.segments.batch_builder import Producer
-from offsetmgr.segments.batch_reader import BATCH_HEADER, BATCH_MIN_BYTES, CRC_FROM, LOG_HEADER
+from offsetmgr.segments.batch_builder import Producer, sealed
 
-_CRC: Final = struct.Struct(">I")
 _UNKNOWN: Final = -1
 _NUMBERS: Final = [encode_varint(number << 1) for number in range(1 << 13)]
 """The zigzag varints of small numbers."""
@@ -41,13 +36,7 @@ def append_batch(records: Sequence[tuple[bytes, bytes | None]], producer: Produc
     except IndexError:
         body = _any_records(records)
     number = len(records)
-    data = bytearray(LOG_HEADER.pack(0, BATCH_MIN_BYTES + len(body)))
-    data += BATCH_HEADER.pack(
-        _UNKNOWN, 2, 0, 0, number - 1, _UNKNOWN, _UNKNOWN, producer.id, producer.epoch, producer.sequence, number
-    )
-    data += body
-    _CRC.pack_into(data, CRC_FROM - _CRC.size, crc32c(memoryview(data)[CRC_FROM:]))
-    return bytes(data)
+    return sealed(0, (_UNKNOWN, 2, 0, 0, number - 1, _UNKNOWN, _UNKNOWN, *producer[:3], number), body)
 
 
 def _short_records(records: Sequence[tuple[bytes, bytes | None]]) -> bytes:

@@ -116,23 +116,21 @@ def batch(
     )
     body = compress(codec, body) if records else body
     identity = producer or Producer(_UNKNOWN, _UNKNOWN, _UNKNOWN)
+    epoch = _UNKNOWN if leader_epoch is None else leader_epoch
+    latest = max(times, default=_UNKNOWN)
     try:
-        data = bytearray(LOG_HEADER.pack(base, BATCH_MIN_BYTES + len(body)))
-        data += BATCH_HEADER.pack(
-            _UNKNOWN if leader_epoch is None else leader_epoch,
-            2,
-            0,
-            attributes,
-            last - base,
-            base_time,
-            max(times, default=_UNKNOWN),
-            identity.id,
-            identity.epoch,
-            identity.sequence,
-            len(records),
+        return sealed(
+            base, (epoch, 2, 0, attributes, last - base, base_time, latest, *identity[:3], len(records)), body
         )
     except struct.error as error:
         raise UnsupportedOperation(what, f"a number in it is too large for its format: {error}") from error
+
+
+def sealed(base: int, fields: Sequence[int], body: bytes) -> bytes:
+    """Returns a batch with the checksum. ``fields`` are those of `BATCH_HEADER`. Raises `struct.error` for a number
+    that is too large."""
+    data = bytearray(LOG_HEADER.pack(base, BATCH_MIN_BYTES + len(body)))
+    data += BATCH_HEADER.pack(*fields)
     data += body
     _CRC.pack_into(data, _CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
     return bytes(data)

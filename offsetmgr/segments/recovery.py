@@ -144,19 +144,103 @@ class Examination:
         end: int | None = None,
         index_interval_bytes: int = INDEX_INTERVAL_BYTES,
     ) -> None:
-        size = source.seek(0, io.SEEK_END) if end is None else end
-        self._cursor = _Cursor(_Window(source, what, size), base_offset, index_interval_bytes)
+        self._position = 0
+        self._window = _Window(source, what, source.seek(0, io.SEEK_END) if end is None else end)
+        self._base = base_offset
+        self._entries = 0
+        self._last: int | None = None
+        self._damage: Damage | None = None
+        self._why = ""
+        self._suspicions: list[Suspicion] = []
+        self._suspicion_count = 0
+        self._outcome = RecoveryOutcome.KEPT
+        self._index = _BrokerIndexSimulation(base_offset, index_interval_bytes)
 
     def __iter__(self) -> Iterator[int]:
         reported = 0
-        while self._cursor.step():
-            if self._cursor.position - reported >= CHUNK:
-                reported = self._cursor.position
+        while self._step():
+            if self._position - reported >= CHUNK:
+                reported = self._position
                 yield reported
+
+    def _step(self) -> bool:
+        """Reads one entry; returns False if there is no further valid entry."""
+        window, at = self._window, self._position
+        left = window.size - at
+        if not left:
+            return False
+        prefix = window.at(at, _BATCH_PREFIX_BYTES)
+        # A broker does not read an entry if the file ends at or before its magic byte.
+        if left <= _UP_TO_MAGIC:
+            return self._end(Damage.MISSING_TAIL, f"{left} bytes are not a complete entry")
+        offset, size, legacy_crc, magic = _PREFIX.unpack_from(prefix)
+        if size < LEGACY_MIN_BYTES:
+            return self._end(Damage.INVALID_ENTRY, f"an entry cannot have {size} bytes")
+        end = at + LOG_OVERHEAD + size
+        if end > window.size:
+            return self._end(
+                Damage.MISSING_TAIL, f"the entry would end {end - window.size} bytes after the end of the file"
+            )
+        # Java reads the magic as a signed byte, so a broker treats 128 and more as versions below 2.
+        if magic < 2 or magic > 0x7F:
+            if window.checksum(at + _LEGACY_CRC_FROM, end, zlib.crc32) != legacy_crc & 0xFFFFFFFF:
+                return self._end(Damage.INVALID_ENTRY, "the checksum does not match its content")
+            first = None
+            last = offset
+            time = _INT64.unpack_from(prefix, _UP_TO_MAGIC + 1)[0] if magic == 1 else -1
+        else:
+            if size < BATCH_MIN_BYTES:
+                return self._end(Damage.INVALID_ENTRY, "the entry is shorter than its header")
+            crc, _attributes, delta, _first_time, time = _REST.unpack_from(prefix, _UP_TO_MAGIC)
+            if window.checksum(at + CRC_FROM, end, crc32c) != crc:
+                return self._end(Damage.INVALID_ENTRY, "the checksum does not match its content")
+            first = offset
+            last = offset + delta
+        self._check_offsets(offset, first, last, magic, time)
+        self._entries += 1
+        self._position = end
+        return True
+
+    def _check_offsets(self, offset: int, first: int | None, last: int, magic: int, time_ms: int) -> None:
+        lowest = last if first is None else first
+        if magic > 2:
+            self._suspect(offset, f"message format {magic} is not known")
+        if not self._base <= lowest <= last <= self._base + _MAX_RELATIVE_OFFSET:
+            self._suspect(offset, f"offsets {lowest} to {last} do not belong to a segment that begins at {self._base}")
+        elif self._last is not None and lowest <= self._last:
+            self._suspect(offset, f"offset {lowest} comes after {self._last}: one of the two entries was altered")
+        self._last = last
+        if self._outcome is RecoveryOutcome.KEPT:
+            self._outcome = self._index.add(self._position, last, time_ms)
+
+    def _suspect(self, offset: int, why: str) -> None:
+        self._suspicion_count += 1
+        if len(self._suspicions) < MAX_SUSPICIONS:
+            self._suspicions.append(Suspicion(self._position, offset, why))
+
+    def _end(self, damage: Damage, why: str) -> bool:
+        self._damage, self._why = damage, why
+        return False
 
     def result(self) -> ExaminationResult:
         """Returns the result so far."""
-        return self._cursor.result()
+        outcome = self._outcome
+        if outcome is RecoveryOutcome.KEPT:
+            outcome = self._index.close()
+        if outcome is RecoveryOutcome.KEPT and self._damage is not None:
+            outcome = RecoveryOutcome.CUT
+        return ExaminationResult(
+            self._base,
+            self._window.size,
+            self._position,
+            self._entries,
+            self._base if self._last is None else self._last + 1,
+            self._damage,
+            self._why,
+            tuple(self._suspicions),
+            self._suspicion_count,
+            outcome,
+        )
 
 
 class _Window:
@@ -203,99 +287,6 @@ class _Window:
                 self._what, "it became shorter while offsetmgr read it", "check whether another process writes to it"
             )
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-class _Cursor:
-    def __init__(self, window: _Window, base_offset: int, index_interval_bytes: int) -> None:
-        self.position = 0
-        self._window = window
-        self._base = base_offset
-        self._entries = 0
-        self._last: int | None = None
-        self._damage: Damage | None = None
-        self._why = ""
-        self._suspicions: list[Suspicion] = []
-        self._suspicion_count = 0
-        self._outcome = RecoveryOutcome.KEPT
-        self._index = _BrokerIndexSimulation(base_offset, index_interval_bytes)
-
-    def step(self) -> bool:
-        """Reads one entry; returns False if there is no further valid entry."""
-        window, at = self._window, self.position
-        left = window.size - at
-        if not left:
-            return False
-        prefix = window.at(at, _BATCH_PREFIX_BYTES)
-        # A broker does not read an entry if the file ends at or before its magic byte.
-        if left <= _UP_TO_MAGIC:
-            return self._end(Damage.MISSING_TAIL, f"{left} bytes are not a complete entry")
-        offset, size, legacy_crc, magic = _PREFIX.unpack_from(prefix)
-        if size < LEGACY_MIN_BYTES:
-            return self._end(Damage.INVALID_ENTRY, f"an entry cannot have {size} bytes")
-        end = at + LOG_OVERHEAD + size
-        if end > window.size:
-            return self._end(
-                Damage.MISSING_TAIL, f"the entry would end {end - window.size} bytes after the end of the file"
-            )
-        # Java reads the magic as a signed byte, so a broker treats 128 and more as versions below 2.
-        if magic < 2 or magic > 0x7F:
-            if window.checksum(at + _LEGACY_CRC_FROM, end, zlib.crc32) != legacy_crc & 0xFFFFFFFF:
-                return self._end(Damage.INVALID_ENTRY, "the checksum does not match its content")
-            first = None
-            last = offset
-            time = _INT64.unpack_from(prefix, _UP_TO_MAGIC + 1)[0] if magic == 1 else -1
-        else:
-            if size < BATCH_MIN_BYTES:
-                return self._end(Damage.INVALID_ENTRY, "the entry is shorter than its header")
-            crc, _attributes, delta, _first_time, time = _REST.unpack_from(prefix, _UP_TO_MAGIC)
-            if window.checksum(at + CRC_FROM, end, crc32c) != crc:
-                return self._end(Damage.INVALID_ENTRY, "the checksum does not match its content")
-            first = offset
-            last = offset + delta
-        self._check_offsets(offset, first, last, magic, time)
-        self._entries += 1
-        self.position = end
-        return True
-
-    def _check_offsets(self, offset: int, first: int | None, last: int, magic: int, time_ms: int) -> None:
-        lowest = last if first is None else first
-        if magic > 2:
-            self._suspect(offset, f"message format {magic} is not known")
-        if not self._base <= lowest <= last <= self._base + _MAX_RELATIVE_OFFSET:
-            self._suspect(offset, f"offsets {lowest} to {last} do not belong to a segment that begins at {self._base}")
-        elif self._last is not None and lowest <= self._last:
-            self._suspect(offset, f"offset {lowest} comes after {self._last}: one of the two entries was altered")
-        self._last = last
-        if self._outcome is RecoveryOutcome.KEPT:
-            self._outcome = self._index.add(self.position, last, time_ms)
-
-    def _suspect(self, offset: int, why: str) -> None:
-        self._suspicion_count += 1
-        if len(self._suspicions) < MAX_SUSPICIONS:
-            self._suspicions.append(Suspicion(self.position, offset, why))
-
-    def _end(self, damage: Damage, why: str) -> bool:
-        self._damage, self._why = damage, why
-        return False
-
-    def result(self) -> ExaminationResult:
-        outcome = self._outcome
-        if outcome is RecoveryOutcome.KEPT:
-            outcome = self._index.close()
-        if outcome is RecoveryOutcome.KEPT and self._damage is not None:
-            outcome = RecoveryOutcome.CUT
-        return ExaminationResult(
-            self._base,
-            self._window.size,
-            self.position,
-            self._entries,
-            self._base if self._last is None else self._last + 1,
-            self._damage,
-            self._why,
-            tuple(self._suspicions),
-            self._suspicion_count,
-            outcome,
-        )
 
 
 class _BrokerIndexSimulation:

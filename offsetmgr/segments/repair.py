@@ -206,17 +206,9 @@ def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
                     "move it elsewhere",
                 )
         return
-    part = copy.with_name(copy.name + _PART)
     hint = Advice("the log is unchanged; free disk space, or name another directory with {keep}")
-    with os_error_as(FileFailure, f"file {copy}", hint):
-        try:
-            _copy(source, truncation.position, part)
-            part.rename(copy)
-        except OSError:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise
-        sync_directory(copy.parent)
+    with _written(copy, f"file {copy}", hint, copy.with_name(copy.name + _PART)) as part:
+        _copy(source, truncation.position, part)
 
 
 def _remove_segment(segment: Segment, keep: Path | None) -> None:
@@ -246,16 +238,8 @@ def _rename_indexes(segment: Segment, at: int) -> None:
 
 def copy_log(truncation: TruncationPoint, target: Path) -> None:
     """Writes the valid part of one log file to ``target``, a new file. Raises `FileFailure`."""
-    part = target.with_name(f".{target.name}{_PART}")
-    with _new_target(target), truncation.examined.segment.open() as source:
-        try:
-            _copy(source, 0, part, truncation.position)
-            part.rename(target)
-        except OSError:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise
-        sync_directory(target.parent)
+    with _new_target(target) as part, truncation.examined.segment.open() as source:
+        _copy(source, 0, part, truncation.position)
 
 
 def copy_directory(truncation: TruncationPoint, target: Path) -> None:
@@ -266,23 +250,16 @@ def copy_directory(truncation: TruncationPoint, target: Path) -> None:
     log = truncation.examined.segment.log
     removed = (truncation.examined.segment, *truncation.examined.later)
     omitted = {file.name for segment in removed for file in (segment.log, *map(segment.index_path, _INDEXES))}
-    part = target.with_name(f".{target.name}{_PART}")
-    with _new_target(target):
-        shutil.rmtree(part, ignore_errors=True)  # from an interrupted run
-        try:
-            part.mkdir()
-            for file in sorted(log.parent.iterdir()):
-                if file.is_file() and file.name not in omitted and not _leftover(file.name):
-                    with file.open("rb") as source:
-                        _copy(source, 0, part / file.name)
-            with truncation.examined.segment.open() as source:
-                _copy(source, 0, part / log.name, truncation.position)
-            sync_directory(part)
-            part.rename(target)
-        except OSError:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
-        sync_directory(target.parent)
+    with _new_target(target) as part:
+        _remove(part)  # from an interrupted run
+        part.mkdir()
+        for file in sorted(log.parent.iterdir()):
+            if file.is_file() and file.name not in omitted and not _leftover(file.name):
+                with file.open("rb") as source:
+                    _copy(source, 0, part / file.name)
+        with truncation.examined.segment.open() as source:
+            _copy(source, 0, part / log.name, truncation.position)
+        sync_directory(part)
 
 
 def _leftover(name: str) -> bool:
@@ -321,10 +298,30 @@ def _exists(target: Path) -> FileFailure:
     return FileFailure(str(target), "exists already", Advice("name another directory with {to}"))
 
 
-@contextlib.contextmanager
-def _new_target(target: Path) -> Iterator[None]:
+def _new_target(target: Path) -> contextlib.AbstractContextManager[Path]:
     if target.exists():
         raise _exists(target)
     hint = Advice("the incomplete copy was removed; free disk space, or name another directory with {to}")
-    with os_error_as(FileFailure, str(target), hint):
-        yield
+    return _written(target, str(target), hint, target.with_name(f".{target.name}{_PART}"))
+
+
+@contextlib.contextmanager
+def _written(target: Path, what: str, hint: str, part: Path) -> Iterator[Path]:
+    """Renames ``part``, which the caller writes, to ``target``. If a step fails, removes it and raises
+    `FileFailure`."""
+    with os_error_as(FileFailure, what, hint):
+        try:
+            yield part
+            part.rename(target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                _remove(part)
+            raise
+        sync_directory(target.parent)
+
+
+def _remove(part: Path) -> None:
+    if part.is_dir():
+        shutil.rmtree(part, ignore_errors=True)
+    else:
+        part.unlink(missing_ok=True)
