@@ -199,7 +199,9 @@ class MemoryListener(EventLoopThread):
             requires_login=self._authentication is not None,
             backpressure=self.backend.backpressure,
         )
-        inspected = admin_api(self, lambda _, operation: self.authorizer.group("ANONYMOUS", operation, "*"))
+        inspected = admin_api(
+            self.status, self.dump, lambda _, operation: self.authorizer.group("ANONYMOUS", operation, "*")
+        )
         self.service.apis[inspected.key] = inspected
         listener = ServerListener(self.service, "127.0.0.1", 0, tls=self._tls)
         await listener.start()

@@ -1,10 +1,12 @@
-"""The end of background tasks of an event loop."""
+"""The end of background tasks of an event loop, and completed futures."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
@@ -15,3 +17,10 @@ async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
     for task in started:
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def completed(value: T) -> asyncio.Future[T]:
+    """Returns a future of the running event loop that has this result."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future

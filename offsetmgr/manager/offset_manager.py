@@ -15,7 +15,7 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.config.manager_settings import ManagerSettings
@@ -34,7 +34,11 @@ from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+_BACKOFF: Final = Backoff.fixed(0.02)
+"""The interval between two attempts while a shard is loading or moves to another owner."""
 
 
 class OffsetManager(Closeable):
@@ -89,7 +93,7 @@ class OffsetManager(Closeable):
         # The node has no listener, so a readable unique name takes the place of the host name.
         self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
         self._node = ManagerNode(settings, self._name, 0)
-        self._open_requests: RequestAdapter | None = None
+        self._joined = False
         self._running = False
 
     def start(self) -> Self:
@@ -98,7 +102,7 @@ class OffsetManager(Closeable):
         self._running = True
         self._loop_thread = EventLoopThread()
         try:
-            self._run(self._open())
+            self._loop_thread.run(self._open())
         except BaseException:
             self.close()
             raise
@@ -108,7 +112,7 @@ class OffsetManager(Closeable):
         """Completes commits in flight, revokes the shard groups and leaves the managers' group."""
         if self._running:
             self._running = False
-            self._open_requests = None
+            self._joined = False
             self._loop_thread.run(self._node.close())
             self._loop_thread.close()
 
@@ -123,7 +127,7 @@ class OffsetManager(Closeable):
         Raises `PartialFailure` if some partitions failed. Unless ``allow_rewind`` is set, an offset below the committed
         one fails with `RewindRefused`.
         """
-        self._run(self._requests.commit(group, offsets, allow_rewind=allow_rewind))
+        self._run(self._commit, group, offsets, allow_rewind)
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Offset]:
         """Returns the committed offset of each of these partitions, or `Absent` for a partition without a committed
@@ -131,35 +135,38 @@ class OffsetManager(Closeable):
 
         Raises `PartialFailure` if some offsets are unreadable.
         """
-        return self._run(self._requests.fetch(group, None if partitions is None else list(partitions)))
+        return self._run(self._fetch, group, None if partitions is None else list(partitions))
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Deletes the offsets of these partitions, or all offsets of the group if ``partitions`` is None. A missing
         offset is not an error. Raises the errors that the class's docstring describes."""
-        self._run(self._requests.delete(group, None if partitions is None else list(partitions)))
+        self._run(self._delete, group, None if partitions is None else list(partitions))
 
     def groups(self) -> list[str]:
         """Returns the groups that this process owns and that have offsets, sorted. Raises `NotCoordinator` if the
         manager is not running or has lost its shards, `CoordinatorLoadInProgress` or `CoordinatorNotAvailable` if a
         shard of this process cannot be read within ``timeout_s``."""
-        return self._run(self._requests.groups())
+        return self._run(self._groups)
 
     def status(self) -> Sequence[ShardStatus]:
         """Returns the status of every shard in this process. Raises `NotCoordinator` if the manager is not running."""
-        return self._run(self._requests.status())
+        return self._run(self._status)
 
-    @property
-    def _requests(self) -> RequestAdapter:
-        if self._open_requests is None:
+    def _run(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        if not self._joined:
             raise NotCoordinator("offset manager", "it is not running", "use it within `with OffsetManager(...):`")
-        return self._open_requests
+        return self._loop_thread.run(call(*args, **kwargs))
+
+    # --- on the event loop -----------------------------------------------------------------------------
 
     async def _open(self) -> None:
         """Opens the node and joins the managers' group. Raises `OffsetMgrError`; the caller must then call `close`."""
-        node = self._node
-        await node.open()
-        await node.join(self._timeout_s)
-        self._open_requests = RequestAdapter(node.runtime, self._other_owner, self._timeout_s)
+        await self._node.open()
+        await self._node.join(self._timeout_s)
+        self._joined = True
+
+    async def _status(self) -> Sequence[ShardStatus]:
+        return self._node.runtime.status()
 
     def _other_owner(self, group: str) -> str | None:
         """Returns the address of the manager that owns a group; None if this process owns it, or no manager is known to
@@ -171,25 +178,8 @@ class OffsetManager(Closeable):
             return None
         return f"{owner.host}:{owner.port}" if owner.port else owner.host
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._loop_thread.run(coroutine)
-
-
-_BACKOFF: Final = Backoff.fixed(0.02)
-"""The interval between two attempts while a shard is loading or moves to another owner."""
-
-
-class RequestAdapter:
-    """Serves the calls of one program. ``other_owner`` returns the address of the manager that owns a group, or None if
-    this process owns the group or the owner is unknown. ``timeout_s`` (seconds) limits the retries of a request."""
-
-    def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout_s: float) -> None:
-        self._runtime = runtime
-        self._other_owner = other_owner
-        self._timeout_s = timeout_s
-
-    async def commit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool
+    async def _commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], allow_rewind: bool
     ) -> None:
         failures: dict[TopicPartition, OffsetMgrError] = {
             tp: UsageError(f"group {group}, {tp}", f"{after.offset} is not an offset")
@@ -201,7 +191,7 @@ class RequestAdapter:
         while remaining:
             expected: dict[tuple[str, int], int] = {}
             if not allow_rewind:
-                found = await self.fetch(group, list(remaining))
+                found = await self._fetch(group, list(remaining))
                 failures |= {
                     tp: error
                     for tp, after in remaining.items()
@@ -246,7 +236,7 @@ class RequestAdapter:
             f"commit of group {group}", group, lambda manager: manager.commit(request), lambda response: response.error
         )
 
-    async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, Offset]:
+    async def _fetch(self, group: str, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, Offset]:
         request = FetchRequest(group, None if partitions is None else list(by_key(partitions).items()))
 
         async def send(manager: ManagerRuntime) -> FetchResponse:
@@ -271,7 +261,7 @@ class RequestAdapter:
             raise PartialFailure(f"fetch of group {group}", successes=found, failures=failures)
         return found
 
-    async def delete(self, group: str, partitions: Sequence[TopicPartition] | None) -> None:
+    async def _delete(self, group: str, partitions: Sequence[TopicPartition] | None) -> None:
         if partitions is None:
             await self._retry_until_answered(
                 f"group {group}",
@@ -288,14 +278,11 @@ class RequestAdapter:
             lambda response: ErrorCode.NONE if response.error == ErrorCode.GROUP_ID_NOT_FOUND else response.error,
         )
 
-    async def groups(self) -> list[str]:
+    async def _groups(self) -> list[str]:
         async def send(manager: ManagerRuntime) -> tuple[int, Sequence[str]]:
             return manager.list_groups()
 
         return sorted((await self._retry_until_answered("groups", None, send, lambda response: response[0]))[1])
-
-    async def status(self) -> Sequence[ShardStatus]:
-        return self._runtime.status()
 
     async def _retry_until_answered(
         self,
@@ -308,7 +295,7 @@ class RequestAdapter:
         returns the error code of a response. Raises `NotCoordinator` if another manager owns the group."""
         retries = self._retries()
         while True:
-            response = await send(self._runtime)
+            response = await send(self._node.runtime)
             code = error_of(response)
             if code == ErrorCode.NONE:
                 return response

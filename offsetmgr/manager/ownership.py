@@ -29,11 +29,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.kafka.groups.group_member import Generation
 from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig
 from offsetmgr.manager.assignment_format import assign_members, decode_assignment, encode_metadata
 from offsetmgr.manager.lease import TAKEOVER_WAIT_S, OwnershipLease, boottime
@@ -69,21 +70,6 @@ def managers_group(topic: str) -> str:
     return f"{topic}.managers"
 
 
-class ManagerGeneration(Protocol):
-    """The result of `ManagerMember.join`."""
-
-    @property
-    def member_id(self) -> str: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def assignment(self) -> bytes: ...
-    @property
-    def sent(self) -> float:
-        """The time at which the SyncGroup was sent, on the clock of the lease."""
-        ...
-
-
 class ManagerMember(Protocol):
     """The member of the managers' group (`offsetmgr.kafka.groups.group_member.KafkaGroupMember`)."""
 
@@ -91,7 +77,7 @@ class ManagerMember(Protocol):
         self,
         metadata: Callable[[], bytes],
         lead: Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]],
-    ) -> ManagerGeneration: ...
+    ) -> Generation: ...
 
     async def remove(self, member_id: str, timeout_s: float) -> None: ...
 
@@ -110,7 +96,6 @@ class OwnershipManager:
         parameters: SharedConfig,
         member: Callable[[OwnershipManager], ManagerMember],
         *,
-        relay: Mapping[str, Any] | None = None,
         on_peers: Callable[[Mapping[str, NodeAddress]], None] | None = None,
         rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
@@ -121,7 +106,6 @@ class OwnershipManager:
         members when the membership has ended. ``rebalance_timeout_s`` is a timeout in seconds."""
         self._address = (host, port)
         self._parameters = parameters
-        self._relay = dict(relay or {})
         self._max_revocation_wait_s = rebalance_timeout_s * _REVOCATION_SHARE
         self._clock = clock
         self._lease = OwnershipLease(clock)
@@ -298,13 +282,12 @@ class OwnershipManager:
             dict(self._owned),
             seen.generation if seen else -1,
             seen.all_owners() if seen else {},
-            self._relay,
-            frozenset(self._waiting_until),
-            self._leaving,
+            waiting_for=frozenset(self._waiting_until),
+            leaving=self._leaving,
         )
         return encode_metadata(metadata, self._attempts)
 
-    async def _apply_assignment(self, joined: ManagerGeneration) -> None:
+    async def _apply_assignment(self, joined: Generation) -> None:
         """Applies a new assignment, in the order that the module's docstring describes."""
         self._rejoin_needed.clear()
         try:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TypeVar
 
+from offsetmgr.core.tasks import completed
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, LOG_FEATURE
 from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.ownership import OwnershipManager
 from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 from offsetmgr.server.backend import ManagerAddress
-
-T = TypeVar("T")
 
 
 class ManagerBackend:
@@ -42,19 +39,13 @@ class ManagerBackend:
         return None if owner is None or not owner.port else ManagerAddress(owner.node_id, owner.host, owner.port)
 
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
-        return _done(self._runtime.fetch(request))
+        return completed(self._runtime.fetch(request))
 
     def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
-        return _done(self._runtime.list_groups())
+        return completed(self._runtime.list_groups())
 
     def features(self) -> Mapping[str, int]:
         return self._features
 
     def metrics(self) -> Mapping[str, float]:
         return {**self._runtime.metrics(), "lease_seconds_left": self._ownership.lease_remaining}
-
-
-def _done(value: T) -> asyncio.Future[T]:
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    future.set_result(value)
-    return future

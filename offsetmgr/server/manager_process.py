@@ -68,9 +68,9 @@ _CLOSE_GRACE_S: Final = 2.0
 """Maximum time in seconds for which the process waits for running requests after it has handed over its shards."""
 _STORE_BACKOFF: Final = Backoff.fixed(1.0)
 """The pauses between attempts to reach a store that was unreachable at the start."""
-_OTHER_CLUSTER_HINT: Final = (
+_OTHER_CLUSTER_HINT: Final = Advice(
     "clients would read other records than those whose offsets were committed; name brokers of the store's cluster, "
-    "or, if the topics of both clusters are equal copies (same records at the same offsets), add --translate none"
+    "or, if the topics of both clusters are equal copies (same records at the same offsets), add {translate} none"
 )
 
 
@@ -189,7 +189,7 @@ class ManagerProcess:
         def may_inspect(principal: str | None, operation: Operation) -> bool:
             return authorizer.group(principal or "", operation, "*")
 
-        apis.append(admin_api(self, may_inspect))
+        apis.append(admin_api(self.status, self.dump, may_inspect))
         if relay is not None:
             relay.start()
         service.apis.update({api.key: api for api in apis})
@@ -234,7 +234,7 @@ class ManagerProcess:
             raise UsageError(
                 f"store {store.uri}",
                 "holds byte positions of Kafka 0.7, which Kafka clients would use as offsets",
-                "migrate them first: migrate plan --partition-map",
+                Advice("migrate them first: migrate plan {partition_map}"),
             )
         if self._relay is not None:
             self._store_is_relayed_cluster = await asyncio.to_thread(_stores_in_cluster, store, self._cluster_id)
@@ -335,7 +335,7 @@ class ManagerProcess:
         return text(200, "ready")
 
     def status(self) -> dict[str, Any]:
-        """See `AdminBackend.status`."""
+        """Returns the data that `manager status` shows for this process, as JSON-compatible types."""
         manager_node = self._node
         shards = [] if manager_node is None else [_shard_json(s._asdict()) for s in manager_node.runtime.status()]
         alarms = [] if manager_node is None else manager_node.alarms
@@ -355,7 +355,7 @@ class ManagerProcess:
         }
 
     def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
-        """See `AdminBackend.dump`."""
+        """See `offsetmgr.server.apis.admin_api.Dump`."""
         if self._node is None or not 0 <= partition < self._settings.partitions:
             raise NotCoordinator(f"shard {partition}", "this process does not own the shard")
         found = self._node.runtime.dump(partition)

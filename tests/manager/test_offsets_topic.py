@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError
 from fake_broker import VERSIONS, FakeBroker
 from stopwatch import Stopwatch
 
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.errors import (
     NotAuthorized,
     OffsetMgrError,
@@ -84,7 +85,7 @@ def test_brokers_that_are_down_never_lower_the_replication_factor(
     with pytest.raises(TooFewBrokers, match=f"replicas, but only {brokers} ") as refused:
         replicas_for("t", brokers, own, requested)
 
-    assert refused.value.hint.startswith("start the other brokers, or use --replication-factor")
+    assert for_command_line(refused.value.hint).startswith("start the other brokers, or use --replication-factor")
 
 
 @pytest.mark.parametrize(
@@ -440,7 +441,7 @@ def test_a_topic_with_records_of_another_program_is_rejected_and_one_key_is_name
 
     why = f"topic customers: it has records that are not committed offsets (partition 3: {shown})"
     assert str(refused.value) == why
-    assert refused.value.hint.startswith("choose another --offsets-topic")
+    assert for_command_line(refused.value.hint).startswith("choose another --offsets-topic")
 
 
 @pytest.mark.parametrize("name", ["avro", "kafka"])

@@ -318,7 +318,7 @@ async def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
         await until(lambda: set(requested) == {"idle", "active", "unknown"})
         assert offset(runtime, "active") == 1
         assert offset(runtime, "unknown") == 1
-        assert runtime.counters.expired == 1
+        assert runtime.counters.expired_offsets == 1
 
 
 @pytest.mark.parametrize("turns", range(6))

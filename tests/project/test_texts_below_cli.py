@@ -15,6 +15,9 @@ OTHER_PROGRAMS = {
     "kafka/client/broker_permissions.py": "kafka-acls",
     "kafka/client/group_kinds.py": "kafka-share-groups",
     "kafka/cluster/librdkafka_settings.py": "pip",
+    "manager/log/fence_settings.py": "kafka-configs",
+    "manager/log/kafka/broker_checks.py": "kafka-acls",
+    "manager/log/topic.py": "kafka-configs",
     "sandbox/broker.py": "kafka-storage",
     "sandbox/topics.py": "kafka-topics",
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.log.base import CorruptRecords, LogReader, PartitionLog
 from offsetmgr.manager.log.topic import UnsuitableTopic
@@ -53,14 +54,14 @@ def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> N
         raise FormatMismatch(
             f"topic {what}",
             f"it has records of the format {other}, but this manager would write {name}",
-            f"use --record-format {other}, or another --offsets-topic",
+            Advice("use {record_format} {}, or another {offsets_topic}", other),
         )
     if found == {None}:
         partition, keys = next(iter(seen.items()))
         raise UnsuitableTopic(
             f"topic {what}",
             f"it has records that are not committed offsets (partition {partition}: {_describe_key(next(iter(keys)))})",
-            "choose another --offsets-topic; nothing was written to this one",
+            Advice("choose another {offsets_topic}; nothing was written to this one"),
         )
     if not found and invalid:
         partition, invalid_keys = next(iter(invalid.items()))
@@ -68,7 +69,7 @@ def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> N
             f"topic {what}",
             f"it has only records that no manager has written (partition {partition}: "
             f"{_describe_key(next(iter(invalid_keys)))})",
-            "choose another --offsets-topic, and import the offsets; nothing was written to this one",
+            Advice("choose another {offsets_topic}, and import the offsets; nothing was written to this one"),
         )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import (
     AppendOutcome,
@@ -62,12 +62,10 @@ class MemoryLog:
     ``max_batch_bytes`` limits the size of an append to one partition.
     """
 
-    def __init__(
-        self, partitions: int, *, hold: bool = False, max_batch_bytes: int = 1 << 20, clock: Clock | None = None
-    ) -> None:
-        self.hold = hold
+    def __init__(self, partitions: int, *, max_batch_bytes: int = 1 << 20) -> None:
+        self.hold = False
         self.max_batch_bytes = max_batch_bytes
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._partitions = [StoredPartition() for _ in range(partitions)]
         self._shard_groups = [_MemoryShardGroup() for _ in range(shard_group_count(partitions))]
         self._read_failures: deque[OffsetMgrError] = deque()

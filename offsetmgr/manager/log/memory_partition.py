@@ -3,8 +3,10 @@ thread-safe."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from offsetmgr.manager.log.base import LogRecord
 from offsetmgr.records.base import EncodedRecord
@@ -46,14 +48,8 @@ class StoredPartition:
 
     def read(self, position: int, max_records: int) -> list[LogRecord]:
         """Returns at most ``max_records`` records from ``position`` on."""
-        low, high = 0, len(self.records)
-        while low < high:
-            middle = (low + high) // 2
-            if self.records[middle].offset < position:
-                low = middle + 1
-            else:
-                high = middle
-        return self.records[low : low + max_records]
+        first = bisect_left(self.records, position, key=attrgetter("offset"))
+        return self.records[first : first + max_records]
 
     def compact(self, below: int | None) -> None:
         """See `offsetmgr.manager.log.memory.MemoryLog.compact`."""

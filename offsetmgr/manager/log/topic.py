@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError
 
 SEGMENT_BYTES: Final = 100 * 1024 * 1024
@@ -111,7 +112,7 @@ def replicas_for(topic: str, brokers: int, broker_default: int | None, requested
         raise TooFewBrokers(
             f"creation of topic {topic}",
             f"it needs {replicas} replicas, but only {brokers} {'broker is' if brokers == 1 else 'brokers are'} up",
-            f"start the other brokers, or use --replication-factor {max(brokers, 1)} if there are no others",
+            Advice("start the other brokers, or use {replication_factor} {} if there are no others", max(brokers, 1)),
         )
     return replicas
 

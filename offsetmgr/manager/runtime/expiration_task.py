@@ -79,7 +79,7 @@ class ExpirationTask:
             if found is None:
                 break
             total = total.plus(found)
-        self._counters.expired += total.offsets
+        self._counters.expired_offsets += total.offsets
         return total
 
     async def _expire(self, shard: Shard, groups: Sequence[str]) -> ExpiryReport | None:

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorLoadInProgress
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.tasks import cancel_tasks, completed
 from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import ShardState
@@ -54,14 +54,13 @@ class ManagerRuntime:
         ownership: Ownership,
         settings: ManagerSettings | None = None,
         members: Members | None = None,
-        clock: Clock | None = None,
     ) -> None:
         self._settings = settings or ManagerSettings()
         self.counters = Counters()
         self._log = log
         self._format = record_format
         self._ownership = ownership
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._backpressure = Backpressure(self._settings.max_pending_records)
         self._partitions = log.partitions
         self._serving: list[Shard | None] = [None] * self._partitions
@@ -124,15 +123,7 @@ class ManagerRuntime:
             for number in range(self.shard_groups)
         ]
         if self._settings.standby:
-            self._standby = StandbyReplica(
-                self._log,
-                self._settings,
-                loop,
-                self.counters,
-                self._new_shard,
-                services.load_permits,
-                self._is_loading_owned,
-            )
+            self._standby = StandbyReplica(services, loop, self._is_loading_owned)
             for shard_group in self._shard_groups:
                 self._standby.add(shard_group)
             self._standby.start()
@@ -264,7 +255,7 @@ class ManagerRuntime:
         partition = shard_for(request.group, self._partitions)
         shard = self._serving[partition]
         if shard is None:
-            return self._completed(CommitResponse(self._error_code(partition)))
+            return completed(CommitResponse(self._error_code(partition)))
         self.counters.commits += 1
         return self._append(shard, shard.commit(request, self._clock.now_ms()), CommitResponse)
 
@@ -289,7 +280,7 @@ class ManagerRuntime:
         partition = self.partition_of(group)
         shard = self._serving[partition]
         if shard is None:
-            return self._completed(DeleteResponse(self._error_code(partition)))
+            return completed(DeleteResponse(self._error_code(partition)))
         self.counters.deletes += 1
         return self._append(shard, shard.delete_offsets(group, topics), DeleteResponse)
 
@@ -299,7 +290,7 @@ class ManagerRuntime:
         partition = self.partition_of(group)
         shard = self._serving[partition]
         if shard is None:
-            return self._completed(self._error_code(partition))
+            return completed(self._error_code(partition))
         self.counters.deletes += 1
         return self._append(shard, shard.delete_group(group), int)
 
@@ -332,9 +323,7 @@ class ManagerRuntime:
         if not result.records:
             # A result without records (for example if the group is not found or a condition does not hold) depends only
             # on a read, so the lease is checked as in a fetch.
-            return self._completed(
-                result.response if self._ownership.valid() else error_response(ErrorCode.NOT_COORDINATOR)
-            )
+            return completed(result.response if self._ownership.valid() else error_response(ErrorCode.NOT_COORDINATOR))
         self.counters.commit_records += len(result.records)
         return self._shard_group(shard.partition).append(shard, result, error_response)
 
@@ -347,11 +336,6 @@ class ManagerRuntime:
         # The result is never 0: the error code is 0 only if the shard group is active, and the shards of an active
         # shard group are in `_serving`.
         return self._shard_group(partition).error_code or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-    def _completed(self, response: Any) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        future.set_result(response)
-        return future
 
     # --- status --------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
-"""`RuntimeServices`: the objects that all shard groups of one manager share."""
+"""`RuntimeServices`: the objects that all shard groups of one manager share, and the load of a shard group."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -11,8 +11,10 @@ from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.base import PartitionLog
 from offsetmgr.manager.ownership_protocol import Ownership
 from offsetmgr.manager.runtime.backpressure import Backpressure
+from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
+from offsetmgr.manager.shard_loader import ShardLoader, check_same_log, truncated_partitions, with_load_permit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +30,28 @@ class RuntimeServices:
     new_shard: Callable[[int], Shard]
     load_permits: threading.Semaphore
     readers: Executor
+
+    def load(
+        self,
+        shards: dict[int, Shard],
+        ends: Mapping[int, int],
+        generation: str,
+        stopping: threading.Event,
+        on_begin: Callable[[ShardLoader], None],
+    ) -> bool:
+        """Reads the log of these shards up to ``ends``, and replaces the shards that do not match their log. Returns
+        False if the load was stopped. Calls ``on_begin`` with the load before it reads. Blocks, so call it in a thread.
+
+        Raises `OffsetMgrError`, also if the log has no longer this generation at the end.
+        """
+        for partition in truncated_partitions(shards.values(), ends):
+            shards[partition] = self.new_shard(partition)
+        load = ShardLoader(self.log, shards, stopping.is_set)
+        on_begin(load)
+        load.plan(ends, self.settings.claim_timeout_s)
+        if not with_load_permit(load, self.load_permits, stopping):
+            return False
+        check_same_log(self.log, generation, self.settings.claim_timeout_s)
+        if self.settings.own_process:
+            after_load()
+        return True

@@ -208,7 +208,7 @@ class ShardGroup:
             if batch.deadline > now:
                 self._timeout_timer = self._loop.call_later(batch.deadline - now, self._answer_timed_out)
                 break
-            self._counters.timeouts += answer_with_error(batch.requests(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._counters.commit_timeouts += answer_with_error(batch.requests(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _complete_waiters(self) -> None:
         """Completes the futures of the waiters whose writes have all ended."""
@@ -231,7 +231,7 @@ class ShardGroup:
     def on_retry(self, error: Exception) -> None:
         """See `WriterCallbacks.on_retry`."""
         self.last_error, damaged = f"{type(error).__name__}: {error}", isinstance(error, CorruptRecords)
-        self._counters.failures += 1
+        self._counters.shard_group_failures += 1
         reason = "its log is damaged" if damaged else "it cannot be claimed or loaded"
         log = _logger.error if damaged else _logger.warning
         log(f"a shard group is not served: {reason}", extra={"shard_group": self.number, "why": self.last_error})

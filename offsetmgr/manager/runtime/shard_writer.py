@@ -27,7 +27,6 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.outcome import value_of
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, OutcomeUnknown, ShardGroupWriter, TooLarge
-from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.write_batch import (
     AppendResult,
@@ -40,7 +39,7 @@ from offsetmgr.manager.runtime.write_batch import (
 )
 from offsetmgr.manager.runtime.writer_callbacks import WriterCallbacks
 from offsetmgr.manager.shard import Shard
-from offsetmgr.manager.shard_loader import ShardLoader, check_same_log, truncated_partitions, with_load_permit
+from offsetmgr.manager.shard_loader import ShardLoader, check_same_log
 from offsetmgr.records.base import EncodedRecord
 
 T = TypeVar("T")
@@ -199,16 +198,11 @@ class ShardWriter:
 
     def _read_all(self, shards: dict[int, Shard], ends: Mapping[int, int]) -> bool:
         """Reads the missing part of the log. Runs in a thread."""
-        for partition in truncated_partitions(shards.values(), ends):
-            shards[partition] = self._services.new_shard(partition)
-        load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
-        load.plan(ends, self._settings.claim_timeout_s)
-        if not with_load_permit(load, self._services.load_permits, self._stopping):
-            return False
-        check_same_log(self._log, self._generation, self._settings.claim_timeout_s)
-        if self._settings.own_process:
-            after_load()
-        return True
+
+        def begin(load: ShardLoader) -> None:
+            self.load = load
+
+        return self._services.load(shards, ends, self._generation, self._stopping, begin)
 
     async def _read_tail(self, ends: Mapping[int, int]) -> bool:
         """Reads the end of the log after an append with an unknown outcome. Only the records of this append are new.

@@ -14,16 +14,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord, PartitionLog
+from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord
 from offsetmgr.manager.runtime.loop_proxy import LoopEnded, LoopProxy
-from offsetmgr.manager.runtime.process_settings import after_load
+from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.shard_group import ShardGroup
 from offsetmgr.manager.runtime.shard_writer import NON_RETRIABLE_BACKOFF_S, is_retriable
-from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
-from offsetmgr.manager.shard_loader import ShardLoader, check_same_log, truncated_partitions, with_load_permit
+from offsetmgr.manager.shard_loader import ShardLoader
 from offsetmgr.records.base import FormatMismatch
 
 _logger: Final = logging.getLogger(__name__)
@@ -48,12 +46,8 @@ class StandbyReplica:
 
     def __init__(
         self,
-        log: PartitionLog,
-        settings: ManagerSettings,
+        services: RuntimeServices,
         loop: LoopProxy,
-        counters: Counters,
-        new_shard: Callable[[int], Shard],
-        load_permits: threading.Semaphore,
         owned_loading: Callable[[], bool],
     ) -> None:
         self.ends: dict[int, tuple[int, float]] = {}
@@ -62,12 +56,11 @@ class StandbyReplica:
         self.loader: ShardLoader | None = None
         self.loading: ShardGroup | None = None
         self.last_error = ""
-        self._log = log
-        self._settings = settings
+        self._services = services
+        self._log = services.log
+        self._settings = services.settings
         self._loop = loop
-        self._counters = counters
-        self._new_shard = new_shard
-        self._load_permits = load_permits
+        self._counters = services.counters
         self._owned_loading = owned_loading
         self._last_follow_id = 0
         self._pause = _RETRY_PAUSE_S
@@ -281,23 +274,18 @@ class StandbyReplica:
         self._pause = _RETRY_PAUSE_S if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)
 
+    def _begin_load(self, load: ShardLoader) -> None:
+        self.loader = load
+
     def _load(self, shard_group: ShardGroup) -> StandbyTask:
         shards, generation, as_of = dict(shard_group.shards), shard_group.log_id, boottime()
         loaded = False
         try:
             found = self._log.generation(self._settings.claim_timeout_s)
             if found not in ("", generation):
-                shards, generation = {partition: self._new_shard(partition) for partition in shards}, found
+                shards, generation = {partition: self._services.new_shard(partition) for partition in shards}, found
             ends = self._log.end_offsets(sorted(shards), self._settings.claim_timeout_s)
-            for partition in truncated_partitions(shards.values(), ends):
-                shards[partition] = self._new_shard(partition)
-            load = self.loader = ShardLoader(self._log, shards, self._stopping.is_set)
-            load.plan(ends, self._settings.claim_timeout_s)
-            read = with_load_permit(load, self._load_permits, self._stopping)
-            check_same_log(self._log, generation, self._settings.claim_timeout_s)
-            loaded = read
-            if self._settings.own_process:
-                after_load()
+            loaded = self._services.load(shards, ends, generation, self._stopping, self._begin_load)
         except (FormatMismatch, CorruptRecords) as error:
             self._loop.post(self._stop_following, shard_group, error)
         except Exception as error:

@@ -49,7 +49,8 @@ class ShardStatus(NamedTuple):
 
 
 class Counters:
-    """Counters since the start of the process. They are plain numbers, so that counting is cheap."""
+    """Counters since the start of the process. They are plain numbers, so that counting is cheap. The metrics have the
+    names of the attributes, with ``_total``."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -58,38 +59,20 @@ class Counters:
         self.deletes = 0
         self.errors: Counter[int] = Counter()
         """The number of failed commits and deletes, by error code."""
-        self.timeouts = 0
+        self.commit_timeouts = 0
         self.appends = 0
         self.append_seconds = 0.0
         self.fenced = 0
         self.unknown_outcomes = 0
         self.loads = 0
         self.load_seconds = 0.0
-        self.failures = 0
+        self.shard_group_failures = 0
         """The number of failed claims and loads."""
-        self.expired = 0
+        self.expired_offsets = 0
         self.standby_records = 0
         self.standby_failures = 0
 
     def metrics(self) -> dict[str, float]:
         """Returns the counters by name, for `server.metrics`."""
-        values: dict[str, float] = {
-            "commits_total": self.commits,
-            "commit_records_total": self.commit_records,
-            "fetches_total": self.fetches,
-            "deletes_total": self.deletes,
-            "commit_timeouts_total": self.timeouts,
-            "appends_total": self.appends,
-            "append_seconds_total": self.append_seconds,
-            "fenced_total": self.fenced,
-            "unknown_outcomes_total": self.unknown_outcomes,
-            "loads_total": self.loads,
-            "load_seconds_total": self.load_seconds,
-            "shard_group_failures_total": self.failures,
-            "expired_offsets_total": self.expired,
-            "standby_records_total": self.standby_records,
-            "standby_failures_total": self.standby_failures,
-        }
-        for code, count in sorted(self.errors.items()):
-            values[f'commit_errors_total{{code="{code}"}}'] = count
-        return values
+        values = {f"{name}_total": value for name, value in vars(self).items() if name != "errors"}
+        return values | {f'commit_errors_total{{code="{code}"}}': n for code, n in sorted(self.errors.items())}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.client.manager_api import INSPECT, MAX_DUMP_ROWS, VERSION
@@ -15,22 +15,16 @@ from offsetmgr.server.security.authorization import Operation
 _NEVER_FLEXIBLE: Final = 32767
 
 
-class AdminBackend(Protocol):
-    """The data that the admin API returns."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Returns the data that `manager status` shows for one process, as JSON-compatible types."""
-        ...
-
-    def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
-        """Returns up to ``max_rows`` offsets of a shard in key order, starting after the key ``after`` (group, topic,
-        partition). Raises `OffsetMgrError` if this process does not hold the shard."""
-        ...
+Dump: TypeAlias = Callable[[int, Sequence[Any] | None, int], Sequence[Mapping[str, Any]]]
+"""Returns offsets of a shard in key order, by the number of the shard, the key after which it starts (group, topic,
+partition), and the largest number of offsets. Raises `OffsetMgrError` if this process does not hold the shard."""
 
 
-def admin_api(backend: AdminBackend, allowed: Callable[[str | None, Operation], bool]) -> Api:
-    """Creates the admin API's entry for the table of APIs. ``allowed`` tests whether a principal may use an operation
-    on all groups."""
+def admin_api(
+    status: Callable[[], Mapping[str, Any]], dump: Dump, allowed: Callable[[str | None, Operation], bool]
+) -> Api:
+    """Creates the admin API's entry for the table of APIs. ``status`` returns the data that `manager status` shows for
+    one process, as JSON-compatible types. ``allowed`` tests whether a principal may use an operation on all groups."""
 
     def handle(request: ApiRequest) -> bytes:
         try:
@@ -44,21 +38,21 @@ def admin_api(backend: AdminBackend, allowed: Callable[[str | None, Operation], 
             return _answer(
                 {"error": f"this needs the operation {needed.value} on all groups (*)", "kind": "not-authorized"}
             )
-        return _answer(_result(backend, question))
+        return _answer(_result(status, dump, question))
 
     return Api(INSPECT, "Inspect", VERSION, VERSION, _NEVER_FLEXIBLE, handle)
 
 
-def _result(backend: AdminBackend, question: dict[str, Any]) -> Mapping[str, Any]:
+def _result(status: Callable[[], Mapping[str, Any]], dump: Dump, question: dict[str, Any]) -> Mapping[str, Any]:
     what = question.get("what")
     try:
         if what == "status":
-            return backend.status()
+            return status()
         if what == "dump":
             partition, max_rows = question.get("partition"), question.get("most", MAX_DUMP_ROWS)
             if not isinstance(partition, int) or not isinstance(max_rows, int):
                 return {"error": "partition and most are numbers"}
-            return {"rows": backend.dump(partition, question.get("after"), max(1, min(max_rows, MAX_DUMP_ROWS)))}
+            return {"rows": dump(partition, question.get("after"), max(1, min(max_rows, MAX_DUMP_ROWS)))}
     except OffsetMgrError as error:
         return {"error": str(error)}
     return {"error": f"unknown admin request {what!r}; this manager may be of an older version"}

@@ -81,10 +81,15 @@ def run_by_size(
     return in_codec_thread(encode, *args, **kwargs)
 
 
+async def result_by_size(request: ApiRequest, encode: Callable[P, bytes], *args: P.args, **kwargs: P.kwargs) -> bytes:
+    """Works as `run_by_size`, and waits for the result."""
+    body = run_by_size(request, encode, *args, **kwargs)
+    return body if isinstance(body, bytes) else await body
+
+
 async def encoded_by_size(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
     """Works as `encoded`. A large request has a large response, which the codec thread encodes."""
-    body = run_by_size(request, encoded, request, message)
-    return body if isinstance(body, bytes) else await body
+    return await result_by_size(request, encoded, request, message)
 
 
 def too_many(request: ApiRequest, names: Sequence[Any]) -> bool:

@@ -25,7 +25,7 @@ from offsetmgr.server.apis.api_context import (
     encoded,
     encoded_by_size,
     portions,
-    run_by_size,
+    result_by_size,
     too_many,
 )
 from offsetmgr.server.network.api import Answer, ApiRequest
@@ -103,8 +103,7 @@ async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> byte
             {"groups": [{**EMPTY_DESCRIPTION, "group_id": g, "error_code": ErrorCode.INVALID_REQUEST} for g in groups]},
         )
 
-    body = run_by_size(request, rejected)
-    return body if isinstance(body, bytes) else await body
+    return await result_by_size(request, rejected)
 
 
 EMPTY_DESCRIPTION: Final[dict[str, Any]] = {

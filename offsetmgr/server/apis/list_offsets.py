@@ -11,7 +11,7 @@ from typing import Any, Final
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery
-from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, run_by_size
+from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, result_by_size
 from offsetmgr.server.network.api import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
@@ -45,8 +45,7 @@ async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
     for name, parts in requested.items():
         if codes[name]:
             found[name] = _failed(parts, codes[name])
-    answer = run_by_size(request, _answer, request, [(name, found[name]) for name in requested])
-    return answer if isinstance(answer, bytes) else await answer
+    return await result_by_size(request, _answer, request, [(name, found[name]) for name in requested])
 
 
 def _answer(request: ApiRequest, found: Sequence[tuple[str, Sequence[FoundOffset]]]) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.tasks import completed
 from offsetmgr.kafka.protocol.codec_thread import in_codec_thread
 from offsetmgr.manager.commit_checks import without_partitions
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
@@ -19,6 +20,7 @@ from offsetmgr.server.apis.api_context import (
     encoded,
     encoded_by_size,
     portions,
+    result_by_size,
     run_by_size,
     too_long,
 )
@@ -169,14 +171,10 @@ def _merged(commit: CommitRequest, response: CommitResponse, rejected: dict[tupl
 
 def _fetched(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> Awaitable[FetchResponse]:
     if requested.topics is not None and _too_many(request, requested.topics):
-        return _failed_fetch(ErrorCode.INVALID_REQUEST)
+        return completed(FetchResponse(ErrorCode.INVALID_REQUEST))
     if context.authorizes or any(too_long(request, topic) for topic, _ in requested.topics or ()):
         return _fetch_allowed(context, request, requested)
     return context.backend.fetch(requested)
-
-
-async def _failed_fetch(error: int) -> FetchResponse:
-    return FetchResponse(error)
 
 
 async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Sequence[FetchRequest]) -> bytes:
@@ -213,8 +211,7 @@ async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Seque
                 await asyncio.sleep(0)
                 partitions = 0
         await asyncio.sleep(0)
-    body = run_by_size(request, fetch_codec.encode_batch, parts)
-    return body if isinstance(body, bytes) else await body
+    return await result_by_size(request, fetch_codec.encode_batch, parts)
 
 
 def _partitions(found: FetchResponse) -> int:

@@ -9,7 +9,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import AuthenticationFailed
 from offsetmgr.server.apis.api_context import decoded, encoded
 from offsetmgr.server.network.api import Answer, ApiRequest, FinalResponse
-from offsetmgr.server.security.authentication import Authentication, Exchange
+from offsetmgr.server.security.authentication import MECHANISMS, Authentication, Exchange
 
 _EXCHANGE: Final = "sasl exchange"
 _MECHANISM: Final = "sasl mechanism"
@@ -24,14 +24,14 @@ def sasl_handshake(authentication: Authentication, request: ApiRequest) -> Answe
     exchange = authentication.exchange(mechanism)
     if exchange is None:
         request.connection.login_failed("unsupported")
-        offered = list(authentication.mechanisms)
+        offered = list(MECHANISMS)
         return FinalResponse(
             encoded(request, {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": offered})
         )
     if state.get(_MECHANISM, mechanism) != mechanism:
         return FinalResponse(encoded(request, {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": []}))
     state[_EXCHANGE] = exchange
-    return encoded(request, {"error_code": ErrorCode.NONE, "mechanisms": list(authentication.mechanisms)})
+    return encoded(request, {"error_code": ErrorCode.NONE, "mechanisms": list(MECHANISMS)})
 
 
 async def sasl_authenticate(authentication: Authentication, request: ApiRequest) -> Answer:

@@ -1,8 +1,7 @@
 """The types that connections, handlers and the relay share: requests, responses, and entries of the table of APIs.
 
-A `SocketServer` has a table of `Api`s. A server may have a `ForwardingHandler`, which receives the requests for APIs
-that are not in the table. `server.apis.table` builds the table; the relay replaces some entries (Metadata, JoinGroup,
-...) and supplies the `ForwardingHandler`.
+A `SocketServer` has a table of `Api`s. `server.apis.table` builds the table. The relay replaces some handlers
+(Metadata, ListGroups, ...), and supplies the handler of the requests for APIs that are not in the table.
 
 A handler receives an `ApiRequest` and returns an *answer*, or an awaitable of one. An answer is one of:
 
@@ -279,11 +278,3 @@ class Api(NamedTuple):
     prepare: Callable[[ApiRequest], Any] | None = None
     """Decodes the request. If the request is large, the pipeline calls this function in the codec thread before
     ``handle``. Later requests of the connection wait until this function has ended. Raises `InvalidRequest`."""
-
-
-class ForwardingHandler(Protocol):
-    """Handles requests for APIs that are not in the table, and for versions that the table does not support."""
-
-    def handle(self, request: ApiRequest) -> HandlerResult:
-        """Handles a request of a logged-in connection. All requests have the class `Concurrency.FORWARDED`."""
-        ...

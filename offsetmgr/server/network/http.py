@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.server.network.socket_server import listen_error
 
@@ -49,7 +50,7 @@ class HttpEndpoint:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_MAX_LINE_BYTES)
         except OSError as error:
             what, why = f"metrics port {self._host}:{self._port}", listen_error(error)
-            raise Unreachable(what, why, "choose another address with --metrics-listen") from None
+            raise Unreachable(what, why, Advice("choose another address with {metrics_listen}")) from None
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.server.network.api import Api, ApiRequest, Concurrency, ForwardingHandler
+from offsetmgr.server.network.api import Api, ApiRequest, Concurrency, Handler
 from offsetmgr.server.network.connection import ServerConnection
 
 _log = logging.getLogger(__name__)
@@ -46,25 +46,22 @@ class SocketServer:
         *,
         settings: ManagerSettings | None = None,
         requires_login: bool = False,
-        fallback: ForwardingHandler | None = None,
+        fallback: Handler | None = None,
         backpressure: Callable[[], asyncio.Future[None] | None] = lambda: None,
-        versions: Callable[[], Mapping[int, tuple[int, int]]] | None = None,
         observe: Callable[[str, float], None] | None = None,
     ) -> None:
         """``apis``: if several APIs have the same key, the last one is used. ``backpressure``: see
-        `Backend.backpressure`. ``versions``: returns the versions for ApiVersions responses; None for the versions of
-        the table. ``observe``: receives the kind (``commit``, ``fetch``, ``relayed`` or ``other``) and the duration in
-        seconds of every request."""
+        `Backend.backpressure`. ``observe``: receives the kind (``commit``, ``fetch``, ``relayed`` or ``other``) and the
+        duration in seconds of every request."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
         self.settings = settings or ManagerSettings()
         self.requires_login = requires_login
         self.backpressure = backpressure
         self.connections: set[ServerConnection] = set()
         self.listeners: list[ServerListener] = []
-        self._versions = versions
         self._fallback: Api | None = None
         if fallback is not None:
-            self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback.handle, Concurrency.FORWARDED)
+            self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback, Concurrency.FORWARDED)
         self.held_bytes = 0
         """Size of the unanswered requests of all connections, in bytes."""
         self._observe = observe
@@ -77,8 +74,6 @@ class SocketServer:
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """Returns the lowest and the highest version of each API, as in ApiVersions."""
-        if self._versions is not None:
-            return self._versions()
         return {api.key: (api.min_version, api.max_version) for api in self.apis.values()}
 
     def route(self, request: ApiRequest) -> Api:

@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.kafka.client.client import Client
@@ -135,7 +136,7 @@ class Brokers:
             raise Unreachable(
                 f"a port for broker {node_id}",
                 f"none of {range_.first} to {last} is free",
-                "choose another range with --relay-ports",
+                Advice("choose another range with {relay_ports}"),
             )
 
     # --- versions ------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Retries
+from offsetmgr.core.tasks import completed
 from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
-from offsetmgr.server.backend import Backend, ManagerAddress
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse
+from offsetmgr.server.backend import Backend
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fence import MemberFence
 
@@ -64,13 +65,21 @@ class MemberFencingBackend:
         self._deleting: Counter[str] = Counter()
         self._deleted: dict[str, asyncio.Future[None]] = {}
         self._counters: Counter[str] = Counter()
+        self.nodes = inner.nodes
+        self.coordinator = inner.coordinator
+        self.ownership_error = inner.ownership_error
+        self.ownership_epoch = inner.ownership_epoch
+        self.fetch = inner.fetch
+        self.list_groups = inner.list_groups
+        self.backpressure = inner.backpressure
+        self.features = inner.features
 
     # --- commits ------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
         group = request.group
         if code := self._inner.ownership_error(group):
-            return _done(CommitResponse(code))
+            return completed(CommitResponse(code))
         key = _MemberKey(group, request.generation, request.member_id)
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -94,7 +103,7 @@ class MemberFencingBackend:
 
     def _reject(self, code: int) -> asyncio.Future[CommitResponse]:
         self._counters["relay_commits_rejected_total"] += 1
-        return _done(CommitResponse(code))
+        return completed(CommitResponse(code))
 
     async def _resolve(self, key: _MemberKey, instance_id: str | None) -> None:
         """Asks the coordinator until the fence can decide about the member's waiting commits. After the decision,
@@ -235,32 +244,6 @@ class MemberFencingBackend:
             await asyncio.shield(deleted)
         await self._inner.wait_for_commits(group)
 
-    # --- delegated to the inner backend --------------------------------------------------------------
-
-    def nodes(self) -> Sequence[ManagerAddress]:
-        return self._inner.nodes()
-
-    def coordinator(self, group: str) -> ManagerAddress | None:
-        return self._inner.coordinator(group)
-
-    def ownership_error(self, group: str) -> int:
-        return self._inner.ownership_error(group)
-
-    def ownership_epoch(self, group: str) -> int:
-        return self._inner.ownership_epoch(group)
-
-    def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
-        return self._inner.fetch(request)
-
-    def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
-        return self._inner.list_groups()
-
-    def backpressure(self) -> asyncio.Future[None] | None:
-        return self._inner.backpressure()
-
-    def features(self) -> Mapping[str, int]:
-        return self._inner.features()
-
     def metrics(self) -> Mapping[str, float]:
         return {**self._inner.metrics(), **self._counters, "relay_groups_known": len(self._fence)}
 
@@ -269,12 +252,6 @@ class MemberFencingBackend:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _done(response: CommitResponse) -> asyncio.Future[CommitResponse]:
-    future: asyncio.Future[CommitResponse] = asyncio.get_running_loop().create_future()
-    future.set_result(response)
-    return future
 
 
 def _forward_result(source: Awaitable[CommitResponse], answer: asyncio.Future[CommitResponse]) -> None:

@@ -1,4 +1,4 @@
-"""`Forwarder`: forwards requests to the real broker unread. `FORWARDED` lists the forwarded APIs and their versions.
+"""Forwards requests to the real broker unread. `FORWARDED` lists the forwarded APIs and their versions.
 
 `RequestFilter` checks each request before it is forwarded. The filter rejects requests for the managers' own topic,
 group and transactional ids, and requests of admin APIs that no rule allows.
@@ -40,38 +40,38 @@ from offsetmgr.server.network.api import Answer, ApiRequest, HandlerResult
 from offsetmgr.server.proxy.request_filter import RequestFilter
 from offsetmgr.server.proxy.upstream import UpstreamConnection
 
-FORWARDED: Final[Mapping[int, tuple[str, int]]] = {
-    ApiKey.PRODUCE: ("Produce", 9),
-    ApiKey.FETCH: ("Fetch", 15),
-    ApiKey.LIST_OFFSETS: ("ListOffsets", 11),
-    ApiKey.CREATE_TOPICS: ("CreateTopics", 7),
-    ApiKey.DELETE_TOPICS: ("DeleteTopics", 6),
-    ApiKey.DELETE_RECORDS: ("DeleteRecords", 2),
-    ApiKey.INIT_PRODUCER_ID: ("InitProducerId", 5),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: ("OffsetForLeaderEpoch", 4),
-    ApiKey.ADD_PARTITIONS_TO_TXN: ("AddPartitionsToTxn", 3),
-    ApiKey.END_TXN: ("EndTxn", 4),
-    ApiKey.DESCRIBE_CONFIGS: ("DescribeConfigs", 4),
-    ApiKey.ALTER_CONFIGS: ("AlterConfigs", 2),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: ("AlterReplicaLogDirs", 2),
-    ApiKey.DESCRIBE_LOG_DIRS: ("DescribeLogDirs", 4),
-    ApiKey.CREATE_PARTITIONS: ("CreatePartitions", 3),
-    ApiKey.ELECT_LEADERS: ("ElectLeaders", 2),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: ("IncrementalAlterConfigs", 1),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ("AlterPartitionReassignments", 1),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: ("ListPartitionReassignments", 0),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: ("DescribeClientQuotas", 1),
-    ApiKey.ALTER_CLIENT_QUOTAS: ("AlterClientQuotas", 1),
-    ApiKey.DESCRIBE_QUORUM: ("DescribeQuorum", 1),
-    ApiKey.DESCRIBE_PRODUCERS: ("DescribeProducers", 0),
-    ApiKey.DESCRIBE_TRANSACTIONS: ("DescribeTransactions", 0),
-    ApiKey.LIST_TRANSACTIONS: ("ListTransactions", 2),
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ("GetTelemetrySubscriptions", 0),
-    ApiKey.PUSH_TELEMETRY: ("PushTelemetry", 0),
-    ApiKey.LIST_CONFIG_RESOURCES: ("ListConfigResources", 1),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ("DescribeTopicPartitions", 0),
+FORWARDED: Final[Mapping[int, int]] = {
+    ApiKey.PRODUCE: 9,
+    ApiKey.FETCH: 15,
+    ApiKey.LIST_OFFSETS: 11,
+    ApiKey.CREATE_TOPICS: 7,
+    ApiKey.DELETE_TOPICS: 6,
+    ApiKey.DELETE_RECORDS: 2,
+    ApiKey.INIT_PRODUCER_ID: 5,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.END_TXN: 4,
+    ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.ALTER_CONFIGS: 2,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: 2,
+    ApiKey.DESCRIBE_LOG_DIRS: 4,
+    ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.ELECT_LEADERS: 2,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 1,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
+    ApiKey.ALTER_CLIENT_QUOTAS: 1,
+    ApiKey.DESCRIBE_QUORUM: 1,
+    ApiKey.DESCRIBE_PRODUCERS: 0,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
+    ApiKey.LIST_TRANSACTIONS: 2,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: 0,
+    ApiKey.PUSH_TELEMETRY: 0,
+    ApiKey.LIST_CONFIG_RESOURCES: 1,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
 }
-"""The name and the highest forwarded version of each API, by its key."""
+"""The highest forwarded version of each API, by its key."""
 
 _PRODUCE_FLEXIBLE: Final = 9
 
@@ -81,22 +81,17 @@ def common_versions(broker: Mapping[int, tuple[int, int]]) -> dict[int, tuple[in
     Omits an API if there is no such version."""
     return {
         key: (broker[key][0], min(broker[key][1], highest))
-        for key, (_, highest) in FORWARDED.items()
+        for key, highest in FORWARDED.items()
         if key in broker and broker[key][0] <= highest
     }
 
 
-class Forwarder:
-    """Implements `ForwardingHandler`."""
-
-    def __init__(self, request_filter: RequestFilter) -> None:
-        self._filter = request_filter
-
-    def handle(self, request: ApiRequest) -> HandlerResult:
-        _, highest = FORWARDED.get(request.api_key, ("", -1))
-        if request.version > highest:
-            raise InvalidRequest(f"API {request.api_key} version {request.version}", "is not supported by the relay")
-        return self._filter.filter(request, partial(_forward, request))
+def forward(request_filter: RequestFilter, request: ApiRequest) -> HandlerResult:
+    """Forwards a request of a logged-in connection. Raises `InvalidRequest` if the relay does not forward its API or
+    version."""
+    if request.version > FORWARDED.get(request.api_key, -1):
+        raise InvalidRequest(f"API {request.api_key} version {request.version}", "is not supported by the relay")
+    return request_filter.filter(request, partial(_forward, request))
 
 
 def _forward(request: ApiRequest, upstream: UpstreamConnection) -> HandlerResult:

@@ -15,12 +15,11 @@ from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items
 from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, portions, too_many
-from offsetmgr.server.apis.groups import CLASSIC, DEAD, EMPTY, EMPTY_DESCRIPTION, LIST_FLEXIBLE, too_many_described
-from offsetmgr.server.network.api import Answer, Api, ApiRequest
+from offsetmgr.server.apis.groups import CLASSIC, DEAD, EMPTY, EMPTY_DESCRIPTION, too_many_described
+from offsetmgr.server.network.api import Answer, ApiRequest, Handler
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.security.authorization import Operation
 
-_DESCRIBE_FLEXIBLE: Final = 5
 _ERRORS_FOR_UNKNOWN: Final = 6
 _REQUEST_TIMEOUT_S: Final = 4.0
 _DESCRIBE_BATCH: Final = 100
@@ -36,12 +35,9 @@ class GroupLists:
         self._backend = context.backend
         self._coordinators = coordinators
 
-    def apis(self) -> list[Api]:
-        """The entries of the table of APIs that replace the listener's own entries."""
-        return [
-            Api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, LIST_FLEXIBLE, self._list, prepare=decoded),
-            Api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe, prepare=decoded),
-        ]
+    def handlers(self) -> dict[int, Handler]:
+        """Returns the handlers by API."""
+        return {ApiKey.LIST_GROUPS: self._list, ApiKey.DESCRIBE_GROUPS: self._describe}
 
     async def _list(self, request: ApiRequest) -> Answer:
         message = decoded(request)

@@ -50,13 +50,6 @@ class GroupRequest(NamedTuple):
     """The session timeout; only in a JoinGroup."""
 
 
-class JoinGroupResult(NamedTuple):
-    """The error code and the generation of a JoinGroup response."""
-
-    error: int
-    generation: int
-
-
 def read_request(request: ApiRequest) -> GroupRequest:
     """Parses a request. Raises `InvalidRequest`."""
     key, version = request.api_key, request.version
@@ -82,10 +75,11 @@ def read_error(api_key: int, version: int, frame: bytes) -> int:
     return _after_throttle(api_key, version, frame).number(INT16)
 
 
-def read_joined(version: int, frame: bytes) -> JoinGroupResult:
-    """Parses the beginning of a whole JoinGroup response. Raises `InvalidRequest`."""
+def read_generation(version: int, frame: bytes) -> int:
+    """Reads the generation of a whole JoinGroup response. Raises `InvalidRequest`."""
     cursor = _after_throttle(ApiKey.JOIN_GROUP, version, frame)
-    return JoinGroupResult(cursor.number(INT16), cursor.int32())
+    cursor.number(INT16)  # the error code
+    return cursor.int32()
 
 
 def error_response(request: ApiRequest, code: int, member_id: str = "") -> bytes:

@@ -124,8 +124,8 @@ class MemberFence:
     def check_commit(self, group: str, ownership_epoch: int, generation: int, member_id: str, now: float) -> int | None:
         """Returns 0 (`ErrorCode.NONE`) if the commit is allowed. Returns the error code for the client if the commit is
         not allowed. Returns None if C must be asked first."""
-        known = self._groups.get(group)
-        if known is None or known.ownership_epoch != ownership_epoch:
+        known = self._current(group, ownership_epoch)
+        if known is None:
             return None
         if generation < 0:
             if now - known.empty_at < EMPTY_GROUP_LIFETIME_S:
@@ -153,12 +153,8 @@ class MemberFence:
     ) -> bool:
         """Whether a Heartbeat that is sent at ``sent`` is sufficient evidence for this member; otherwise a proof is
         needed."""
-        known = self._groups.get(group)
-        return (
-            known is not None
-            and known.ownership_epoch == ownership_epoch
-            and known.heartbeat_suffices(generation, member_id, sent)
-        )
+        known = self._current(group, ownership_epoch)
+        return known is not None and known.heartbeat_suffices(generation, member_id, sent)
 
     # --- forwarded requests and responses ------------------------------------------------------------
 
@@ -180,8 +176,8 @@ class MemberFence:
         self, group: str, ownership_epoch: int, evidence_epoch: int, generation: int, member_id: str, sent: float
     ) -> None:
         """Records a successful SyncGroup response."""
-        known = self._groups.get(group)
-        if known is not None and known.ownership_epoch == ownership_epoch and known.latest_generation == generation:
+        known = self._current(group, ownership_epoch)
+        if known is not None and known.latest_generation == generation:
             known.syncing = False
             if known.evidence_epoch == evidence_epoch:
                 self._confirm(known, member_id, sent)
@@ -191,11 +187,8 @@ class MemberFence:
     ) -> None:
         """Records C's response NONE or REBALANCE_IN_PROGRESS to a Heartbeat. The Heartbeat was sent by a client or by
         the manager itself."""
-        known = self._groups.get(group)
-        current = (
-            known is not None and known.ownership_epoch == ownership_epoch and known.evidence_epoch == evidence_epoch
-        )
-        if known is not None and current and known.heartbeat_suffices(generation, member_id, sent):
+        known = self._current(group, ownership_epoch, evidence_epoch)
+        if known is not None and known.heartbeat_suffices(generation, member_id, sent):
             self._confirm(known, member_id, sent)
 
     def on_leave(self, group: str) -> None:
@@ -212,8 +205,8 @@ class MemberFence:
     ) -> bool:
         """Records that a member is valid, according to a proof that started at ``sent``. Returns False if the proof is
         outdated."""
-        known = self._groups.get(group)
-        if known is None or known.ownership_epoch != ownership_epoch or known.evidence_epoch != evidence_epoch:
+        known = self._current(group, ownership_epoch, evidence_epoch)
+        if known is None:
             return False
         if known.latest_generation is None or generation > known.latest_generation:
             # This manager has not forwarded the JoinGroup of that generation: the member bypassed the relay, or joined
@@ -229,8 +222,8 @@ class MemberFence:
     ) -> bool:
         """Records whether the group has members, according to a proof that started at ``sent``. Returns False if the
         proof is outdated."""
-        known = self._groups.get(group)
-        if known is None or known.ownership_epoch != ownership_epoch or known.evidence_epoch != evidence_epoch:
+        known = self._current(group, ownership_epoch, evidence_epoch)
+        if known is None:
             return False
         if empty:
             known.members.clear()
@@ -250,9 +243,17 @@ class MemberFence:
             del self._groups[name]
         self._sweep_size = max(_MIN_GROUPS_TO_SWEEP, 2 * len(self._groups))
 
-    def _group(self, group: str, ownership_epoch: int) -> _GroupEvidence:
+    def _current(self, group: str, ownership_epoch: int, evidence_epoch: int | None = None) -> _GroupEvidence | None:
+        """Returns the evidence about a group; None if it is of another ownership epoch, or of another evidence epoch
+        than ``evidence_epoch``."""
         known = self._groups.get(group)
         if known is None or known.ownership_epoch != ownership_epoch:
+            return None
+        return known if evidence_epoch in (None, known.evidence_epoch) else None
+
+    def _group(self, group: str, ownership_epoch: int) -> _GroupEvidence:
+        known = self._current(group, ownership_epoch)
+        if known is None:
             known = self._groups[group] = _GroupEvidence(ownership_epoch, next(self._evidence_epochs))
         return known
 

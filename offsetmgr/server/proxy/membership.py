@@ -29,7 +29,7 @@ from offsetmgr.server.proxy.group_requests import (
     GroupRequest,
     error_response,
     read_error,
-    read_joined,
+    read_generation,
     read_request,
 )
 from offsetmgr.server.proxy.member_fence import MemberFence
@@ -111,7 +111,7 @@ class ProxiedMembership:
         """Delays the JoinGroup response until commits of earlier generations can no longer take effect."""
         if not self._still_owned(member.group, ownership_epoch):
             return error_response(request, ErrorCode.NOT_COORDINATOR, member.member_id)
-        generation = read_joined(request.version, frame).generation
+        generation = read_generation(request.version, frame)
         self._fence.on_join_response(member.group, ownership_epoch, generation, static=member.instance_id is not None)
         try:
             await self._backend.wait_for_commits(member.group)

@@ -21,7 +21,7 @@ from offsetmgr.kafka.protocol.schema_codec import Message, decode_response
 from offsetmgr.server.apis import cluster as cluster_apis
 from offsetmgr.server.apis import versions as versions_api
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, too_many
-from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, Api, ApiRequest, Frame
+from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, ApiRequest, Frame, Handler
 from offsetmgr.server.proxy import group_requests, response_rewrite
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.forwarder import common_versions
@@ -36,7 +36,6 @@ from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 _log = logging.getLogger(__name__)
 
-_FIND_FLEXIBLE: Final = 3
 _BROKERS: Final = 1
 _TRANSACTION: Final = 1
 
@@ -62,38 +61,15 @@ class MetadataRewriter:
         self._brokers = upstreams.brokers
         self._host = host
 
-    def apis(self) -> list[Api]:
-        """The entries of the table of APIs that replace the listener's own entries."""
-        return [
-            Api(
-                ApiKey.METADATA,
-                "Metadata",
-                0,
-                response_rewrite.MAX_VERSION,
-                response_rewrite.FLEXIBLE,
-                _or_close_connection(self._metadata),
-                prepare=decoded,
-            ),
-            Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _or_close_connection(self._describe_cluster)),
-            Api(
-                ApiKey.FIND_COORDINATOR,
-                "FindCoordinator",
-                0,
-                6,
-                _FIND_FLEXIBLE,
-                _or_close_connection(self._find_coordinator),
-                prepare=decoded,
-            ),
-            Api(
-                ApiKey.API_VERSIONS,
-                "ApiVersions",
-                versions_api.MIN_VERSION,
-                versions_api.MAX_VERSION,
-                versions_api.FLEXIBLE,
-                _or_close_connection(self._api_versions),
-                before_login=True,
-            ),
-        ]
+    def handlers(self) -> dict[int, Handler]:
+        """Returns the handlers by API."""
+        handlers = {
+            ApiKey.METADATA: self._metadata,
+            ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
+            ApiKey.FIND_COORDINATOR: self._find_coordinator,
+            ApiKey.API_VERSIONS: self._api_versions,
+        }
+        return {key: _or_close_connection(handle) for key, handle in handlers.items()}
 
     async def _metadata(self, request: ApiRequest) -> Answer:
         frame = await self._filtered_metadata(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -13,14 +14,14 @@ from offsetmgr.kafka.client.security import Security
 from offsetmgr.manager.lease import boottime
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.backend import Backend
-from offsetmgr.server.network.api import Api
+from offsetmgr.server.network.api import Api, Concurrency, Handler
 from offsetmgr.server.network.socket_server import SocketServer
 from offsetmgr.server.proxy.brokers import Brokers, ProxyPorts
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
 from offsetmgr.server.proxy.foreign_commit_monitor import ForeignCommitMonitor
-from offsetmgr.server.proxy.forwarder import FORWARDED, Forwarder
+from offsetmgr.server.proxy.forwarder import FORWARDED, forward
 from offsetmgr.server.proxy.group_lists import GroupLists
 from offsetmgr.server.proxy.member_fence import MemberFence
 from offsetmgr.server.proxy.membership import ProxiedMembership
@@ -65,7 +66,8 @@ class Proxy:
         self._fenced_backend: MemberFencingBackend | None = None
         self._monitor: ForeignCommitMonitor | None = None
         self._filter = RequestFilter(self._upstreams, TopicIds(self._client), allowed, reserved)
-        self.fallback = Forwarder(self._filter)
+        self.fallback: Handler = partial(forward, self._filter)
+        """Handles the requests for APIs that are not in the table, and for versions that the table does not support."""
 
     def guard(self, backend: Backend, *, watch: bool = True) -> MemberFencingBackend:
         """Returns a backend that wraps ``backend`` and rejects the commits and deletions that the group's membership
@@ -83,13 +85,17 @@ class Proxy:
         """Returns the table of APIs: the relay's own entries, and the entries of ``listener_apis`` for all APIs that
         the relay neither handles itself nor forwards. The backend of ``context`` must be the backend that `guard`
         returned."""
-        replacements = [
-            *MetadataRewriter(context, self._upstreams, self._filter, advertised_host).apis(),
-            *GroupLists(context, self._coordinators).apis(),
-            *ProxiedMembership(context, self._upstreams, self._fence, self._coordinators, boottime).apis(),
-        ]
-        replaced = {api.key for api in replacements} | FORWARDED.keys()
-        return [api for api in listener_apis if api.key not in replaced] + replacements
+        handlers: dict[int, Handler] = {
+            **MetadataRewriter(context, self._upstreams, self._filter, advertised_host).handlers(),
+            **GroupLists(context, self._coordinators).handlers(),
+        }
+        return [
+            api
+            if api.key not in handlers
+            else api._replace(handle=handlers[api.key], concurrency=Concurrency.EXCLUSIVE)
+            for api in listener_apis
+            if api.key not in FORWARDED
+        ] + ProxiedMembership(context, self._upstreams, self._fence, self._coordinators, boottime).apis()
 
     async def open_ports(
         self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout_s: float

@@ -12,11 +12,10 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from offsetmgr.core.errors import AuthenticationFailed, UsageError
+from offsetmgr.core.errors import AuthenticationFailed
 from offsetmgr.server.security.credentials import DIGESTS, Credentials, CredentialVerifier
 
 PLAIN: Final = "PLAIN"
@@ -43,21 +42,15 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """The configuration of the login: users and enabled mechanisms."""
+    """The configuration of the login."""
 
     credentials: Credentials
-    mechanisms: Sequence[str] = MECHANISMS
     session_seconds: float | None = None
     """Seconds after which a connection must re-authenticate (connections.max.reauth.ms, KIP-368); None for never."""
 
-    def __post_init__(self) -> None:
-        for name in self.mechanisms:
-            if name not in MECHANISMS:
-                raise UsageError(f"SASL mechanism {name}", f"is not one of {', '.join(MECHANISMS)}")
-
     def exchange(self, mechanism: str) -> Exchange | None:
-        """Starts an exchange; returns None if the mechanism is not enabled."""
-        if mechanism not in self.mechanisms:
+        """Starts an exchange; returns None if the mechanism is not one of `MECHANISMS`."""
+        if mechanism not in MECHANISMS:
             return None
         return PlainExchange(self.credentials) if mechanism == PLAIN else ScramExchange(mechanism, self.credentials)
 

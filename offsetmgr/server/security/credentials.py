@@ -21,7 +21,7 @@ import hashlib
 import hmac
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -87,24 +87,21 @@ class Credentials:
         passwords: Mapping[str, bytes],
         verifiers: Mapping[str, Mapping[str, CredentialVerifier]],
         secret: bytes,
-        mechanisms: Collection[str],
     ) -> None:
         """``verifiers``: by mechanism and user. ``secret``: the key for the salts of unknown users. The secret must be
         the same in all processes that use the file. Otherwise two processes would return different salts for an unknown
         user, and so reveal that the user is unknown.
 
-        Computes, for the given ``mechanisms``, the verifiers that are missing in ``verifiers``. This takes some
-        milliseconds for each user.
+        Computes the verifiers that are missing in ``verifiers``. This takes some milliseconds for each user.
         """
         self._passwords = passwords
         self._secret = secret
         # If one user has no password in the file, the passwords of all users are checked against verifiers, so that the
         # time of a check does not depend on the user.
         self._uses_verifiers = any(user not in passwords for known in verifiers.values() for user in known)
-        needed = {*mechanisms, _PLAIN_MECHANISM} if self._uses_verifiers else set(mechanisms)
         self._typical = {mechanism: _typical(known.values()) for mechanism, known in verifiers.items()}
         self._verifiers = {
-            mechanism: {**({u: self._derived(mechanism, u) for u in passwords} if mechanism in needed else {}), **known}
+            mechanism: {**{user: self._derived(mechanism, user) for user in passwords}, **known}
             for mechanism, known in verifiers.items()
         }
 
@@ -166,7 +163,7 @@ def load_credentials(path: Path | str) -> Credentials:
     if not users.values:
         raise table.error("contains no [users.NAME], so no client could log in")
     secret = hashlib.sha512(b"offsetmgr credentials\0" + Path(path).read_bytes()).digest()
-    return Credentials(passwords, verifiers, secret, tuple(DIGESTS))
+    return Credentials(passwords, verifiers, secret)
 
 
 def _verifier(entry: TomlTable, mechanism: str) -> CredentialVerifier:

@@ -14,12 +14,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, TimedOut
 from offsetmgr.core.model import ABSENT, NO_OFFSET, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, Committer, OffsetStore
+from offsetmgr.core.tasks import completed
 from offsetmgr.kafka.protocol.conditional_commit import (
     CONDITIONAL_FEATURE,
     DROPS_LEADER_EPOCH,
@@ -41,6 +42,8 @@ _log = logging.getLogger(__name__)
 _MAX_PENDING: Final = 100_000
 """The backend applies backpressure if at least this number of partitions is pending."""
 _LOG_EVERY_S: Final = 10.0
+FETCH_TIMEOUT_S: Final = 5.0
+"""The longest time that a read of the store may take."""
 
 
 class StoreBackend:
@@ -56,23 +59,18 @@ class StoreBackend:
         node: ManagerAddress,
         *,
         commit_timeout_s: float = 5.0,
-        fetch_timeout_s: float = 5.0,
         secondary_wait_s: float = 1.0,
-        probe_interval_s: float = 3.0,
-        keeps_epochs: bool = True,
     ) -> None:
         """Times are in seconds. If a write takes longer than ``commit_timeout_s``, the client gets
         COORDINATOR_NOT_AVAILABLE. If the write had already started, it may still take effect, but only before all later
-        writes of the group. ``secondary_wait_s``: see `Secondary`. ``probe_interval_s``: see
-        `StoreHealth.start_probing`. ``keeps_epochs``: whether the clients' leader epochs are valid for the store's
-        logs; if not, epochs are neither written nor returned."""
+        writes of the group. ``secondary_wait_s``: see `Secondary`."""
         self._store = store
         self._node = node
         self._commit_timeout_s = commit_timeout_s
-        self._fetch_timeout_s = fetch_timeout_s
         self._wait_s = secondary_wait_s
-        self._probe_interval_s = probe_interval_s
-        self.keeps_epochs = keeps_epochs
+        self.keeps_epochs = True
+        """Whether the clients' leader epochs are valid for the store's logs; if not, epochs are neither written nor
+        returned."""
         self.unavailable_reason: str | None = None
         """The reason why clients currently get COORDINATOR_NOT_AVAILABLE; None while clients are served."""
         self._counters: Counter[str] = Counter()
@@ -88,7 +86,7 @@ class StoreBackend:
         self._stores = (
             DualStoreBackend(store, self._wait_s) if isinstance(store, DualStore) else SingleStoreBackend(store)
         )
-        self._stores.start(self._probe_interval_s, self._fetch_timeout_s)
+        self._stores.start(FETCH_TIMEOUT_S)
         self._starting = asyncio.get_running_loop().create_task(self._stores.read_capabilities())
         return self._starting
 
@@ -126,14 +124,14 @@ class StoreBackend:
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
         if self.unavailable_reason is not None:
-            return _completed(CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return completed(CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         if request.expected and not self._stores.supports_conditional_commits:
-            return _completed(CommitResponse(ErrorCode.INVALID_REQUEST))
+            return completed(CommitResponse(ErrorCode.INVALID_REQUEST))
         if not request.group:
-            return _completed(CommitResponse(ErrorCode.INVALID_GROUP_ID))
+            return completed(CommitResponse(ErrorCode.INVALID_GROUP_ID))
         request, invalid = without_invalid(request)
         if invalid and not request.topics:
-            return _completed(CommitResponse(errors=invalid))
+            return completed(CommitResponse(errors=invalid))
         changes = {
             TopicPartition(topic, p): _change(
                 request.expected.get((topic, p)), offset, epoch if self.keeps_epochs else -1, metadata
@@ -162,9 +160,9 @@ class StoreBackend:
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]:
         if self.unavailable_reason is not None:
-            return _completed(DeleteResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return completed(DeleteResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         if not group:
-            return _completed(DeleteResponse(ErrorCode.INVALID_GROUP_ID))
+            return completed(DeleteResponse(ErrorCode.INVALID_GROUP_ID))
         changes = {TopicPartition(topic, p): Change(None, None, True) for topic, ps in topics for p in ps}
         return self._delete_offsets(self._submit(group, changes))
 
@@ -187,7 +185,7 @@ class StoreBackend:
         if self.unavailable_reason is not None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            async with asyncio.timeout(self._commit_timeout_s + self._fetch_timeout_s):
+            async with asyncio.timeout(self._commit_timeout_s + FETCH_TIMEOUT_S):
                 return await self._stores.delete_group(group)
         except TimeoutError:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -248,10 +246,10 @@ class StoreBackend:
                 return FetchResponse(ErrorCode.NONE, [(topic, []) for topic, _ in request.topics])
         self._counters["store_fetches_total"] += 1
         try:
-            async with asyncio.timeout(self._fetch_timeout_s):  # wait_for may lose a cancellation (Python 3.11)
+            async with asyncio.timeout(FETCH_TIMEOUT_S):  # wait_for may lose a cancellation (Python 3.11)
                 found = await self._stores.read(request.group, requested)
         except TimeoutError:
-            late = TimedOut(self._store.uri, f"a read did not end within {self._fetch_timeout_s:g} s")
+            late = TimedOut(self._store.uri, f"a read did not end within {FETCH_TIMEOUT_S:g} s")
             return FetchResponse(self._record_error(late, error_code))
         if found.error is not None:
             return FetchResponse(self._record_error(found.error, error_code))
@@ -266,7 +264,7 @@ class StoreBackend:
         if self.unavailable_reason is not None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         try:
-            async with asyncio.timeout(self._fetch_timeout_s * 2):
+            async with asyncio.timeout(FETCH_TIMEOUT_S * 2):
                 return ErrorCode.NONE, await self._stores.groups()
         except TimeoutError:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
@@ -306,7 +304,3 @@ def _change(expected: int | None, offset: int, epoch: int, metadata: str) -> Cha
         return Change(after, None, True)
     held: Offset = ABSENT if expected == NO_OFFSET else Committed(expected)
     return Change(None if offset == NO_OFFSET else after, held, True)
-
-
-async def _completed(answer: Any) -> Any:
-    return answer

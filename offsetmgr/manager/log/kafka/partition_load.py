@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka.batch_audit import Outcome
@@ -138,7 +139,10 @@ def check_suitable(topic: str, partition: int, batch: RawBatch) -> None:
             f"topic {topic}",
             f"partition {partition} has a batch of a transaction at offset {batch.base_offset}: an earlier version of "
             "offsetmgr, which wrote transactions, or another program has written to it",
-            "export the offsets with the release that wrote them, choose a new --offsets-topic, and import the offsets",
+            Advice(
+                "export the offsets with the release that wrote them, choose a new {offsets_topic}, and import the"
+                " offsets"
+            ),
         )
 
 

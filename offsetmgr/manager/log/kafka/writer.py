@@ -31,7 +31,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.deadline import attempt_deadline
@@ -72,7 +72,6 @@ class KafkaShardGroupWriter:
         options: WriterOptions,
         ends: KnownLogEnds,
         history: ProducerHistory,
-        clock: Clock | None = None,
     ) -> None:
         self._what = f"shard group {shard_group} of {options.topic}"
         self._partitions = list(partitions)
@@ -80,7 +79,7 @@ class KafkaShardGroupWriter:
         self._topic = options.topic
         self._known_ends = ends
         self._history = history
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._connections = connections
         self._sender = BatchSender(connections)
         self._producers: dict[int, PartitionProducer] = {}
