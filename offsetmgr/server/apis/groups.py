@@ -7,7 +7,7 @@ As in Kafka, a group that was created by commits has the state Empty, the type c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.core.error_code import ErrorCode
@@ -48,10 +48,7 @@ _DELETED_BATCH: Final = 200
 async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
     """Lists the groups that the client may see. The response is encoded by hand, a few groups at a time, since there
     may be a million groups."""
-    message = decoded(request)
-    states = {state.lower() for state in message.get("states_filter", ())}
-    types = {kind.lower() for kind in message.get("types_filter", ())}
-    matches_filters = (not states or EMPTY.lower() in states) and (not types or CLASSIC in types)
+    matches_filters = listed_states(decoded(request))(EMPTY)
     error, groups = await context.backend.list_groups()
     version = request.version
     flexible = version >= LIST_FLEXIBLE
@@ -67,6 +64,13 @@ async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
     throttle = INT32.pack(0) if version >= 1 else b""
     head = throttle + INT16.pack(error) + count(number, flexible=flexible)
     return head + parts + NO_TAGS if flexible else head + parts
+
+
+def listed_states(message: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Returns a function that tells whether a ListGroups request asks for classic groups in a state."""
+    states = {state.lower() for state in message.get("states_filter", ())}
+    types = {kind.lower() for kind in message.get("types_filter", ())}
+    return lambda state: (not states or state.lower() in states) and (not types or CLASSIC in types)
 
 
 def _fields_after_name(version: int) -> bytes:
@@ -135,10 +139,15 @@ async def _described(
         )
     if found.topics:
         return {**description, "group_state": EMPTY}
-    if request.version >= _ERRORS_FOR_UNKNOWN:
-        why = f"Group {group} not found."
-        return {**description, "group_state": DEAD, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
-    return {**description, "group_state": DEAD}
+    return described_as_unknown(request, group, {**description, "group_state": DEAD})
+
+
+def described_as_unknown(request: ApiRequest, group: str, description: dict[str, Any]) -> dict[str, Any]:
+    """Adds the error of an unknown group to its description, in versions that have this error."""
+    if request.version < _ERRORS_FOR_UNKNOWN:
+        return description
+    why = f"Group {group} not found."
+    return {**description, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
 
 
 async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:

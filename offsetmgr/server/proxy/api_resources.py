@@ -1,7 +1,8 @@
 """`ApiResources`: describes, for each forwarded API, the fields of its requests and responses that contain names of
 topics, groups and transactional ids. It also describes how a response rejects these names. Pure.
 
-`API_RESOURCES` has an entry for every API of `forwarder.FORWARDED`; the relay rejects an API without an entry.
+`API_RESOURCES` has an entry for every API that the relay forwards, with the highest version; the relay rejects an API
+without an entry.
 
 | API | names |
 |---|---|
@@ -43,8 +44,10 @@ ErrorItem = Callable[[Any, int], Message]
 
 
 class ApiResources(NamedTuple):
-    """The fields of one API's requests and responses that name resources."""
+    """The highest version of an API that the relay forwards, and the fields of its requests and responses that name
+    resources."""
 
+    highest: int
     items: tuple[str, ...] = ()
     """The name of the request's array of items; several names if the name depends on the version."""
     name: str = "name"
@@ -117,10 +120,11 @@ _NO_TRANSACTION: Final = {
 }
 _DIRECTORIES: Final = "dirs"
 """An array of directories, each with an array of topics. The relay checks the topics."""
-_CONFIGS: Final = ApiResources(("resources",), "resource_name", "resource", "responses", _config_item)
+_CONFIGS: Final = ApiResources(0, ("resources",), "resource_name", "resource", "responses", _config_item)
 
 API_RESOURCES: Final[Mapping[int, ApiResources]] = {
     ApiKey.PRODUCE: ApiResources(
+        9,
         ("topic_data",),
         response_items="responses",
         error_item=_partition_items(
@@ -135,6 +139,7 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         transactional_id="transactional_id",
     ),
     ApiKey.FETCH: ApiResources(
+        15,
         ("topics",),
         name="topic",
         response_items="responses",
@@ -151,33 +156,38 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         error_fields={"session_id": 0},
     ),
     ApiKey.LIST_OFFSETS: ApiResources(
+        11,
         ("topics",),
         response_items="topics",
         error_item=_partition_items("name", "partitions", "partition_index", "partitions"),
     ),
     ApiKey.CREATE_TOPICS: ApiResources(
+        7,
         ("topics",),
         response_items="topics",
         error_item=_simple_item("name", topic_config_error_code=ErrorCode.NONE, configs=None),
     ),
     ApiKey.DELETE_TOPICS: ApiResources(
-        ("topics", "topic_names"), response_items="responses", error_item=_simple_item("name")
+        6, ("topics", "topic_names"), response_items="responses", error_item=_simple_item("name")
     ),
     ApiKey.DELETE_RECORDS: ApiResources(
+        2,
         ("topics",),
         response_items="topics",
         error_item=_partition_items("name", "partitions", "partition_index", "partitions", low_watermark=-1),
     ),
     ApiKey.INIT_PRODUCER_ID: ApiResources(
-        transactional_id="transactional_id", error_fields={"producer_id": -1, "producer_epoch": -1}
+        5, transactional_id="transactional_id", error_fields={"producer_id": -1, "producer_epoch": -1}
     ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiResources(
+        4,
         ("topics",),
         name="topic",
         response_items="topics",
         error_item=_partition_items("topic", "partitions", "partition", "partitions"),
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: ApiResources(
+        3,
         ("v3_and_below_topics",),
         response_items="results_by_topic_v3_and_below",
         error_item=_partition_items(
@@ -186,21 +196,23 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         all_or_nothing=True,
         transactional_id="v3_and_below_transactional_id",
     ),
-    ApiKey.END_TXN: ApiResources(transactional_id="transactional_id"),
-    ApiKey.DESCRIBE_CONFIGS: _CONFIGS._replace(response_items="results"),
-    ApiKey.ALTER_CONFIGS: _CONFIGS,
+    ApiKey.END_TXN: ApiResources(4, transactional_id="transactional_id"),
+    ApiKey.DESCRIBE_CONFIGS: _CONFIGS._replace(highest=4, response_items="results"),
+    ApiKey.ALTER_CONFIGS: _CONFIGS._replace(highest=2),
     ApiKey.ALTER_REPLICA_LOG_DIRS: ApiResources(
-        (_DIRECTORIES,), response_items="results", error_item=_directory_item, all_or_nothing=True
+        2, (_DIRECTORIES,), response_items="results", error_item=_directory_item, all_or_nothing=True
     ),
     ApiKey.DESCRIBE_LOG_DIRS: ApiResources(
+        4,
         ("topics",),
         name="topic",
         empty_means_all=True,
         error_fields={"results": []},
         visible_items=(("results", "topics"), "topic"),
     ),
-    ApiKey.CREATE_PARTITIONS: ApiResources(("topics",), response_items="results", error_item=_simple_item("name")),
+    ApiKey.CREATE_PARTITIONS: ApiResources(3, ("topics",), response_items="results", error_item=_simple_item("name")),
     ApiKey.ELECT_LEADERS: ApiResources(
+        2,
         ("topic_partitions",),
         name="topic",
         response_items="replica_election_results",
@@ -208,28 +220,32 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         empty_means_all=True,
         error_fields={"replica_election_results": []},
     ),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _CONFIGS._replace(highest=1),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: ApiResources(
+        1,
         ("topics",),
         response_items="responses",
         error_item=_partition_items("name", "partitions", "partition_index", "partitions", error_message=None),
         error_fields={"error_message": None},
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiResources(
+        0,
         ("topics",),
         empty_means_all=True,
         error_fields={"error_message": None, "topics": []},
         visible_items=(("topics",), "topic"),
     ),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiResources(error_fields={"error_message": None, "entries": None}),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiResources(1, error_fields={"error_message": None, "entries": None}),
     ApiKey.ALTER_CLIENT_QUOTAS: ApiResources(
+        1,
         ("entries",),
         kind="other",
         response_items="entries",
         error_item=lambda item, error: {"entity": item["entity"], "error_code": error, "error_message": None},
     ),
-    ApiKey.DESCRIBE_QUORUM: ApiResources(error_fields={"topics": []}),
+    ApiKey.DESCRIBE_QUORUM: ApiResources(1, error_fields={"topics": []}),
     ApiKey.DESCRIBE_PRODUCERS: ApiResources(
+        0,
         ("topics",),
         response_items="topics",
         error_item=_partition_items(
@@ -237,21 +253,24 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         ),
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiResources(
+        0,
         ("transactional_ids",),
         kind="transaction",
         response_items="transaction_states",
         error_item=_simple_item("transactional_id", **_NO_TRANSACTION),
     ),
     ApiKey.LIST_TRANSACTIONS: ApiResources(
+        2,
         error_fields={"unknown_state_filters": [], "transaction_states": []},
         visible_items=(("transaction_states",), "transaction"),
     ),
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ApiResources(),
-    ApiKey.PUSH_TELEMETRY: ApiResources(),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ApiResources(0),
+    ApiKey.PUSH_TELEMETRY: ApiResources(0),
     ApiKey.LIST_CONFIG_RESOURCES: ApiResources(
-        error_fields={"config_resources": []}, visible_items=(("config_resources",), "resource")
+        1, error_fields={"config_resources": []}, visible_items=(("config_resources",), "resource")
     ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiResources(
+        0,
         ("topics",),
         response_items="topics",
         error_item=_simple_item("name", topic_id=None, partitions=[]),

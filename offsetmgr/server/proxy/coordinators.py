@@ -111,10 +111,8 @@ class Coordinators:
         return {group["group_id"]: group for groups in answers for group in groups}
 
     async def _list(self, broker: Address, deadline: float) -> list[Message]:
-        connection = await self._client.node(broker).connection(deadline)
-        answer = await connection.call(
-            Request(*_LIST, {"states_filter": []}), remaining(deadline), use_codec_thread=True
-        )
+        request = Request(*_LIST, {"states_filter": []})
+        answer = await self._call(broker, request, deadline, use_codec_thread=True)
         if answer["error_code"]:
             raise kafka_error(answer["error_code"], f"groups of broker {broker}")
         groups: list[Message] = answer["groups"]
@@ -122,32 +120,34 @@ class Coordinators:
 
     async def delete_group(self, group: str, deadline: float) -> int:
         """Deletes a group; returns the coordinator's error code. Raises `OffsetMgrError`."""
-        connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
-        answer = await connection.call(Request(*_DELETE_GROUPS, {"groups_names": [group]}), remaining(deadline))
+        request = Request(*_DELETE_GROUPS, {"groups_names": [group]})
+        answer = await self._call(await self.find(group, deadline), request, deadline)
         code: int = answer["results"][0]["error_code"]
         return code
 
     async def delete_offsets(self, group: str, topics: list[Message], deadline: float) -> Message:
         """Sends an OffsetDelete with these topics; returns the coordinator's response. Raises `OffsetMgrError`."""
-        connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
-        return await connection.call(
-            Request(*_OFFSET_DELETE, {"group_id": group, "topics": topics}), remaining(deadline)
-        )
+        request = Request(*_OFFSET_DELETE, {"group_id": group, "topics": topics})
+        return await self._call(await self.find(group, deadline), request, deadline)
 
     # --- single requests -----------------------------------------------------------------------------
+
+    async def _call(
+        self, where: Address, request: Request, deadline: float, *, use_codec_thread: bool = False
+    ) -> Message:
+        connection = await self._client.node(where).connection(deadline)
+        return await connection.call(request, remaining(deadline), use_codec_thread=use_codec_thread)
 
     async def _heartbeat(
         self, where: Address, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
-        connection = await self._client.node(where).connection(deadline)
         request = heartbeat(group, generation, member_id, instance_id)
-        code: int = (await connection.call(request, remaining(deadline)))["error_code"]
+        code: int = (await self._call(where, request, deadline))["error_code"]
         return code
 
     async def _describe(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:
-        connection = await self._client.node(where).connection(deadline)
-        message = {"groups": [group], "include_authorized_operations": operations}
-        answer = await connection.call(Request(*_DESCRIBE, message), remaining(deadline), use_codec_thread=True)
+        request = Request(*_DESCRIBE, {"groups": [group], "include_authorized_operations": operations})
+        answer = await self._call(where, request, deadline, use_codec_thread=True)
         found: Message = answer["groups"][0]
         return found
 
@@ -160,9 +160,7 @@ class Coordinators:
         for other in others:
             end = min(deadline, asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S)
             try:
-                connection = await self._client.node(other).connection(end)
-                message = {"key_type": 0, "coordinator_keys": groups}
-                answer = await connection.call(Request(*_FIND, message), remaining(end))
+                answer = await self._call(other, Request(*_FIND, {"key_type": 0, "coordinator_keys": groups}), end)
             except OffsetMgrError:
                 continue
             return {

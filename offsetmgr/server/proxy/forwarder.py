@@ -1,12 +1,13 @@
-"""Forwards requests to the real broker unread. `FORWARDED` lists the forwarded APIs and their versions.
+"""Forwards requests to the real broker unread. `API_RESOURCES` has the forwarded APIs and their
+versions.
 
 `RequestFilter` checks each request before it is forwarded. The filter rejects requests for the managers' own topic,
 group and transactional ids, and requests of admin APIs that no rule allows.
 
 The responses of the forwarded versions contain no broker addresses, and the requests of these versions do not concern a
-group's offsets. If the relay forwarded unknown APIs or versions, clients might bypass the relay. For an API in
-`FORWARDED`, the ApiVersions response lists only versions that the relay forwards and the broker supports, so clients
-use no other versions.
+group's offsets. If the relay forwarded unknown APIs or versions, clients might bypass the relay. For a forwarded API,
+the ApiVersions response lists only versions that the relay forwards and the broker supports, so clients use no other
+versions.
 
 The relay deliberately does not forward:
 
@@ -37,59 +38,28 @@ from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.server.network.api import Answer, ApiRequest, HandlerResult
+from offsetmgr.server.proxy.api_resources import API_RESOURCES
 from offsetmgr.server.proxy.request_filter import RequestFilter
 from offsetmgr.server.proxy.upstream import UpstreamConnection
-
-FORWARDED: Final[Mapping[int, int]] = {
-    ApiKey.PRODUCE: 9,
-    ApiKey.FETCH: 15,
-    ApiKey.LIST_OFFSETS: 11,
-    ApiKey.CREATE_TOPICS: 7,
-    ApiKey.DELETE_TOPICS: 6,
-    ApiKey.DELETE_RECORDS: 2,
-    ApiKey.INIT_PRODUCER_ID: 5,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
-    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
-    ApiKey.END_TXN: 4,
-    ApiKey.DESCRIBE_CONFIGS: 4,
-    ApiKey.ALTER_CONFIGS: 2,
-    ApiKey.ALTER_REPLICA_LOG_DIRS: 2,
-    ApiKey.DESCRIBE_LOG_DIRS: 4,
-    ApiKey.CREATE_PARTITIONS: 3,
-    ApiKey.ELECT_LEADERS: 2,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 1,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
-    ApiKey.ALTER_CLIENT_QUOTAS: 1,
-    ApiKey.DESCRIBE_QUORUM: 1,
-    ApiKey.DESCRIBE_PRODUCERS: 0,
-    ApiKey.DESCRIBE_TRANSACTIONS: 0,
-    ApiKey.LIST_TRANSACTIONS: 2,
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: 0,
-    ApiKey.PUSH_TELEMETRY: 0,
-    ApiKey.LIST_CONFIG_RESOURCES: 1,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
-}
-"""The highest forwarded version of each API, by its key."""
 
 _PRODUCE_FLEXIBLE: Final = 9
 
 
 def common_versions(broker: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Returns, for each API in `FORWARDED`, the range of versions that both the relay forwards and the broker supports.
+    """Returns, for each forwarded API, the range of versions that both the relay forwards and the broker supports.
     Omits an API if there is no such version."""
     return {
-        key: (broker[key][0], min(broker[key][1], highest))
-        for key, highest in FORWARDED.items()
-        if key in broker and broker[key][0] <= highest
+        key: (broker[key][0], min(broker[key][1], api.highest))
+        for key, api in API_RESOURCES.items()
+        if key in broker and broker[key][0] <= api.highest
     }
 
 
 def forward(request_filter: RequestFilter, request: ApiRequest) -> HandlerResult:
     """Forwards a request of a logged-in connection. Raises `InvalidRequest` if the relay does not forward its API or
     version."""
-    if request.version > FORWARDED.get(request.api_key, -1):
+    api = API_RESOURCES.get(request.api_key)
+    if api is None or request.version > api.highest:
         raise InvalidRequest(f"API {request.api_key} version {request.version}", "is not supported by the relay")
     return request_filter.filter(request, partial(_forward, request))
 

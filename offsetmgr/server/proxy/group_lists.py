@@ -15,12 +15,19 @@ from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items
 from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, portions, too_many
-from offsetmgr.server.apis.groups import CLASSIC, DEAD, EMPTY, EMPTY_DESCRIPTION, too_many_described
+from offsetmgr.server.apis.groups import (
+    CLASSIC,
+    DEAD,
+    EMPTY,
+    EMPTY_DESCRIPTION,
+    described_as_unknown,
+    listed_states,
+    too_many_described,
+)
 from offsetmgr.server.network.api import Answer, ApiRequest, Handler
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.security.authorization import Operation
 
-_ERRORS_FOR_UNKNOWN: Final = 6
 _REQUEST_TIMEOUT_S: Final = 4.0
 _DESCRIBE_BATCH: Final = 100
 _LIST_BATCH: Final = 1_000
@@ -50,18 +57,13 @@ class GroupLists:
             real = await self._coordinators.groups(self._deadline())
         except OffsetMgrError:
             return encoded(request, {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups": []})
-        states = {state.lower() for state in message.get("states_filter", ())}
-        types = {kind.lower() for kind in message.get("types_filter", ())}
+        is_listed = listed_states(message)
         empty_group: Message = {"protocol_type": "", "group_state": EMPTY}
         number, data = 0, bytearray()
 
         def append(group: str, about: Message) -> None:
             nonlocal number, data
-            if (
-                (not states or about["group_state"].lower() in states)
-                and (not types or CLASSIC in types)
-                and self._context.group_allowed(request, Operation.DESCRIBE, group)
-            ):
+            if is_listed(about["group_state"]) and self._context.group_allowed(request, Operation.DESCRIBE, group):
                 item = {**about, "group_id": group, "group_type": CLASSIC}
                 data += encode_items(request.api_key, request.version, "groups", [item])
                 number += 1
@@ -114,9 +116,7 @@ class GroupLists:
             return {**failed, "error_code": offsets.error}
         if offsets.topics:
             return {**found, "group_state": EMPTY}
-        if request.version >= _ERRORS_FOR_UNKNOWN:
-            return {**found, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": f"Group {group} not found."}
-        return found
+        return described_as_unknown(request, group, found)
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S

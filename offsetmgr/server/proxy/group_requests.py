@@ -3,11 +3,12 @@ Pure.
 
 Only the beginning of a frame is parsed, not the subscriptions and assignments.
 
-Source: the JSON schemas of these requests and responses, versions 0 to `MAX_VERSIONS`.
+Source: the JSON schemas of these requests and responses, versions 0 to `GroupApi.max_version`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from offsetmgr.kafka.protocol.api_key import ApiKey
@@ -15,26 +16,25 @@ from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.schema_codec import encode_response
 from offsetmgr.server.network.api import ApiRequest
 
-MAX_VERSIONS: Final[dict[int, int]] = {
-    ApiKey.JOIN_GROUP: 9,
-    ApiKey.HEARTBEAT: 4,
-    ApiKey.LEAVE_GROUP: 5,
-    ApiKey.SYNC_GROUP: 5,
-}
-FLEXIBLE: Final[dict[int, int]] = {
-    ApiKey.JOIN_GROUP: 6,
-    ApiKey.HEARTBEAT: 4,
-    ApiKey.LEAVE_GROUP: 4,
-    ApiKey.SYNC_GROUP: 4,
-}
 
-_THROTTLE_SINCE: Final[dict[int, int]] = {
-    ApiKey.JOIN_GROUP: 2,
-    ApiKey.HEARTBEAT: 1,
-    ApiKey.LEAVE_GROUP: 1,
-    ApiKey.SYNC_GROUP: 1,
+class GroupApi(NamedTuple):
+    """One of the APIs: its highest version, and the first version of each of its features."""
+
+    name: str
+    max_version: int
+    flexible: int
+    throttles: int
+    """The first version whose response begins with the throttle time."""
+    static: int = 32_767
+    """The first version whose request names a static member."""
+
+
+GROUP_APIS: Final[Mapping[int, GroupApi]] = {
+    ApiKey.JOIN_GROUP: GroupApi("JoinGroup", 9, 6, 2, 5),
+    ApiKey.HEARTBEAT: GroupApi("Heartbeat", 4, 4, 1, 3),
+    ApiKey.LEAVE_GROUP: GroupApi("LeaveGroup", 5, 4, 1),
+    ApiKey.SYNC_GROUP: GroupApi("SyncGroup", 5, 4, 1, 3),
 }
-_STATIC_SINCE: Final[dict[int, int]] = {ApiKey.JOIN_GROUP: 5, ApiKey.HEARTBEAT: 3, ApiKey.SYNC_GROUP: 3}
 _NO_GENERATION: Final = -1
 _BODY: Final = 8
 
@@ -53,7 +53,7 @@ class GroupRequest(NamedTuple):
 def read_request(request: ApiRequest) -> GroupRequest:
     """Parses a request. Raises `InvalidRequest`."""
     key, version = request.api_key, request.version
-    flexible = version >= FLEXIBLE[key]
+    flexible = version >= GROUP_APIS[key].flexible
     cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
     group = cursor.string()
     if key == ApiKey.LEAVE_GROUP:
@@ -66,7 +66,7 @@ def read_request(request: ApiRequest) -> GroupRequest:
     else:
         generation = cursor.int32()
     member_id = cursor.string()
-    instance_id = cursor.nullable_string() if version >= _STATIC_SINCE[key] else None
+    instance_id = cursor.nullable_string() if version >= GROUP_APIS[key].static else None
     return GroupRequest(group, generation, member_id, instance_id, session)
 
 
@@ -97,8 +97,8 @@ def error_response(request: ApiRequest, code: int, member_id: str = "") -> bytes
 
 
 def _after_throttle(api_key: int, version: int, frame: bytes) -> Cursor:
-    cursor = Cursor(frame, _BODY, flexible=version >= FLEXIBLE[api_key])
+    cursor = Cursor(frame, _BODY, flexible=version >= GROUP_APIS[api_key].flexible)
     cursor.tags()
-    if version >= _THROTTLE_SINCE[api_key]:
+    if version >= GROUP_APIS[api_key].throttles:
         cursor.int32()
     return cursor

@@ -24,8 +24,7 @@ from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, Api, ApiReque
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.group_requests import (
-    FLEXIBLE,
-    MAX_VERSIONS,
+    GROUP_APIS,
     GroupRequest,
     error_response,
     read_error,
@@ -35,12 +34,6 @@ from offsetmgr.server.proxy.group_requests import (
 from offsetmgr.server.proxy.member_fence import MemberFence
 from offsetmgr.server.security.authorization import Operation
 
-_NAMES: Final = {
-    ApiKey.JOIN_GROUP: "JoinGroup",
-    ApiKey.HEARTBEAT: "Heartbeat",
-    ApiKey.LEAVE_GROUP: "LeaveGroup",
-    ApiKey.SYNC_GROUP: "SyncGroup",
-}
 _FIND_TIMEOUT_S: Final = 3.0
 _OWNED_CODES: Final = frozenset({ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 _MOVED_CODES: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
@@ -65,7 +58,7 @@ class ProxiedMembership:
         self._clock = clock
 
     def apis(self) -> list[Api]:
-        return [Api(key, name, 0, MAX_VERSIONS[key], FLEXIBLE[key], self._handle) for key, name in _NAMES.items()]
+        return [Api(key, api.name, 0, api.max_version, api.flexible, self._handle) for key, api in GROUP_APIS.items()]
 
     async def _handle(self, request: ApiRequest) -> Answer:
         member = read_request(request)

@@ -22,9 +22,10 @@ from offsetmgr.server.apis import cluster as cluster_apis
 from offsetmgr.server.apis import versions as versions_api
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, too_many
 from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, ApiRequest, Frame, Handler
-from offsetmgr.server.proxy import group_requests, response_rewrite
+from offsetmgr.server.proxy import response_rewrite
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.forwarder import common_versions
+from offsetmgr.server.proxy.group_requests import GROUP_APIS
 from offsetmgr.server.proxy.request_filter import (
     RequestFilter,
     decode_broker_response,
@@ -42,7 +43,7 @@ _TRANSACTION: Final = 1
 _FORWARDED_VERSIONS: Final = {
     ApiKey.METADATA: response_rewrite.MAX_VERSION,
     ApiKey.DESCRIBE_CLUSTER: 2,
-    **group_requests.MAX_VERSIONS,
+    **{key: api.max_version for key, api in GROUP_APIS.items()},
 }
 """The APIs whose requests the relay's own handlers forward to a broker, each with the highest version that the relay
 supports. For these APIs, the ApiVersions response lists only versions that the broker supports too."""

@@ -16,12 +16,13 @@ from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.network.api import Api, Concurrency, Handler
 from offsetmgr.server.network.socket_server import SocketServer
+from offsetmgr.server.proxy.api_resources import API_RESOURCES
 from offsetmgr.server.proxy.brokers import Brokers, ProxyPorts
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
 from offsetmgr.server.proxy.foreign_commit_monitor import ForeignCommitMonitor
-from offsetmgr.server.proxy.forwarder import FORWARDED, forward
+from offsetmgr.server.proxy.forwarder import forward
 from offsetmgr.server.proxy.group_lists import GroupLists
 from offsetmgr.server.proxy.member_fence import MemberFence
 from offsetmgr.server.proxy.membership import ProxiedMembership
@@ -94,7 +95,7 @@ class Proxy:
             if api.key not in handlers
             else api._replace(handle=handlers[api.key], concurrency=Concurrency.EXCLUSIVE)
             for api in listener_apis
-            if api.key not in FORWARDED
+            if api.key not in API_RESOURCES
         ] + ProxiedMembership(context, self._upstreams, self._fence, self._coordinators, boottime).apis()
 
     async def open_ports(

@@ -113,9 +113,9 @@ class RequestFilter:
     def filter(self, request: ApiRequest, forward: Callable[[UpstreamConnection], HandlerResult]) -> HandlerResult:
         """Rejects a request, forwards it in part, or calls ``forward`` to forward it unchanged.
 
-        Raises `InvalidRequest` if the relay does not know the API.
+        The API is one of `API_RESOURCES`. Raises `InvalidRequest`.
         """
-        resources = _resources(request)
+        resources = API_RESOURCES[request.api_key]
         if not self._must_decode(request):
             return self._outcome(request, resources, forward, _UNCHANGED)
         if len(request.frame) > _LARGE_BYTES:
@@ -168,7 +168,7 @@ class RequestFilter:
             ids = fetched_ids(request.frame, request.body(flexible=True), request.version)
             if ids is not None and all(map(self._is_allowed, ids)):
                 return _UNCHANGED
-        resources, message = _resources(request), _decoded(request)
+        resources, message = API_RESOURCES[request.api_key], _decoded(request)
         if unknown := self._ids.unknown(_ids(requested_items(resources, message))):
             return _FilterResult(unresolved=_UnresolvedRequest(message, unknown))
         return self._check_items(request, resources, message)
@@ -320,13 +320,6 @@ async def run_by_message_size(work: Callable[[], T], size: int) -> T:
     """Calls ``work``, which processes a message of ``size`` bytes. If the message is large, the call runs in the codec
     thread."""
     return await in_codec_thread(work) if size > _LARGE_BYTES else work()
-
-
-def _resources(request: ApiRequest) -> ApiResources:
-    resources = API_RESOURCES.get(request.api_key)
-    if resources is None:
-        raise InvalidRequest(f"API {request.api_key}", "the relay cannot determine which resources are named")
-    return resources
 
 
 def _decoded(request: ApiRequest) -> Message:
