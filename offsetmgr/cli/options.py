@@ -19,8 +19,6 @@ from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import PlanSelection
-    from offsetmgr.migration.plan import GroupScope
-    from offsetmgr.migration.plan_file import PlanFile
 
 
 def opt(names: str, metavar: str | None, help: str, **more: Any) -> Any:
@@ -269,12 +267,6 @@ class PlanScope(NamedTuple):
 
         groups = GroupSelection(self.group or None, exclude=self.exclude_group or ())
         return PlanSelection(groups, tuple(self.wave or ()))
-
-    def select(self, plan: PlanFile) -> GroupScope | None:
-        """Returns the selected groups; None if these are all groups of the plan. See `select_groups`."""
-        from offsetmgr.migration.fleet import select_groups
-
-        return select_groups(plan, self.selection(), self.wave or ())
 
     def words(self) -> tuple[str, ...]:
         """Returns the options that limit a further command to the same groups."""
