@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from offsetmgr.core.ahead_policy import AheadPolicy
@@ -24,6 +25,8 @@ from offsetmgr.migration.plan import (
     StoreEndpoint,
 )
 
+_OPTIONAL = ("guard_note", "old_members", "members", "state", "error", "note", "wave", "owner")
+"""The fields of `GroupPlan` that a plan file contains only if they are not empty."""
 _ACTIONS = {action.value: action for action in Action}
 
 
@@ -32,13 +35,7 @@ def encode_offset(value: OffsetAndMetadata) -> str:
     offset, metadata, leader_epoch, commit_timestamp = value
     if not metadata and leader_epoch is None and commit_timestamp is None:
         return str(offset)
-    encoded: dict[str, Any] = {"offset": offset}
-    if metadata:
-        encoded["metadata"] = metadata
-    if leader_epoch is not None:
-        encoded["leader_epoch"] = leader_epoch
-    if commit_timestamp is not None:
-        encoded["commit_timestamp"] = commit_timestamp
+    encoded = {name: field for name, field in value._asdict().items() if field not in (None, "")}
     return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -100,9 +97,7 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
 
 def encode_group(plan: GroupPlan) -> bytes:
     encoded: dict[str, Any] = {"group": plan.group, "target_group": plan.target_group, "guard": plan.guard.value}
-    for name in ("guard_note", "old_members", "members", "state", "error", "note", "wave", "owner"):
-        if value := getattr(plan, name):
-            encoded[name] = value
+    encoded |= {name: value for name in _OPTIONAL if (value := getattr(plan, name))}
     head = json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
     return f'{head[:-1]},"topics":{encode_steps(plan.steps)}}}'.encode()
 
@@ -117,30 +112,23 @@ def encode_steps(steps: Iterable[PlanStep], *, whole: bool = True) -> str:
 def decode_group(line: bytes) -> GroupPlan:
     encoded = json.loads(line)
     steps = tuple(decode_step(topic, step) for topic, steps in encoded["topics"].items() for step in steps)
-    return GroupPlan(
-        encoded["group"],
-        encoded["target_group"],
-        steps,
-        Guard(encoded["guard"]),
-        encoded.get("guard_note", ""),
-        tuple(encoded.get("old_members", ())),
-        tuple(encoded.get("members", ())),
-        encoded.get("state", ""),
-        encoded.get("error", ""),
-        encoded.get("note", ""),
-        encoded.get("wave"),
-        encoded.get("owner", ""),
-    )
+    found = ((name, encoded[name]) for name in _OPTIONAL if name in encoded)
+    optional: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found}
+    return GroupPlan(encoded["group"], encoded["target_group"], steps, Guard(encoded["guard"]), **optional)
 
 
 def encode_header(header: PlanHeader) -> dict[str, Any]:
-    options = header.options
-    partition_map = header.partition_map
+    options, used_map = header.options, header.partition_map
+    optional = {
+        "weaknesses": list(header.weaknesses),
+        "clock": None if header.clock is None else header.clock._asdict(),
+        "partition_map": None if used_map is None else asdict(used_map),
+    }
     return {
         "plan_id": header.plan_id,
         "created_at": header.created_at,
-        "source": _encode_endpoint(header.source),
-        "target": _encode_endpoint(header.target),
+        "source": asdict(header.source),
+        "target": asdict(header.target),
         "options": {
             "if_ahead": (options.if_ahead or AheadPolicy.REFUSE).value,
             "if_ahead_given": options.if_ahead is not None,
@@ -157,13 +145,7 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
         "expires_at": header.expires_at,
         "tool": header.tool,
         **_encode_crossing(header),
-        **({"weaknesses": list(header.weaknesses)} if header.weaknesses else {}),
-        **({} if header.clock is None else {"clock": header.clock._asdict()}),
-        **(
-            {}
-            if partition_map is None
-            else {"partition_map": {"sha256": partition_map.sha256, "confirmed_by": partition_map.confirmed_by}}
-        ),
+        **{name: value for name, value in optional.items() if value},
     }
 
 
@@ -172,10 +154,6 @@ def _encode_crossing(header: PlanHeader) -> dict[str, Any]:
         return {}
     encoded = {"relation": header.compared.relation.value, "how": header.compared.how, "recreation": header.recreation}
     return {"logs": encoded | ({} if header.translate is None else {"translate": header.translate.value})}
-
-
-def _encode_endpoint(endpoint: StoreEndpoint) -> dict[str, str]:
-    return {"uri": endpoint.uri, "kind": endpoint.kind, "id": endpoint.id, "how": endpoint.how}
 
 
 def _decode_policy(options: Mapping[str, Any]) -> AheadPolicy | None:
@@ -210,8 +188,8 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         None if logs is None else OriginComparison(Relation(logs["relation"]), logs["how"]),
         OffsetTranslation(logs["translate"]) if logs and "translate" in logs else None,
         "" if logs is None else logs["recreation"],
-        None if partition_map is None else MapOrigin(partition_map["sha256"], partition_map["confirmed_by"]),
+        None if partition_map is None else MapOrigin(**partition_map),
         tuple(encoded.get("weaknesses", ())),
-        None if clock is None else ClockDifference(clock["low"], clock["high"], clock["source"]),
+        None if clock is None else ClockDifference(**clock),
         version,
     )
