@@ -234,6 +234,11 @@ class _Step:
         self.stores = SourceAndTarget.of_plan(connections, self.plan.header, *self.sides[:2])
 
     @property
+    def options(self) -> str:
+        """The connection options of further commands; each starts with a space."""
+        return "".join(f" {shlex.quote(word)}" for word in self.sides.options)
+
+    @property
     def counts(self) -> PlanSummary:
         """The counts of the selected groups."""
         return summary_of(self.plan, self.only)
@@ -394,8 +399,7 @@ def refresh(
 def _renewal_hint(step: _Step, selection: PlanSelection) -> str:
     """Returns the hint for a plan whose source has changed."""
     renew_again = Invocation("migrate renew", (str(step.plan.path),), {"output": "FILE", **_arguments(selection)})
-    options = "".join(f" {shlex.quote(word)}" for word in step.sides.options)
-    return Advice("plan them again: {}{}; or write the old offsets with {accept_stale}", renew_again, options)
+    return Advice("plan them again: {}{}; or write the old offsets with {accept_stale}", renew_again, step.options)
 
 
 def _arguments(selection: PlanSelection) -> dict[str, tuple[str, ...]]:
