@@ -7,7 +7,7 @@ import base64
 import re
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -67,7 +67,53 @@ _WITHOUT_LISTENERS: Final = frozenset({"0.8.2.2", "0.9.0.1"})
 _WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
 
 
-class KafkaBroker(ListeningServer):
+class _Broker(ListeningServer):
+    """The parts that all brokers have in common. ``config`` contains further properties of the broker, which override
+    the others. The broker's data are in ``directory`` and stay there after `stop`."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        version: str,
+        port: int | None,
+        config: Mapping[str, object] | None,
+        detached: bool,
+        jvm: Sequence[str],
+    ) -> None:
+        super().__init__(directory, port=port, detached=detached)
+        self.version = version
+        self.config = dict(config or {})
+        self.jvm = tuple(jvm)
+        self.name = f"Kafka {version.rpartition('.')[0]} broker"
+
+    @property
+    def bootstrap(self) -> str:
+        """``127.0.0.1:PORT``."""
+        return f"{ports.HOST}:{self.port}"
+
+    def _settings_file(self, settings: Mapping[str, object]) -> Path:
+        """Writes the properties of the broker. Returns the file."""
+        file = self.directory / "server.properties"
+        all_settings = {**_COMMON, "log.dirs": self.directory / "data", **settings, **self.config}
+        file.write_text(properties(list(all_settings.items())), encoding="utf-8")
+        return file
+
+    def _java(self, jar_sets: Iterable[str], main: str, *arguments: str) -> list[str]:
+        flags = (*self.jvm, *log4j_flags(self.directory))
+        return java_command([jars.resolve(name) for name in jar_sets], main, arguments, jvm=flags)
+
+    def _is_up(self, metadata: int) -> bool:
+        """Returns whether the broker has logged its start, responds to a Metadata request of this version, and can
+        serve all topics that have a log in its directory."""
+        if not _UP.search(self.log_of_this_run()):
+            return False
+        logs = [directory.name for directory in (self.directory / "data").glob("*-*") if directory.is_dir()]
+        topics = {found[1] for name in logs if (found := _PARTITION_DIRECTORY.fullmatch(name))}
+        return ports.broker_responds(self.port, topics - {"__cluster_metadata"}, metadata)
+
+
+class KafkaBroker(_Broker):
     """A Kafka broker that stores its metadata in ZooKeeper; ``version`` is one of `BROKER_JARS`.
 
     ``zookeeper`` is a connect string and may end with a chroot. ``config`` contains further properties of the broker,
@@ -86,19 +132,11 @@ class KafkaBroker(ListeningServer):
         jvm: Sequence[str] = BROKER_JVM,
         version: str = DEFAULT_VERSION,
     ) -> None:
-        super().__init__(directory, port=port, detached=detached)
+        super().__init__(directory, version=version, port=port, config=config, detached=detached, jvm=jvm)
         _check_version(version, BROKER_JARS)
-        self.version = version
         self.zookeeper = zookeeper
         self.broker_id = broker_id
-        self.config = dict(config or {})
-        self.jvm = tuple(jvm)
-        self.name = f"Kafka {version.rpartition('.')[0]} broker {broker_id}"
-
-    @property
-    def bootstrap(self) -> str:
-        """``127.0.0.1:PORT``."""
-        return f"{ports.HOST}:{self.port}"
+        self.name += f" {broker_id}"
 
     def start(self) -> Self:
         if not self.running():
@@ -126,18 +164,12 @@ class KafkaBroker(ListeningServer):
 
     def _command(self) -> list[str]:
         settings = {
-            **_COMMON,
             "broker.id": self.broker_id,
             **self._address_settings(),
             "zookeeper.connect": self.zookeeper,
             "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
-            "log.dirs": self.directory / "data",
-            **self.config,
         }
-        file = self.directory / "server.properties"
-        file.write_text(properties(list(settings.items())), encoding="utf-8")
-        directories = [jars.resolve(name) for name in BROKER_JARS[self.version]]
-        return java_command(directories, "kafka.Kafka", [str(file)], jvm=(*self.jvm, *log4j_flags(self.directory)))
+        return self._java(BROKER_JARS[self.version], "kafka.Kafka", str(self._settings_file(settings)))
 
     def _address_settings(self) -> dict[str, object]:
         if self.version in _WITHOUT_LISTENERS:
@@ -145,10 +177,10 @@ class KafkaBroker(ListeningServer):
         return {"listeners": f"PLAINTEXT://{self.bootstrap}"}
 
     def _is_ready(self) -> bool:
-        return _is_up(self, 4 if self.version in _WITH_METADATA_4 else 0)
+        return self._is_up(4 if self.version in _WITH_METADATA_4 else 0)
 
 
-class KraftBroker(ListeningServer):
+class KraftBroker(_Broker):
     """A Kafka broker that is also the controller: a cluster of one node without ZooKeeper. ``version`` is one of
     `KRAFT_JARS`."""
 
@@ -163,18 +195,9 @@ class KraftBroker(ListeningServer):
         jvm: Sequence[str] = BROKER_JVM,
         version: str = NEWEST_VERSION,
     ) -> None:
-        super().__init__(directory, port=port, detached=detached)
+        super().__init__(directory, version=version, port=port, config=config, detached=detached, jvm=jvm)
         _check_version(version, KRAFT_JARS)
-        self.version = version
         self._controller_port = controller_port
-        self.config = dict(config or {})
-        self.jvm = tuple(jvm)
-        self.name = f"Kafka {version.rpartition('.')[0]} broker"
-
-    @property
-    def bootstrap(self) -> str:
-        """``127.0.0.1:PORT``."""
-        return f"{ports.HOST}:{self.port}"
 
     def _select_ports(self) -> None:
         super()._select_ports()
@@ -188,7 +211,6 @@ class KraftBroker(ListeningServer):
         self._controller_port = self._controller_port or ports.free_port()
         controller = f"{ports.HOST}:{self._controller_port}"
         settings = {
-            **_COMMON,
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@{controller}",
@@ -198,22 +220,15 @@ class KraftBroker(ListeningServer):
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,
-            "log.dirs": self.directory / "data",
             "metadata.max.idle.interval.ms": 10_000,  # an idle controller writes twice a second by default
-            **self.config,
         }
-        file = self.directory / "server.properties"
-        file.write_text(properties(list(settings.items())), encoding="utf-8")
-        flags = (*self.jvm, *log4j_flags(self.directory))
+        file, jar_sets = str(self._settings_file(settings)), (KRAFT_JARS[self.version],)
         if not (self.directory / "data" / "meta.properties").exists():
-            self._format(file, flags)
-        return java_command([jars.resolve(KRAFT_JARS[self.version])], "kafka.Kafka", [str(file)], jvm=flags)
+            arguments = ("format", "--cluster-id", _cluster_id(), "--config", file)
+            self._format(self._java(jar_sets, "kafka.tools.StorageTool", *arguments))
+        return self._java(jar_sets, "kafka.Kafka", file)
 
-    def _format(self, file: Path, flags: Sequence[str]) -> None:
-        arguments = ["format", "--cluster-id", _cluster_id(), "--config", str(file)]
-        command = java_command(
-            [jars.resolve(KRAFT_JARS[self.version])], "kafka.tools.StorageTool", arguments, jvm=flags
-        )
+    def _format(self, command: Sequence[str]) -> None:
         with self.log_file.open("ab") as log:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
         if done.returncode != 0:
@@ -222,22 +237,12 @@ class KraftBroker(ListeningServer):
             )
 
     def _is_ready(self) -> bool:
-        return _is_up(self)
+        return self._is_up(4)
 
 
 def _check_version(version: str, known: Mapping[str, object]) -> None:
     if version not in known:
         raise SandboxError(f"unknown Kafka release {version!r}", f"known are {', '.join(known)}")
-
-
-def _is_up(broker: KafkaBroker | KraftBroker, metadata: int = 4) -> bool:
-    """Returns whether the broker has logged its start, responds, and can serve all topics that have a log in its
-    directory."""
-    if not _UP.search(broker.log_of_this_run()):
-        return False
-    logs = [directory.name for directory in (broker.directory / "data").glob("*-*") if directory.is_dir()]
-    topics = {found[1] for name in logs if (found := _PARTITION_DIRECTORY.fullmatch(name))}
-    return ports.broker_responds(broker.port, topics - {"__cluster_metadata"}, metadata)
 
 
 def _ephemeral_nodes(zookeeper: str) -> set[str]:

@@ -6,11 +6,10 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import SandboxError
+from offsetmgr.core.errors import InvalidRequest, SandboxError
 from offsetmgr.kafka.protocol.api_key import ApiKey
 
 HOST: Final = "127.0.0.1"
@@ -63,8 +62,11 @@ def zookeeper_responds(port: int) -> bool:
 
 def broker_responds(port: int, topics: Collection[str] = (), version: int = 4) -> bool:
     """Returns whether a Kafka broker responds to a Metadata request of this version (4 or 0), knows a controller, lists
-    a broker at this port, and can serve these topics. The topics are checked as well, because a broker that has just
-    started learns of the other brokers before it learns of the topics."""
+    a broker at this port, and can serve these topics: every partition has a leader or a replica on another broker. The
+    topics are checked as well, because a broker that has just started learns of the other brokers before it learns of
+    the topics."""
+    from offsetmgr.kafka.protocol.schema_codec import decode_response  # `sandbox status` does not need it
+
     everything = struct.pack(">ib", -1, 0) if version else struct.pack(">i", 0)  # all topics, no auto creation
     body = struct.pack(">hhih", ApiKey.METADATA, version, 1, -1) + everything
     try:
@@ -72,10 +74,20 @@ def broker_responds(port: int, topics: Collection[str] = (), version: int = 4) -
             connection.settimeout(5.0)
             connection.sendall(struct.pack(">i", len(body)) + body)
             size = struct.unpack(">i", _exactly(connection, 4))[0]
-            response = _Reader(_exactly(connection, size))
-            return _lists_broker(response, port, version) and set(topics) <= _usable_topics(response, version)
-    except (OSError, struct.error, EOFError):
+            answer = decode_response(ApiKey.METADATA, version, _exactly(connection, size), 4)
+    except (OSError, struct.error, EOFError, InvalidRequest):
         return False
+    ports = [broker["port"] for broker in answer["brokers"]]
+    if port not in ports and (version or ports):  # 0.8.2 lists no broker while the cluster has no topics
+        return False
+    usable = (
+        topic for topic in answer["topics"] if not topic["error_code"] and all(map(_is_usable, topic["partitions"]))
+    )
+    return answer.get("controller_id", 0) >= 0 and set(topics) <= {topic["name"] for topic in usable}
+
+
+def _is_usable(partition: Mapping[str, Any]) -> bool:
+    return partition["leader_id"] >= 0 or len(partition["replica_nodes"]) > 1
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
@@ -86,62 +98,3 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
             raise EOFError
         data += chunk
     return bytes(data)
-
-
-class _Reader:
-    """Reads Kafka's primitive types in sequence. Raises `struct.error` at the end of the data."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, form: str) -> int:
-        value: int = struct.unpack_from(f">{form}", self._data, self._at)[0]
-        self._at += struct.calcsize(form)
-        return value
-
-    def string(self) -> str:
-        length = max(self.number("h"), 0)
-        self._at += length
-        return self._data[self._at - length : self._at].decode()
-
-    def numbers(self) -> list[int]:
-        return [self.number("i") for _ in range(self.number("i"))]
-
-
-def _lists_broker(response: _Reader, port: int, version: int) -> bool:
-    response.number("i")  # correlation id
-    if version:
-        response.number("i")  # throttle time
-    brokers = response.number("i")
-    listed = version == 0 and not brokers  # 0.8.2 lists no broker while the cluster has no topics
-    for _ in range(brokers):
-        response.number("i")  # node id
-        response.string()  # host
-        listed |= response.number("i") == port
-        if version:
-            response.string()  # rack
-    if not version:
-        return listed
-    response.string()  # cluster id
-    return response.number("i") >= 0 and listed  # controller
-
-
-def _usable_topics(response: _Reader, version: int) -> set[str]:
-    """Returns the topics in which every partition has a leader or a replica on another broker."""
-    names = set()
-    for _ in range(response.number("i")):
-        usable = response.number("h") == ErrorCode.NONE
-        name = response.string()
-        if version:
-            response.number("b")  # internal
-        for _ in range(response.number("i")):
-            response.number("h")  # error
-            response.number("i")  # partition
-            leader = response.number("i")
-            replicas = response.numbers()
-            response.numbers()  # in sync
-            usable &= leader >= 0 or len(replicas) > 1
-        if usable:
-            names.add(name)
-    return names
