@@ -83,8 +83,8 @@ class DualStore(OffsetStore):
         clock: Clock | None = None,
         translate: OffsetTranslation | None = None,
     ) -> None:
-        self._primary = primary
-        self._secondary = secondary
+        self.primary = primary
+        self.secondary = secondary
         self._attempts = attempts
         self._backoff_ms = backoff_ms
         self._clock = clock or SystemClock()
@@ -95,22 +95,14 @@ class DualStore(OffsetStore):
 
     @property
     def uri(self) -> str:
-        both = f"dual:?primary={quote(self._primary.uri, safe='')}&secondary={quote(self._secondary.uri, safe='')}"
+        both = f"dual:?primary={quote(self.primary.uri, safe='')}&secondary={quote(self.secondary.uri, safe='')}"
         return both if self._translate is None else f"{both}&translate={self._translate.value}"
-
-    @property
-    def primary(self) -> OffsetStore:
-        return self._primary
-
-    @property
-    def secondary(self) -> OffsetStore:
-        return self._secondary
 
     @property
     def capabilities(self) -> Capabilities:
         """The capabilities of the primary store, because the group continues to use that store when dual commit
         ends."""
-        return self._primary.capabilities
+        return self.primary.capabilities
 
     @property
     def pending(self) -> Mapping[str, Mapping[TopicPartition, PendingChange]]:
@@ -124,7 +116,7 @@ class DualStore(OffsetStore):
         return {group: dict(errors) for group, errors in self._dropped.items()}
 
     def identity(self) -> StoreIdentity:
-        first, second = self._primary.identity(), self._secondary.identity()
+        first, second = self.primary.identity(), self.secondary.identity()
         return StoreIdentity("dual", f"{first.id}+{second.id}", f"primary: {first.how}; secondary: {second.how}")
 
     # --- origin of the logs --------------------------------------------------------------------------
@@ -137,7 +129,7 @@ class DualStore(OffsetStore):
         `OffsetStore.log_origin`. After an error, the next call compares again.
         """
         if self._cross_cluster_check is None:
-            check = CrossClusterCheck(self._primary, self._secondary, self._translate, ("primary", "secondary"))
+            check = CrossClusterCheck(self.primary, self.secondary, self._translate, ("primary", "secondary"))
             if check.refused:
                 why = check.why("its two stores hold offsets of different Kafka clusters")
                 raise OtherCluster(f"store {self.uri}", why, _HINT)
@@ -152,10 +144,10 @@ class DualStore(OffsetStore):
     def log_origin(self) -> LogOrigin:
         """Returns the origin of the primary store. Raises the errors of `cross_cluster_check`."""
         self.cross_cluster_check()
-        return self._primary.log_origin()
+        return self.primary.log_origin()
 
     def weaknesses(self) -> tuple[Weakness, ...]:
-        return tuple(dict.fromkeys([*self._primary.weaknesses(), *self._secondary.weaknesses()]))
+        return tuple(dict.fromkeys([*self.primary.weaknesses(), *self.secondary.weaknesses()]))
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         requested = None if topics is None else list(topics)
@@ -168,8 +160,8 @@ class DualStore(OffsetStore):
     def _of_topics(self, ask: Callable[[OffsetStore], Mapping[str, Value]]) -> dict[str, Value]:
         """Returns the primary's values. For topics without a value in the primary, returns the secondary's values if
         both stores belong to the same cluster."""
-        theirs = {} if self.cross_cluster_check().other_cluster else ask(self._secondary)
-        return {**theirs, **ask(self._primary)}
+        theirs = {} if self.cross_cluster_check().other_cluster else ask(self.secondary)
+        return {**theirs, **ask(self.primary)}
 
     def _with_valid_epochs(self, found: GroupOffsets) -> GroupOffsets:
         return found if self.shares_epochs else without_epochs(found)
@@ -178,7 +170,7 @@ class DualStore(OffsetStore):
 
     def groups(self) -> Iterator[str]:
         seen: set[str] = set()
-        for store in (self._primary, self._secondary):
+        for store in (self.primary, self.secondary):
             for group in store.groups():
                 if group not in seen:
                     seen.add(group)
@@ -187,7 +179,7 @@ class DualStore(OffsetStore):
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         self.cross_cluster_check()
         requested = None if partitions is None else list(partitions)
-        both = self.merged(fetch_group(self._primary, group, requested), fetch_group(self._secondary, group, requested))
+        both = self.merged(fetch_group(self.primary, group, requested), fetch_group(self.secondary, group, requested))
         if both.error is not None:
             raise both.error
         return fetched(f"fetch of group {group} from {self.uri}", both.offsets, both.errors, requested)
@@ -198,7 +190,7 @@ class DualStore(OffsetStore):
                 yield from (GroupOffsets(group, {}, error=unknown) for group in batch)
                 continue
             unique = list(dict.fromkeys(batch))
-            first, second = scan_store(self._primary, unique), scan_store(self._secondary, unique)
+            first, second = scan_store(self.primary, unique), scan_store(self.secondary, unique)
             for group in batch:
                 yield self.merged(first[group], second[group])
 
@@ -254,15 +246,15 @@ class DualStore(OffsetStore):
             self.flush()
         finally:
             try:
-                self._primary.close()
+                self.primary.close()
             finally:
-                self._secondary.close()
+                self.secondary.close()
 
     def _edit_batch(self, batch: list[GroupEdit]) -> Iterator[GroupEditResult]:
-        first, second = read_batch(self._primary, batch), read_batch(self._secondary, batch)
+        first, second = read_batch(self.primary, batch), read_batch(self.secondary, batch)
         decisions = {e.group: self._decide(e, first[e.group], second[e.group]) for e in batch}
         done = edit_store(
-            self._primary,
+            self.primary,
             [GroupEdit(e.group, d.primary, e.guard) for e in batch if (d := decisions[e.group]).primary],
         )
         writes: dict[str, dict[TopicPartition, PendingChange]] = {}
@@ -314,14 +306,14 @@ class DualStore(OffsetStore):
     def _already_holds(self, found: Offset | OffsetMgrError, write: PendingChange) -> bool:
         """Returns whether the secondary already holds the value. A value that the secondary already holds is not
         written to it again (data rule "dual commit: Kafka first")."""
-        return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self._secondary.capabilities)
+        return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self.secondary.capabilities)
 
     def _retry(
         self, changes: Mapping[str, Mapping[TopicPartition, PendingChange]]
     ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
         failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
         writes: dict[str, dict[TopicPartition, PendingChange]] = {}
-        for group, found in scan_store(self._primary, [g for g, of_group in changes.items() if of_group]).items():
+        for group, found in scan_store(self.primary, [g for g, of_group in changes.items() if of_group]).items():
             for tp, pending in changes[group].items():
                 current = outcome_of(found, tp)
                 if isinstance(current, OffsetMgrError):
@@ -345,7 +337,7 @@ class DualStore(OffsetStore):
         retries = BlockingRetries(backoff=Backoff.fixed(self._backoff_ms / 1000, attempts - 1), clock=self._clock)
         while left:
             results = edit_store(
-                self._secondary,
+                self.secondary,
                 [GroupEdit(group, {tp: p.change() for tp, p in changes.items()}) for group, changes in left.items()],
             )
             again: dict[str, dict[TopicPartition, PendingChange]] = {}
@@ -367,7 +359,7 @@ class DualStore(OffsetStore):
     def _was_written(self, error: OffsetMgrError, pending: PendingChange) -> bool:
         """Returns whether the error is a conflict with our own earlier attempt: the value was written, but the response
         was lost."""
-        return isinstance(error, Conflict) and same_value(error.actual, pending.after, self._secondary.capabilities)
+        return isinstance(error, Conflict) and same_value(error.actual, pending.after, self.secondary.capabilities)
 
     def _pending_change(self, group: str, tp: TopicPartition) -> PendingChange | None:
         return self._pending.get(group, {}).get(tp)

@@ -32,14 +32,13 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import (
-    all_failed,
     decide,
     execute,
     group_id_error,
     partitions_to_read,
     without_epochs,
 )
-from offsetmgr.stores.protocol_edits import COMPARED, ProtocolEdits
+from offsetmgr.stores.protocol_edits import COMPARED, ProtocolEdits, edit_each
 from offsetmgr.stores.unseen_offsets import UnseenOffsets
 
 UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
@@ -121,21 +120,13 @@ class KafkaEdits(ProtocolEdits):
         )
 
         async def one(edit: GroupEdit) -> GroupEditResult:
-            if not edit.changes:
-                return GroupEditResult(edit.group, {})
-            try:
-                bad = group_id_error(edit.group)
-                if bad is not None:
-                    raise bad
-                state, current = value_of(described[edit.group]), value_of(fetched[edit.group])
-                errors = current.errors | {tp: denied[tp.topic] for tp in edit.changes if tp.topic in denied}
-                result = await self._edit(edit, state, current._replace(errors=errors), deadline)
-                self.unseen.remember(edit, result)
-                return result
-            except OffsetMgrError as error:
-                return all_failed(edit, error)
+            state, current = value_of(described[edit.group]), value_of(fetched[edit.group])
+            errors = current.errors | {tp: denied[tp.topic] for tp in edit.changes if tp.topic in denied}
+            result = await self._edit(edit, state, current._replace(errors=errors), deadline)
+            self.unseen.remember(edit, result)
+            return result
 
-        return list(await asyncio.gather(*map(one, edits)))
+        return await edit_each(edits, one)
 
     async def _edit(
         self, edit: GroupEdit, state: GroupDescription, current: FetchedGroup, deadline: float

@@ -11,7 +11,6 @@ compares the offsets just before the write instead, and its result reports that.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -24,8 +23,8 @@ from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.conditional_commit import commit_if
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, decide, group_id_error
-from offsetmgr.stores.protocol_edits import ProtocolEdits
+from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, decide, group_id_error
+from offsetmgr.stores.protocol_edits import ProtocolEdits, edit_each
 
 CONDITIONAL: Final = "the manager compared"
 """The value of `GroupEditResult.how` for conditional commits."""
@@ -40,16 +39,9 @@ class ManagerEdits(ProtocolEdits):
         fetched = await self._client.fetch(dict.fromkeys(valid_groups), deadline)
 
         async def one(edit: GroupEdit) -> GroupEditResult:
-            if not edit.changes:
-                return GroupEditResult(edit.group, {})
-            try:
-                if bad := group_id_error(edit.group):
-                    raise bad
-                return await self._edit_group(edit, value_of(fetched[edit.group]), deadline)
-            except OffsetMgrError as error:
-                return all_failed(edit, error)
+            return await self._edit_group(edit, value_of(fetched[edit.group]), deadline)
 
-        return list(await asyncio.gather(*map(one, edits)))
+        return await edit_each(edits, one)
 
     async def _edit_group(self, edit: GroupEdit, current: FetchedGroup, deadline: float) -> GroupEditResult:
         progress = _EditProgress(edit)

@@ -135,18 +135,13 @@ class ProtocolEdits:
             )
             found = where.get(edit.group)
             at = found if isinstance(found, Address) else None
-            try:
-                if bad := group_id_error(edit.group):
-                    raise bad
-                result = await self._write_as_simple_consumer(
-                    edit, FetchedGroup({}, {}), OVERWRITTEN, deadline, at, decided
-                )
-            except OffsetMgrError as error:
-                return all_failed(edit, error)
+            result = await self._write_as_simple_consumer(
+                edit, FetchedGroup({}, {}), OVERWRITTEN, deadline, at, decided
+            )
             unread = {tp: outcome._replace(before=None) for tp, outcome in result.outcomes.items()}
             return GroupEditResult(edit.group, unread, result.atomic, result.how)
 
-        return list(await asyncio.gather(*map(one, edits)))
+        return await edit_each(edits, one)
 
     async def _edit_conditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
         """Executes edits that read the current offsets before they write."""
@@ -261,6 +256,24 @@ class ProtocolEdits:
         if not isinstance(state, GroupDescription):
             return active_members_error(group, ())
         return active_members_error(group, [str(member) for member in state.members], state.lock_ends_s)
+
+
+async def edit_each(
+    edits: list[GroupEdit], edit_group: Callable[[GroupEdit], Awaitable[GroupEditResult]]
+) -> list[GroupEditResult]:
+    """Executes the edits at the same time. An error of ``edit_group`` is the result of its edit."""
+
+    async def one(edit: GroupEdit) -> GroupEditResult:
+        if not edit.changes:
+            return GroupEditResult(edit.group, {})
+        try:
+            if bad := group_id_error(edit.group):
+                raise bad
+            return await edit_group(edit)
+        except OffsetMgrError as error:
+            return all_failed(edit, error)
+
+    return list(await asyncio.gather(*map(one, edits)))
 
 
 def _overwrites(edit: GroupEdit) -> bool:

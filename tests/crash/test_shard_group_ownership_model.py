@@ -16,7 +16,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.group_member import KafkaGroupMember
-from offsetmgr.kafka.groups.lock_membership import LockMembership
+from offsetmgr.kafka.groups.member_requests import LockMembership
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.manager import ownership
 from offsetmgr.manager.assignment import ManagerMetadata

@@ -15,7 +15,7 @@ from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicParti
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.groups import lock_membership, static_membership
 from offsetmgr.kafka.groups.group_lock import GroupLock
-from offsetmgr.kafka.groups.lock_membership import LockMembership
+from offsetmgr.kafka.groups.member_requests import LockMembership
 from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error

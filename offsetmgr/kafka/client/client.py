@@ -246,10 +246,7 @@ class Client:
         client is not one of them. Also raises the errors of `per_group`. If the coordinator rejects ``member``, the
         error contains the broker's error code.
         """
-        generation, member_id, instance_id = member or (-1, "", None)
-        request = requests.offset_commit(
-            group, offsets, generation=generation, member_id=member_id, instance_id=instance_id
-        )
+        request = requests.offset_commit(group, offsets, member)
 
         async def ask(
             address: Address, groups: list[str]

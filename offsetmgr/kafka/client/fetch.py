@@ -18,7 +18,6 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import EncodedRequest, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, request_string
 from offsetmgr.kafka.protocol.request_codec import send_and_read
 
 LATEST: Final = -1
@@ -136,26 +135,13 @@ async def offsets_before(
 async def _segment_offsets(
     connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout_s: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-    topics = by_key(times)
-    body = bytearray(INT32.pack(_CONSUMER_REPLICA_ID) + INT32.pack(len(topics)))
-    for topic, numbers in topics.items():
-        body += request_string(topic, flexible=False) + INT32.pack(len(numbers))
-        for number in numbers:
-            body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(max_offsets)
-    request = EncodedRequest(ApiKey.LIST_OFFSETS, 0, bytes(body))
-    return await send_and_read(connection, request, timeout_s, _read_segment_offsets)
+    from offsetmgr.kafka.protocol.old_log_reads import encode_list_offsets_v0, read_list_offsets_v0
 
-
-def _read_segment_offsets(cursor: Cursor) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-    found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
-    for _ in range(cursor.count(6)):
-        topic = cursor.string()
-        for _ in range(cursor.count(10)):
-            tp = TopicPartition(topic, cursor.int32())
-            code = cursor.number(INT16)
-            offsets = [cursor.int64() for _ in range(cursor.count(8))]
-            found[tp] = kafka_error(code, f"offsets of {tp}") if code else offsets
-    return found
+    body = encode_list_offsets_v0(times, max_offsets)
+    answer = await send_and_read(
+        connection, EncodedRequest(ApiKey.LIST_OFFSETS, 0, body), timeout_s, read_list_offsets_v0
+    )
+    return {tp: kafka_error(code, f"offsets of {tp}") if code else offsets for tp, (code, offsets) in answer.items()}
 
 
 async def list_offsets(

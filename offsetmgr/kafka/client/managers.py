@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, UsageError
-from offsetmgr.kafka.client.background_loop import EventLoopThread
+from offsetmgr.kafka.client.background_loop import ClientThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.manager_admin import inspect, managers
 from offsetmgr.kafka.client.manager_api import MAX_DUMP_ROWS
@@ -32,16 +33,23 @@ class Managers(Closeable):
 
     def __init__(self, bootstrap: str, connection: ConnectionConfig | None = None) -> None:
         connection = connection or ConnectionConfig()
-        self._timeout_s = connection.timeout_ms / 1000
         # The functions `managers` and `inspect` check that a server is a manager, so the client need not check API
         # versions.
-        self._client = Client(bootstrap, Security.of(connection.kafka), needed={})
-        self._runner = EventLoopThread()
+        self._thread = ClientThread(Client(bootstrap, Security.of(connection.kafka)), connection.timeout_ms / 1000)
 
     def reports(self) -> list[ManagerReport]:
         """Returns the status of every manager. The requests run in parallel. Raises the errors of
         `offsetmgr.kafka.client.manager_admin.managers`."""
-        return self._runner.run(self._reports())
+        found = self._thread.run(lambda deadline: managers(self._thread.client, deadline))
+
+        async def report(node_id: int, address: Address, deadline: float) -> ManagerReport:
+            try:
+                status = await inspect(self._thread.client, address, {"what": "status"}, deadline)
+                return ManagerReport(node_id, address, status)
+            except OffsetMgrError as error:
+                return ManagerReport(node_id, address, None, error)
+
+        return self._thread.run(lambda deadline: asyncio.gather(*(report(*one, deadline) for one in found)))
 
     def owned_shard(self, partition: int) -> Mapping[str, Any] | None:
         """Returns the status of a shard from the manager that owns the shard; None if no manager owns the shard."""
@@ -73,29 +81,14 @@ class Managers(Closeable):
         after: list[Any] | None = None
         while True:
             request = {"what": "dump", "partition": partition, "after": after, "most": MAX_DUMP_ROWS}
-            rows = self._runner.run(self._ask(owner, request))["rows"]
+            rows = self._thread.run(partial(inspect, self._thread.client, owner, request))["rows"]
             yield from rows
             if len(rows) < MAX_DUMP_ROWS:
                 return
             after = [rows[-1]["group"], rows[-1]["topic"], rows[-1]["partition"]]
 
-    async def _ask(self, address: Address, request: dict[str, Any]) -> dict[str, Any]:
-        return await inspect(self._client, address, request, asyncio.get_running_loop().time() + self._timeout_s)
-
-    async def _reports(self) -> list[ManagerReport]:
-        async def report(node_id: int, address: Address) -> ManagerReport:
-            try:
-                return ManagerReport(node_id, address, await self._ask(address, {"what": "status"}))
-            except OffsetMgrError as error:
-                return ManagerReport(node_id, address, None, error)
-
-        found = await managers(self._client, asyncio.get_running_loop().time() + self._timeout_s)
-        return list(await asyncio.gather(*(report(node_id, address) for node_id, address in found)))
-
     def close(self) -> None:
-        if not self._runner.closed:
-            self._runner.run(self._client.close())
-            self._runner.close()
+        self._thread.close()
 
 
 def _owns(status: Mapping[str, Any] | None, partition: int) -> bool:

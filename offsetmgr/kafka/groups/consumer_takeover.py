@@ -33,7 +33,7 @@ from offsetmgr.kafka.client.topic_ids import format_topic_id, topic_ids
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.group_takeover import abandon, edited_error, other_edit, was_abandoned
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.kafka.protocol.schema_codec import Message
@@ -275,21 +275,8 @@ async def _heartbeat(connection: BrokerConnection, membership: _Membership, dead
 
 async def _leave(client: Client, connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
     abandon(membership.member_id)
-    now = asyncio.get_running_loop().time()
-    until = min(max(deadline, now + 1.0), now + 10.0)
-    request: Request = member_requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
-    retries = Retries(until)
-    while True:
-        try:
-            await connection.call(request, remaining(until))
-        except OffsetMgrError:
-            if not await retries.pause():
-                return
-            with contextlib.suppress(OffsetMgrError):
-                address = await client.coordinator(membership.group, until)
-                connection = await client.node(address).connection(until)
-        else:
-            return
+    request = member_requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
+    await lock_membership.send_leave(client, membership.group, request, deadline, connection=connection)
 
 
 async def _owned_by_others(

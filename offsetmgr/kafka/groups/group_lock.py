@@ -16,7 +16,7 @@ from offsetmgr.core.retry import REQUEST_BACKOFF, Backoff, Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.groups import lock_membership
-from offsetmgr.kafka.groups.lock_membership import LockMembership
+from offsetmgr.kafka.groups.member_requests import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 

@@ -37,7 +37,7 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.group_coordinator import GroupCoordinator, ProblemLog
-from offsetmgr.kafka.groups.lock_membership import LockMembership
+from offsetmgr.kafka.groups.member_requests import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
 from offsetmgr.kafka.protocol.schema_codec import Message
@@ -173,7 +173,7 @@ class KafkaGroupMember:
         address = await self._coordinator.address()
         try:
             connection = await self._client.node(address).connection(deadline)
-            request = member_requests.leave_group(self._group, member_id, None)
+            request = member_requests.evict(self._group, [(member_id, None)])
             answer = await connection.call(request, remaining(deadline))
         except OffsetMgrError:
             self._coordinator.forget(address)
@@ -251,7 +251,8 @@ class KafkaGroupMember:
         assignments: Mapping[str, bytes] = {}
         if joined["leader"] == joined["member_id"]:
             assignments = assign(generation, [(m["member_id"], m["metadata"]) for m in joined["members"]])
-        request = member_requests.sync_group(self._group, generation, joined["member_id"], assignments)
+        membership = LockMembership(self._group, joined["member_id"], generation)
+        request = member_requests.sync_group(membership, assignments)
         sent = self._clock()
         # The coordinator responds only after the leader has sent SyncGroup. If the leader is dead, the coordinator
         # removes the leader from the group after the session timeout.

@@ -37,7 +37,8 @@ from offsetmgr.kafka.client.log_ranges import partition_counts
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.group_inspection import check_supported
 from offsetmgr.kafka.groups.group_lock import GroupLock
-from offsetmgr.kafka.groups.lock_membership import SESSION_MS, LockMembership, active_members_error
+from offsetmgr.kafka.groups.lock_membership import SESSION_MS, active_members_error
+from offsetmgr.kafka.groups.member_requests import LockMembership
 from offsetmgr.kafka.groups.withheld_assignment import assign_without
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.consumer_protocol import (
@@ -326,12 +327,8 @@ async def _sync(
     connection: BrokerConnection, membership: LockMembership, assignments: Mapping[str, bytes], until: float
 ) -> bool:
     """Sends the assignments. Returns False if another rebalance has begun."""
-    request = member_requests.sync_group(
-        membership.group,
-        membership.generation,
-        membership.member_id,
-        {membership.member_id: encode_assignment(), **assignments},
-    )
+    own = {membership.member_id: encode_assignment()}
+    request = member_requests.sync_group(membership, {**own, **assignments})
     code = (await connection.call(request, remaining(until)))["error_code"]
     if code not in VALID_MEMBER_CODES:
         raise kafka_error(code, f"takeover of group {membership.group}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -32,8 +31,9 @@ from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.node import DedicatedConnection
 from offsetmgr.kafka.client.offset_commits import commit_outcomes
 from offsetmgr.kafka.groups import member_requests
+from offsetmgr.kafka.groups.member_requests import LockMembership
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.consumer_protocol import encode_assignment
 from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
 from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS
@@ -53,16 +53,6 @@ the client sent the request."""
 
 _MIN_LEAVE_TIMEOUT_S: Final = 1.0
 """The minimum time for the LeaveGroup request. It applies even if the deadline has passed."""
-
-
-@dataclass(frozen=True, slots=True)
-class LockMembership:
-    """The identity of a member in its requests to the coordinator."""
-
-    group: str
-    member_id: str
-    generation: int
-    instance_id: str | None = None
 
 
 def non_member(group: str) -> LockMembership:
@@ -110,10 +100,7 @@ async def join_alone(
         if (not is_leader and instance_id is None) or len(answer["members"]) > 1:
             raise await other_members_error(client, membership, deadline)
         assignments = {membership.member_id: encode_assignment()} if is_leader else {}
-        sync = await connection.call(
-            member_requests.sync_group(group, membership.generation, membership.member_id, assignments, instance_id),
-            remaining(deadline),
-        )
+        sync = await connection.call(member_requests.sync_group(membership, assignments), remaining(deadline))
         if sync["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS:
             # Another client has just sent a JoinGroup, which waits in the coordinator until this member leaves the
             # group.
@@ -144,14 +131,27 @@ async def leave(
     The method retries until the deadline, but for at least `_MIN_LEAVE_TIMEOUT_S` and for at most the session timeout.
     If all attempts fail, the membership ends when the session times out.
     """
-    request = member_requests.leave_group(membership.group, membership.member_id, membership.instance_id)
+    leave_request = member_requests.evict(membership.group, [(membership.member_id, membership.instance_id)])
+    await send_leave(client, membership.group, leave_request, deadline, at=at, connection=connection)
+
+
+async def send_leave(
+    client: Client,
+    group: str,
+    request: Request,
+    deadline: float,
+    *,
+    at: Address | None = None,
+    connection: BrokerConnection | None = None,
+) -> None:
+    """Sends the request with which a member leaves the group; see `leave`."""
     now = asyncio.get_running_loop().time
     until = min(max(deadline, now() + _MIN_LEAVE_TIMEOUT_S), now() + SESSION_MS / 1000)
     retries = Retries(until)
     while True:
         try:
             if connection is None:
-                node = client.node(at or await client.coordinator(membership.group, until))
+                node = client.node(at or await client.coordinator(group, until))
                 connection = await node.connection(until)
             answer = await connection.call(request, remaining(until))
             if answer["error_code"] not in RETRIABLE:
@@ -182,16 +182,8 @@ async def commit(
 ) -> dict[TopicPartition, OffsetMgrError | None]:
     """Commits as the member and returns one outcome for each partition. Raises `LockLost` if the membership has
     ended."""
-    answer = await connection.call(
-        requests.offset_commit(
-            membership.group,
-            offsets,
-            generation=membership.generation,
-            member_id=membership.member_id,
-            instance_id=membership.instance_id,
-        ),
-        remaining(deadline),
-    )
+    request = requests.offset_commit(membership.group, offsets, membership.committer)
+    answer = await connection.call(request, remaining(deadline))
     outcomes = value_of(commit_outcomes(membership.group, answer))
     for error in outcomes.values():
         if isinstance(error, LockLost):
@@ -275,10 +267,7 @@ async def _expire(
 
 async def heartbeat(connection: BrokerConnection, membership: LockMembership, timeout_s: float) -> int:
     """Sends a heartbeat and returns its error code; 0 means that the membership is valid."""
-    request = member_requests.heartbeat(
-        membership.group, membership.generation, membership.member_id, membership.instance_id
-    )
-    code: int = (await connection.call(request, timeout_s))["error_code"]
+    code: int = (await connection.call(member_requests.heartbeat(membership), timeout_s))["error_code"]
     return code
 
 
@@ -288,13 +277,8 @@ async def prove(
     """Commits the generation as the offset of ``partition`` and returns the error code of the commit. If the code is 0,
     the client was a member of this generation when the coordinator processed the request, and the coordinator was not
     replaced by another broker at this time: it responds only after the in-sync replicas have the commit."""
-    request = requests.offset_commit(
-        membership.group,
-        {partition: OffsetAndMetadata(membership.generation)},
-        generation=membership.generation,
-        member_id=membership.member_id,
-        instance_id=membership.instance_id,
-    )
+    proof = {partition: OffsetAndMetadata(membership.generation)}
+    request = requests.offset_commit(membership.group, proof, membership.committer)
     answer = await connection.call(request, timeout_s)
     code: int = answer["topics"][0]["partitions"][0]["error_code"]
     return code

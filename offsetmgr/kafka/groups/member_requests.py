@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.model import LOCK_PROTOCOL, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Committer
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_subscription
@@ -25,6 +27,31 @@ the lock is released."""
 CONSUMER_REBALANCE_MS: Final = 120_000
 """The rebalance timeout of a member of the consumer protocol: the time for which it may keep partitions that the
 coordinator wants to assign to another member."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockMembership:
+    """The identity of a member in its requests to the coordinator."""
+
+    group: str
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+
+    @property
+    def committer(self) -> Committer:
+        """The member as the sender of a commit."""
+        return Committer(self.generation, self.member_id, self.instance_id)
+
+    def fields(self) -> dict[str, object]:
+        """Returns the fields of a request that identify the member."""
+        return {
+            "group_id": self.group,
+            "generation_id": self.generation,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance_id,
+        }
+
 
 _LOCK_PROTOCOLS: Final = dict.fromkeys(PROTOCOLS, encode_subscription())
 
@@ -47,14 +74,9 @@ def join_lock(group: str, instance_id: str | None, session_timeout_ms: int) -> R
     return request if instance_id is not None else request._replace(version=3)
 
 
-def leave_group(group: str, member_id: str, instance_id: str | None) -> Request:
-    member = {"member_id": member_id, "group_instance_id": instance_id}
-    return Request(ApiKey.LEAVE_GROUP, 3, {"group_id": group, "members": [member]})
-
-
 def evict(group: str, members: Iterable[tuple[str, str | None]]) -> Request:
-    """Returns the LeaveGroup request that removes members (member id and instance id) from the group. Brokers support
-    it from 2.4 on."""
+    """Returns the LeaveGroup request that removes members (member id and instance id) from the group: the client's own
+    member, or on brokers from 2.4 on any members."""
     leaving = [{"member_id": member_id, "group_instance_id": instance_id} for member_id, instance_id in members]
     return Request(ApiKey.LEAVE_GROUP, 3, {"group_id": group, "members": leaving})
 
@@ -82,29 +104,15 @@ def join_as(
     return Request(ApiKey.JOIN_GROUP, 5, message)
 
 
-def sync_group(
-    group: str, generation: int, member_id: str, assignments: Mapping[str, bytes], instance_id: str | None = None
-) -> Request:
+def sync_group(membership: LockMembership, assignments: Mapping[str, bytes]) -> Request:
     """Returns the SyncGroup request of a member. The leader sends the assignments of all members; a follower sends
     none."""
-    message = {
-        "group_id": group,
-        "generation_id": generation,
-        "member_id": member_id,
-        "group_instance_id": instance_id,
-        "assignments": [{"member_id": member, "assignment": data} for member, data in assignments.items()],
-    }
-    return Request(ApiKey.SYNC_GROUP, 3, message)
+    assigned = [{"member_id": member, "assignment": data} for member, data in assignments.items()]
+    return Request(ApiKey.SYNC_GROUP, 3, {**membership.fields(), "assignments": assigned})
 
 
-def heartbeat(group: str, generation: int, member_id: str, instance_id: str | None) -> Request:
-    message = {
-        "group_id": group,
-        "generation_id": generation,
-        "member_id": member_id,
-        "group_instance_id": instance_id,
-    }
-    return Request(ApiKey.HEARTBEAT, 3, message)
+def heartbeat(membership: LockMembership) -> Request:
+    return Request(ApiKey.HEARTBEAT, 3, membership.fields())
 
 
 def consumer_heartbeat(

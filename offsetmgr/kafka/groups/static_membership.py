@@ -28,7 +28,8 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.group_kinds import describe
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.group_lock import GroupLock
-from offsetmgr.kafka.groups.lock_membership import LockMembership, active_members_error
+from offsetmgr.kafka.groups.lock_membership import active_members_error
+from offsetmgr.kafka.groups.member_requests import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup

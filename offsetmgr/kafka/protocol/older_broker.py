@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.kafka.protocol import releases
@@ -13,6 +13,8 @@ from offsetmgr.kafka.protocol.primitives import Cursor
 from offsetmgr.kafka.protocol.releases import Capability, release
 from offsetmgr.kafka.protocol.request_codec import send_and_read, send_in_version
 from offsetmgr.kafka.protocol.schema_codec import Message
+
+T = TypeVar("T")
 
 _REQUIRED_CAPABILITIES: Final[Mapping[int, Capability]] = {
     **{capability.api_key: capability for capability in reversed(releases.CAPABILITIES)},
@@ -49,9 +51,7 @@ class OlderBroker(NamedTuple):
     async def send(self, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
         return await send_in_version(self.connection, Request(api_key, version, message), self.timeout_s)
 
-    async def exchange_encoded(
-        self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], Message]
-    ) -> Message:
+    async def exchange_encoded(self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], T]) -> T:
         """Sends an encoded body, and decodes the response with ``read``."""
         return await send_and_read(self.connection, EncodedRequest(api_key, version, body), self.timeout_s, read)
 

@@ -173,13 +173,11 @@ def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup
 def offset_commit(
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    *,
-    generation: int = -1,
-    member_id: str = "",
-    instance_id: str | None = None,
+    member: tuple[int, str, str | None] | None = None,
 ) -> EncodedRequest:
     """Encodes OffsetCommit v7 by hand, because bulk edits consist of these requests and the schema codec takes several
-    times as long."""
+    times as long. ``member`` has the generation, the member id and the instance id."""
+    generation, member_id, instance_id = member or (-1, "", None)
     body = bytearray(
         request_string(group, flexible=False) + INT32.pack(generation) + request_string(member_id, flexible=False)
     )

@@ -13,7 +13,7 @@ from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
 from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
-from offsetmgr.kafka.groups.member_requests import heartbeat
+from offsetmgr.kafka.groups.member_requests import LockMembership, heartbeat
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -141,7 +141,7 @@ class Coordinators:
     async def _heartbeat(
         self, where: Address, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
-        request = heartbeat(group, generation, member_id, instance_id)
+        request = heartbeat(LockMembership(group, member_id, generation, instance_id))
         code: int = (await self._call(where, request, deadline))["error_code"]
         return code
 
