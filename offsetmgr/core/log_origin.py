@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
+
 
 class OffsetTranslation(StrEnum):
     """The method that converts offsets of one cluster into offsets of another (``--translate``).
@@ -98,11 +100,12 @@ class OriginComparison(NamedTuple):
         if self.relation is Relation.NEW:
             return f"the source's: {self.how}"
         if self.relation is Relation.UNKNOWN:
-            consent = "; accepted by --translate none" if translate is not None and self.needs_consent else ""
-            return f"origin unknown: {self.how}{consent}"
+            if translate is not None and self.needs_consent:
+                return Advice("origin unknown: {}; accepted by {translate=none}", self.how)
+            return f"origin unknown: {self.how}"
         if translate is OffsetTranslation.NONE:
             done = "offsets are written unchanged, without leader epochs"
-            return f"accepted by --translate none: {self.how}; {done}"
+            return Advice("accepted by {translate=none}: {}; {}", self.how, done)
         return f"not the same on both sides: {self.how}"
 
 
