@@ -9,7 +9,7 @@ seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -38,6 +38,7 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, REPORTS_CLUSTER_ID, Versions
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _HANGING_TRANSACTION_TIMEOUT_S: Final = 1.0
@@ -344,39 +345,46 @@ class Client:
         of_transactions: bool,
     ) -> dict[str, T | OffsetMgrError]:
         """Makes one attempt; returns an outcome for every group."""
-        answers: dict[str, T | OffsetMgrError] = {
-            group: ServerError(group, "the broker's response does not contain it") for group in groups
-        }
         try:
-            coordinators = (
-                dict.fromkeys(groups, at)
-                if at
-                else await self.find_coordinators(groups, deadline, of_transactions=of_transactions)
-            )
+            if at is not None:
+                return await ask_each(groups, dict.fromkeys(groups, at), ask)
+            found = await self.find_coordinators(groups, deadline, of_transactions=of_transactions)
         except OffsetMgrError as error:
             if not self.reached or not error.retriable:
                 raise
             return dict.fromkeys(groups, error)
-        by_address: dict[Address, list[str]] = {}
-        for group, where in coordinators.items():
-            if isinstance(where, OffsetMgrError):
-                answers[group] = where
-            else:
-                by_address.setdefault(where, []).append(group)
-
-        async def ask_at(address: Address, names: list[str]) -> Mapping[str, T | OffsetMgrError]:
-            try:
-                return await ask(address, names)
-            except OffsetMgrError as error:
-                return dict.fromkeys(names, error)
-
-        for found in await asyncio.gather(*(ask_at(address, names) for address, names in by_address.items())):
-            answers |= found
-        return answers
+        return await ask_each(groups, found, ask)
 
     async def close(self) -> None:
         """Closes all connections."""
         await asyncio.gather(*(node.close() for node in self._nodes.values()))
+
+
+async def ask_each(
+    keys: Iterable[K],
+    where: Mapping[K, Address | OffsetMgrError],
+    ask: Callable[[Address, list[K]], Awaitable[Mapping[K, T | OffsetMgrError]]],
+) -> dict[K, T | OffsetMgrError]:
+    """Calls ``ask`` at the same time once for each address in ``where``, with the keys of this address. Returns one
+    outcome for each of ``keys``; the error of a call is the outcome of its keys."""
+
+    async def ask_at(address: Address, its_keys: list[K]) -> Mapping[K, T | OffsetMgrError]:
+        try:
+            return await ask(address, its_keys)
+        except OffsetMgrError as error:
+            return dict.fromkeys(its_keys, error)
+
+    answers: dict[K, T | OffsetMgrError] = {}
+    by_address: dict[Address, list[K]] = {}
+    for key, found in where.items():
+        if isinstance(found, OffsetMgrError):
+            answers[key] = found
+        else:
+            by_address.setdefault(found, []).append(key)
+    for of_address in await asyncio.gather(*(ask_at(address, its_keys) for address, its_keys in by_address.items())):
+        answers |= of_address
+    missing = "the broker's response does not contain it"
+    return {key: answers[key] if key in answers else ServerError(str(key), missing) for key in keys}
 
 
 def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[str, int]]) -> None:

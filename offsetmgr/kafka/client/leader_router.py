@@ -11,12 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from offsetmgr.core.batches import by_key
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Retries, is_retriable
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import Client, ask_each
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import MIN_ATTEMPT_S, attempt_deadline, remaining
 from offsetmgr.kafka.protocol import requests
@@ -75,30 +74,14 @@ class PartitionLeaders:
         deadline: float,
     ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
         """Makes one attempt. Returns an outcome for every partition, and the partitions without a known leader."""
-        answers: dict[TopicPartition, T | OffsetMgrError] = {
-            tp: ServerError(str(tp), "the broker's response does not contain it") for tp in partitions
-        }
         try:
             unknown = await self._look_up([tp for tp in partitions if tp not in self._known], deadline)
         except OffsetMgrError as error:
             if not self._client.reached or not error.retriable:
                 raise
             return dict.fromkeys(partitions, error), partitions
-        answers |= unknown
-        by_leader = by_key((self._known[tp], tp) for tp in partitions if tp not in unknown)
-
-        async def ask_at(
-            leader: Address, its_partitions: list[TopicPartition]
-        ) -> Mapping[TopicPartition, T | OffsetMgrError]:
-            try:
-                return await ask(leader, its_partitions, deadline)
-            except OffsetMgrError as error:
-                return dict.fromkeys(its_partitions, error)
-
-        for found in await asyncio.gather(
-            *(ask_at(leader, its_partitions) for leader, its_partitions in by_leader.items())
-        ):
-            answers |= found
+        where = {tp: unknown.get(tp) or self._known[tp] for tp in partitions}
+        answers = await ask_each(partitions, where, lambda leader, tps: ask(leader, tps, deadline))
         return answers, unknown.keys()
 
     async def _look_up(
