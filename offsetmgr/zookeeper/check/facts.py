@@ -9,6 +9,7 @@ from typing import NamedTuple
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.group_tree import UnrecognisedData
 from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.zookeeper.check.findings import Finding, FindingCode
 from offsetmgr.zookeeper.groups.ownership import Owner
 from offsetmgr.zookeeper.groups.registry import RegistryMember
 from offsetmgr.zookeeper.nodes import paths
@@ -59,6 +60,12 @@ class GroupFacts:
     def live(self) -> tuple[RegistryMember, ...]:
         """The members that are known to run (see `registry`)."""
         return tuple(member for member in self.members if member.node.session or self.commits)
+
+    def finding(
+        self, code: FindingCode, path: str, text: str, todo: str, topic: str | None = None, *partitions: int
+    ) -> Finding:
+        """Returns a finding about a node of the group. For ``text`` see `Finding`."""
+        return Finding(code, self.group, path, text, todo, topic, partitions)
 
     def owner_path(self, tp: TopicPartition) -> str:
         """The path of a partition's owner node."""

@@ -5,28 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from offsetmgr.core.model import BrokerPartition
-
-
-class FindingCode(StrEnum):
-    """The kinds of findings. The values are stable across offsetmgr versions, so programs can rely on them."""
-
-    NO_OWNER = "no-owner"
-    MEMBER_PERSISTENT = "member-persistent"
-    OWNER_PERSISTENT = "owner-persistent"
-    OWNER_SESSION = "owner-session"
-    OWNER_NOT_MEMBER = "owner-not-member"
-    OWNER_OF_OTHER_GROUP = "owner-of-other-group"
-    SUBSCRIPTION_UNSERVED = "subscription-unserved"
-    OFFSETS_TOPIC_GONE = "offsets-topic-gone"
-    OFFSETS_PARTITION_GONE = "offsets-partition-gone"
-    OFFSET_OUT_OF_RANGE = "offset-out-of-range"
-    LOG_RANGE_UNKNOWN = "log-range-unknown"
-    UNUSED = "unused"
-    UNREADABLE = "unreadable"
-    UNRECOGNISED = "unrecognised"
 
 
 class Severity(StrEnum):
@@ -42,38 +23,36 @@ class Severity(StrEnum):
     UNKNOWN = "unknown"
 
 
-SEVERITIES: Final = {
-    FindingCode.NO_OWNER: Severity.ERROR,
-    FindingCode.MEMBER_PERSISTENT: Severity.UNKNOWN,
-    FindingCode.OWNER_PERSISTENT: Severity.ERROR,
-    FindingCode.OWNER_SESSION: Severity.ERROR,
-    FindingCode.OWNER_NOT_MEMBER: Severity.ERROR,
-    FindingCode.OWNER_OF_OTHER_GROUP: Severity.ERROR,
-    FindingCode.SUBSCRIPTION_UNSERVED: Severity.WARNING,
-    FindingCode.OFFSETS_TOPIC_GONE: Severity.WARNING,
-    FindingCode.OFFSETS_PARTITION_GONE: Severity.WARNING,
-    FindingCode.OFFSET_OUT_OF_RANGE: Severity.ERROR,
-    FindingCode.LOG_RANGE_UNKNOWN: Severity.UNKNOWN,
-    FindingCode.UNUSED: Severity.WARNING,
-    FindingCode.UNREADABLE: Severity.UNKNOWN,
-    FindingCode.UNRECOGNISED: Severity.UNKNOWN,
-}
+class FindingCode(StrEnum):
+    """The kinds of findings, with their severities. The values are stable across offsetmgr versions, so programs can
+    rely on them.
 
-TRANSIENT: Final = frozenset(
-    {
-        FindingCode.MEMBER_PERSISTENT,
-        FindingCode.NO_OWNER,
-        FindingCode.OWNER_SESSION,
-        FindingCode.OWNER_NOT_MEMBER,
-        FindingCode.OWNER_OF_OTHER_GROUP,
-        FindingCode.SUBSCRIPTION_UNSERVED,
-        FindingCode.OFFSETS_TOPIC_GONE,
-        FindingCode.OFFSETS_PARTITION_GONE,
-        FindingCode.OFFSET_OUT_OF_RANGE,
-    }
-)
-"""Codes of findings that may be temporary: a rebalance, an expiring session or the creation of a topic can cause
-them, and the second check can see commits of a group with persistent members."""
+    A finding may be ``transient``: a rebalance, an expiring session or the creation of a topic can cause it, and the
+    second check can see commits of a group with persistent members.
+    """
+
+    severity: Severity
+    transient: bool
+
+    def __new__(cls, value: str, severity: Severity, transient: bool = True) -> Self:
+        code = str.__new__(cls, value)
+        code._value_, code.severity, code.transient = value, severity, transient
+        return code
+
+    NO_OWNER = "no-owner", Severity.ERROR
+    MEMBER_PERSISTENT = "member-persistent", Severity.UNKNOWN
+    OWNER_PERSISTENT = "owner-persistent", Severity.ERROR, False
+    OWNER_SESSION = "owner-session", Severity.ERROR
+    OWNER_NOT_MEMBER = "owner-not-member", Severity.ERROR
+    OWNER_OF_OTHER_GROUP = "owner-of-other-group", Severity.ERROR
+    SUBSCRIPTION_UNSERVED = "subscription-unserved", Severity.WARNING
+    OFFSETS_TOPIC_GONE = "offsets-topic-gone", Severity.WARNING
+    OFFSETS_PARTITION_GONE = "offsets-partition-gone", Severity.WARNING
+    OFFSET_OUT_OF_RANGE = "offset-out-of-range", Severity.ERROR
+    LOG_RANGE_UNKNOWN = "log-range-unknown", Severity.UNKNOWN, False
+    UNUSED = "unused", Severity.WARNING, False
+    UNREADABLE = "unreadable", Severity.UNKNOWN, False
+    UNRECOGNISED = "unrecognised", Severity.UNKNOWN, False
 
 
 PARTITIONS: Final = "{partitions}"
@@ -99,7 +78,7 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        return SEVERITIES[self.code]
+        return self.code.severity
 
     @property
     def sentence(self) -> str:
@@ -116,7 +95,7 @@ def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Findi
     before = {(finding.code, finding.path, finding.topic): finding for finding in first}
     kept: list[Finding] = []
     for finding in second:
-        if finding.code not in TRANSIENT:
+        if not finding.code.transient:
             kept.append(finding)
             continue
         earlier = before.get((finding.code, finding.path, finding.topic))

@@ -38,19 +38,12 @@ def check_group(
 
 def check_cluster(cluster: ClusterFacts) -> list[Finding]:
     """Returns the findings that concern all groups: unreadable topics, and storage modes of an earlier offsetmgr."""
-    unreadable_topics = [
-        Finding(
-            FindingCode.UNREADABLE,
-            None,
-            paths.topic(topic),
-            f"cannot be read: {found.why or found.what}",
-            _INSPECT_NODE,
-            topic,
-        )
-        for topic, found in sorted((cluster.topics or {}).items())
-        if not isinstance(found, frozenset)
-    ]
-    return [*unreadable_topics, *storage_modes(cluster)]
+    found: list[Finding] = []
+    for topic, error in sorted((cluster.topics or {}).items()):
+        if not isinstance(error, frozenset):
+            text = f"cannot be read: {error.why or error.what}"
+            found.append(Finding(FindingCode.UNREADABLE, None, paths.topic(topic), text, _INSPECT_NODE, topic))
+    return [*found, *storage_modes(cluster)]
 
 
 def storage_modes(cluster: ClusterFacts) -> Iterator[Finding]:
@@ -75,21 +68,21 @@ def unreadable(facts: GroupFacts) -> Iterator[Finding]:
     """Yields a finding for each node of the group that cannot be read or decoded."""
     for path, error in sorted(facts.errors.items()):
         text, todo = f"cannot be read: {error.why or error.what}", error.hint or _INSPECT_NODE
-        yield Finding(FindingCode.UNREADABLE, facts.group, path, text, todo)
+        yield facts.finding(FindingCode.UNREADABLE, path, text, todo)
     for member in facts.members:
         if (broken := member.error) is not None:
             path = f"{paths.ids(facts.group)}/{member.member_id}"
             text = f"cannot be read: {broken.why or broken.what}; the subscription of this member is unknown"
-            yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _INSPECT_NODE)
+            yield facts.finding(FindingCode.UNREADABLE, path, text, _INSPECT_NODE)
     for tp, owner in sorted(facts.owners.items()):
         if (broken := owner.error) is not None:
             path = facts.owner_path(tp)
             text = f"cannot be read: {broken.why or broken.what}; the owner of {tp} is unknown"
-            yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _INSPECT_NODE, tp.topic, (tp.partition,))
+            yield facts.finding(FindingCode.UNREADABLE, path, text, _INSPECT_NODE, *tp)
     for absolute, what, may_hold_offsets in facts.unrecognised:
         path = absolute[absolute.index(paths.group(facts.group)) :]
         text = f"{what}; it may be offsets" if may_hold_offsets else what
-        yield Finding(FindingCode.UNRECOGNISED, facts.group, path, text, "find out which client writes it")
+        yield facts.finding(FindingCode.UNRECOGNISED, path, text, "find out which client writes it")
 
 
 def left_over_members(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -102,7 +95,7 @@ def left_over_members(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Find
                 "if its consumer has stopped (kafka-spark-consumer registers such nodes while it runs),"
                 f" delete the node: zookeeper-shell.sh {quote(cluster.connect)} delete {quote(path)}"
             )
-            yield Finding(FindingCode.MEMBER_PERSISTENT, facts.group, path, text, todo)
+            yield facts.finding(FindingCode.MEMBER_PERSISTENT, path, text, todo)
 
 
 def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -121,17 +114,15 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
             what = f"topic {names}, which does" if len(missing) == 1 else f"topics {names}, which do"
             text = f"subscribes to {what} not exist"
             one = missing[0] if len(missing) == 1 else None
-            yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, one)
+            yield facts.finding(FindingCode.SUBSCRIPTION_UNSERVED, path, text, todo, one)
         for topic in sorted(topics & cluster.unserved.keys()):
             text = f"subscribes to topic {topic}, of which {{partitions}} have no live leader"
             todo = "check the brokers that host them (offsetmgr zk topics)"
-            yield Finding(
-                FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, topic, cluster.unserved[topic]
-            )
+            yield facts.finding(FindingCode.SUBSCRIPTION_UNSERVED, path, text, todo, topic, *cluster.unserved[topic])
         if not topics and member.registration.subscription:
             (pattern, *_) = member.registration.subscription
             text = f"subscribes by {member.registration.pattern} {pattern!r}, which no topic matches"
-            yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo)
+            yield facts.finding(FindingCode.SUBSCRIPTION_UNSERVED, path, text, todo)
 
 
 def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
@@ -145,13 +136,9 @@ def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
     last = max((stored.mtime_ms for stored in facts.offsets.values()), default=facts.created_ms)
     if last < since_ms:
         what = "its offsets were last written" if facts.offsets else "it has no offsets here, and was created"
-        yield Finding(
-            FindingCode.UNUSED,
-            facts.group,
-            paths.group(facts.group),
-            f"has no live member, and {what} on {_day(last)}",
-            "delete it if it is not needed (offsetmgr groups delete); its consumers may still commit to Kafka",
-        )
+        text = f"has no live member, and {what} on {_day(last)}"
+        todo = "delete it if it is not needed (offsetmgr groups delete); its consumers may still commit to Kafka"
+        yield facts.finding(FindingCode.UNUSED, paths.group(facts.group), text, todo)
 
 
 def _day(ms: int) -> str:

@@ -20,26 +20,15 @@ def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Itera
     for topic, numbers in sorted(by_key(facts.offsets).items()):
         path = paths.offsets_of_topic(facts.group, topic)
         partitions = cluster.topics.get(topic)
+        held = f"holds offsets of {{partitions}} of topic {topic}, which"
+        delete = "delete the offsets (offsetmgr offsets delete)"
         if partitions is None:
-            yield Finding(
-                FindingCode.OFFSETS_TOPIC_GONE,
-                facts.group,
-                path,
-                f"holds offsets of {{partitions}} of topic {topic}, which does not exist",
-                "delete the offsets (offsetmgr offsets delete): consumers of a recreated topic would start at them",
-                topic,
-                tuple(sorted(numbers)),
-            )
+            todo = f"{delete}: consumers of a recreated topic would start at them"
+            code = FindingCode.OFFSETS_TOPIC_GONE
+            yield facts.finding(code, path, f"{held} does not exist", todo, topic, *sorted(numbers))
         elif isinstance(partitions, frozenset) and (gone := sorted(n for n in numbers if n not in partitions)):
-            yield Finding(
-                FindingCode.OFFSETS_PARTITION_GONE,
-                facts.group,
-                path,
-                f"holds offsets of {{partitions}} of topic {topic}, which has {len(partitions)} partitions",
-                "delete the offsets (offsetmgr offsets delete)",
-                topic,
-                tuple(gone),
-            )
+            code, text = FindingCode.OFFSETS_PARTITION_GONE, f"{held} has {len(partitions)} partitions"
+            yield facts.finding(code, path, text, delete, topic, *gone)
 
 
 def partitions_with_log(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[TopicPartition]:
@@ -65,31 +54,18 @@ def out_of_range(facts: GroupFacts, ranges: Ranges) -> Iterator[Finding]:
         elif found is not None and not found.start <= stored.offset <= found.end:
             yield _outside(facts, tp, stored.offset, found)
     for topic, failed in unknown.items():
-        yield Finding(
-            FindingCode.LOG_RANGE_UNKNOWN,
-            facts.group,
-            paths.offsets_of_topic(facts.group, topic),
-            f"holds offsets of {{partitions}} of topic {topic}, whose log ranges are unknown: {failed[0][1]}",
-            "check again when the brokers respond",
-            topic,
-            tuple(number for number, _ in failed),
-        )
+        path = paths.offsets_of_topic(facts.group, topic)
+        text = f"holds offsets of {{partitions}} of topic {topic}, whose log ranges are unknown: {failed[0][1]}"
+        todo, numbers = "check again when the brokers respond", [number for number, _ in failed]
+        yield facts.finding(FindingCode.LOG_RANGE_UNKNOWN, path, text, todo, topic, *numbers)
 
 
 def _outside(facts: GroupFacts, tp: TopicPartition, offset: int, log: LogRange) -> Finding:
-    below = offset < log.start
-    where = f"below the log's start, {log.start}" if below else f"beyond the log's end, {log.end}"
-    lost = (
-        "the messages from this offset to the log's start are deleted"
-        if below
-        else "the topic was recreated, its log was truncated, or the offset is wrong"
-    )
-    return Finding(
-        FindingCode.OFFSET_OUT_OF_RANGE,
-        facts.group,
-        paths.offset(facts.group, tp.topic, tp.partition),
-        f"holds offset {offset} of {tp}, {where}: {lost}, and consumers continue according to auto.offset.reset",
-        "set a valid offset (offsetmgr offsets reset)",
-        tp.topic,
-        (tp.partition,),
+    where = f"beyond the log's end, {log.end}: the topic was recreated, its log was truncated, or the offset is wrong"
+    if offset < log.start:
+        where = f"below the log's start, {log.start}: the messages from this offset to the log's start are deleted"
+    path = paths.offset(facts.group, tp.topic, tp.partition)
+    text = f"holds offset {offset} of {tp}, {where}, and consumers continue according to auto.offset.reset"
+    return facts.finding(
+        FindingCode.OFFSET_OUT_OF_RANGE, path, text, "set a valid offset (offsetmgr offsets reset)", *tp
     )

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherGroup
+from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts
 from offsetmgr.zookeeper.check.findings import Finding, FindingCode
-from offsetmgr.zookeeper.groups.ownership import Owner
-from offsetmgr.zookeeper.groups.registry import RegistryMember
 from offsetmgr.zookeeper.nodes import paths
 
 
@@ -37,17 +35,11 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
             left_over = len(facts.live) < len(facts.members)
             who = "1 live member subscribes" if members == 1 else f"{members} live members subscribe"
             has = "has" if len(missing) == 1 else "have"
-            yield Finding(
-                FindingCode.NO_OWNER,
-                facts.group,
-                root,
-                f"{{partitions}} of topic {topic} {has} no owner, though {who} to it: they are not consumed",
-                "delete the persistent member nodes first: the live members assign partitions to them"
-                if left_over
-                else "check the members' logs for a failed rebalance; restart one member to start another rebalance",
-                topic,
-                missing,
-            )
+            text = f"{{partitions}} of topic {topic} {has} no owner, though {who} to it: they are not consumed"
+            todo = "check the members' logs for a failed rebalance; restart one member to start another rebalance"
+            if left_over:
+                todo = "delete the persistent member nodes first: the live members assign partitions to them"
+            yield facts.finding(FindingCode.NO_OWNER, root, text, todo, topic, *missing)
 
 
 def _owners_unknown(facts: GroupFacts, root: str) -> bool:
@@ -61,62 +53,28 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
     members = {member.member_id: member for member in facts.members}
     known = paths.ids(facts.group) not in facts.errors
     for tp, owner in sorted(facts.owners.items()):
-        path = facts.owner_path(tp)
-        if owner.node.ephemeral_owner == 0 and not facts.commits:
-            yield Finding(
-                FindingCode.OWNER_PERSISTENT,
-                facts.group,
-                path,
-                f"is persistent: it outlives its consumer, and no other consumer can own partition {tp}",
-                f"make sure that no consumer reads {tp}, then delete the node",
-                tp.topic,
-                (tp.partition,),
-            )
+        path, session = facts.owner_path(tp), owner.node.session
+        if session is None and not facts.commits:
+            text = f"is persistent: it outlives its consumer, and no other consumer can own partition {tp}"
+            todo = f"make sure that no consumer reads {tp}, then delete the node"
+            yield facts.finding(FindingCode.OWNER_PERSISTENT, path, text, todo, *tp)
         if owner.member_id is None:
             continue
         if (other := facts.foreign_owners.get(owner.member_id)) is not None:
-            yield _of_other_group(facts, tp, path, owner.member_id, other)
+            what = "a live member of" if other.live else "named like a member of"
+            text = f"names {owner.member_id}, which is {what} group {other.group}, as the owner of {tp}"
+            why = f"find out why a consumer of group {other.group} owns a partition in this group"
+            yield facts.finding(FindingCode.OWNER_OF_OTHER_GROUP, path, text, f"{why}; then delete the node", *tp)
         elif (member := members.get(owner.member_id)) is not None:
-            if owner.node.session not in (None, member.node.session):
-                yield _of_other_session(facts, tp, path, owner, member)
+            if session not in (None, member.node.session):
+                text = (
+                    f"belongs to session {session}, but {member.member_id} is registered by "
+                    f"{member.node.session or '0x0'}: an earlier session of this member still owns {tp}, or another "
+                    "client created the node"
+                )
+                todo = "wait until the owner node's session ends; if it does not end, restart the member"
+                yield facts.finding(FindingCode.OWNER_SESSION, path, text, todo, *tp)
         elif known:
-            yield Finding(
-                FindingCode.OWNER_NOT_MEMBER,
-                facts.group,
-                path,
-                f"names {owner.member_id}, which is not a live member, as the owner of {tp}",
-                "stop the process whose session created the node; that session still exists"
-                if owner.node.session
-                else "delete the node",
-                tp.topic,
-                (tp.partition,),
-            )
-
-
-def _of_other_group(facts: GroupFacts, tp: TopicPartition, path: str, member_id: str, other: OtherGroup) -> Finding:
-    what = "a live member of" if other.live else "named like a member of"
-    return Finding(
-        FindingCode.OWNER_OF_OTHER_GROUP,
-        facts.group,
-        path,
-        f"names {member_id}, which is {what} group {other.group}, as the owner of {tp}",
-        f"find out why a consumer of group {other.group} owns a partition in this group; then delete the node",
-        tp.topic,
-        (tp.partition,),
-    )
-
-
-def _of_other_session(
-    facts: GroupFacts, tp: TopicPartition, path: str, owner: Owner, member: RegistryMember
-) -> Finding:
-    return Finding(
-        FindingCode.OWNER_SESSION,
-        facts.group,
-        path,
-        f"belongs to session {owner.node.session}, but {member.member_id} is registered by "
-        f"{member.node.session or '0x0'}: an earlier session of this member still owns {tp}, or another client created "
-        "the node",
-        "wait until the owner node's session ends; if it does not end, restart the member",
-        tp.topic,
-        (tp.partition,),
-    )
+            text = f"names {owner.member_id}, which is not a live member, as the owner of {tp}"
+            todo = "stop the process whose session created the node; that session still exists"
+            yield facts.finding(FindingCode.OWNER_NOT_MEMBER, path, text, todo if session else "delete the node", *tp)

@@ -12,7 +12,7 @@ from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.zookeeper.check.findings import TRANSIENT, Finding, confirmed
+from offsetmgr.zookeeper.check.findings import Finding, confirmed
 from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
 from offsetmgr.zookeeper.check.group_rules import check_cluster, check_group
 from offsetmgr.zookeeper.check.offset_rules import partitions_with_log
@@ -90,7 +90,7 @@ class ZookeeperCheck:
         waiting: list[CheckReport] = []
         for batch in batched(groups, GROUPS_AT_ONCE):
             for checked in self._check(batch):
-                if self._recheck_after_s and any(finding.code in TRANSIENT for finding in checked.findings):
+                if self._recheck_after_s and any(finding.code.transient for finding in checked.findings):
                     waiting.append(checked)
                 else:
                     yield checked
