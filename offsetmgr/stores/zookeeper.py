@@ -47,8 +47,8 @@ from offsetmgr.zookeeper.offsets.group_nodes import (
     restore_tree,
     save_tree,
 )
-from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
-from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
+from offsetmgr.zookeeper.offsets.layouts import Layout, layout_named
+from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories
 
 MAX_GROUPS_IN_FLIGHT: Final = 200
 """The maximum number of groups that a scan has in flight, which limits the memory of the scan."""
@@ -110,7 +110,7 @@ class ZookeeperStore(OffsetStore):
         the cluster id cannot be decoded.
         """
         found = self._cluster_identity()
-        if self._layout.name == ConsumersLayout.name:
+        if self._layout.name == Layout.name:
             return found
         kind = "zookeeper" if self._layout.has_registry else self._layout.name
         query = self._layout.query
@@ -216,14 +216,9 @@ class ZookeeperStore(OffsetStore):
 
     def _paths_of(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
         """Returns the path of each partition's node."""
-        paths_of = {partition: self._layout.path(group, partition) for partition in partitions}
-        if not self._layout.topic_in_data:
-            return paths_of
-        directories = existing_topic_directories(self.session, self._layout, ((group, tp.topic) for tp in paths_of))
-        return {
-            tp: in_directory(path, tp) if self._layout.topic_directory(group, tp.topic) in directories else path
-            for tp, path in paths_of.items()
-        }
+        topics = ((group, tp.topic) for tp in partitions)
+        directories = existing_topic_directories(self.session, self._layout, topics)
+        return {partition: self._layout.path(group, partition, directories) for partition in partitions}
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight. Keeps their order."""

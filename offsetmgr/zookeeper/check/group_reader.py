@@ -17,12 +17,12 @@ from offsetmgr.zookeeper.groups.topics import topics
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 from offsetmgr.zookeeper.offsets.group_nodes import GroupNodes, read_groups
-from offsetmgr.zookeeper.offsets.layouts import BrokersLayout, ConsumersLayout
+from offsetmgr.zookeeper.offsets.layouts import BrokersLayout, Layout
 
 _KAFKA_0_7: Final = BrokersLayout()
 
 
-class _AnyPartition(ConsumersLayout):
+class _AnyPartition(Layout):
     """Kafka's layouts of all releases."""
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:

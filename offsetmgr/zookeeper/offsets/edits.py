@@ -17,7 +17,7 @@ from typing import Final
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import Conflict, OffsetMgrError, Unreachable
 from offsetmgr.core.evaluation import evaluate, stopped
-from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.zookeeper.client.conditional_writes import RACES
 from offsetmgr.zookeeper.client.jute import NodeData
@@ -37,7 +37,7 @@ from offsetmgr.zookeeper.client.transactions import (
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import decimal_commit
 from offsetmgr.zookeeper.offsets.layouts import Layout
-from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
+from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories
 
 _MAX_TRIES: Final = 8
 _COMPARED_FIELDS: Final = Capabilities(
@@ -147,14 +147,13 @@ class EditBatch:
 
     def _node_writes(self) -> Iterator[NodeWrite]:
         """Yields the writes of all changes. If a change can never be written, its outcome is recorded immediately."""
-        directories = self._topic_directories()
+        topics = ((edit.group, tp.topic) for edit in self.edits for tp in edit.changes)
+        directories = existing_topic_directories(self._session, self._layout, topics)
         for index, edit in enumerate(self.edits):
             group = edit.group
             for partition, change in edit.changes.items():
                 try:
-                    path = self._layout.path(group, partition)
-                    if directories and self._layout.topic_directory(group, partition.topic) in directories:
-                        path = in_directory(path, partition)
+                    path = self._layout.path(group, partition, directories)
                     if change.after is None:
                         _, data = edit.raw.get(partition, (None, None))
                     else:
@@ -163,18 +162,6 @@ class EditBatch:
                     self.outcomes[index][partition] = ChangeOutcome(EditStatus.FAILED, None, error)
                     continue
                 yield NodeWrite(index, group, partition, change, path, data)
-
-    def _topic_directories(self) -> set[str]:
-        """Returns the existing topic directories of the edits. The result is empty if the layout has no optional topic
-        directories."""
-        if not self._layout.topic_in_data:
-            return set()
-        return existing_topic_directories(
-            self._session, self._layout, ((edit.group, tp.topic) for edit in self.edits for tp in edit.changes)
-        )
-
-    def _encoded(self, partition: TopicPartition, after: OffsetAndMetadata, held: NodeData | None) -> bytes:
-        return self._layout.encode(partition, after.offset, None if held is None else held.data)
 
     # --- deciding ---------------------------------------------------------------------------------
 
@@ -199,7 +186,8 @@ class EditBatch:
             found = ABSENT if replaces else self._offset(write, node)
             after = write.change.after
             if after is not None and self._layout.topic_in_data:
-                write.data = self._encoded(write.partition, after, None if replaces else node)
+                held = None if replaces or node is None else node.data
+                write.data = self._layout.encode(write.partition, after.offset, held)
             if raw is not None and raw[0] is not None and not replaces:
                 raise Conflict(str(write), "its znode has other data now", "nothing was written; read the offset again")
         except OffsetMgrError as error:

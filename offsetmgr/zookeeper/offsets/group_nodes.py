@@ -37,8 +37,7 @@ from offsetmgr.zookeeper.client.transactions import (
 )
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.tree import TreeNode, TreeReader, walk
-from offsetmgr.zookeeper.offsets.layouts import OTHER_LAYOUT_HINTS, ConsumersLayout, Layout
-from offsetmgr.zookeeper.offsets.storm_layout import TRIDENT, TRIDENT_HINT, TRIDENT_NODES
+from offsetmgr.zookeeper.offsets.layouts import OTHER_LAYOUT_HINTS, TRIDENT, TRIDENT_HINT, TRIDENT_NODES, Layout
 
 SINGULAR: Final = "offset"
 """The directory in which brokers of Kafka 1.1.0 store the commits of simple consumers."""
@@ -83,7 +82,7 @@ def read_groups(
     for one in reader.read(list(by_root)):
         current = by_root.get(one.path, current)
         rules.sort(one, current)
-    if isinstance(layout, ConsumersLayout) and offsets:
+    if layout.has_registry and offsets:
         for found in results.values():
             _choose_directory(found, layout, session)
     return [results[group] for group in groups]
@@ -164,8 +163,8 @@ def _shown(data: bytes) -> str:
 
 
 def locate_directories(session: ZookeeperSession, layout: Layout, groups: Iterable[str]) -> None:
-    """Finds out in which directory each group has its offsets, for `ConsumersLayout.offsets_root`."""
-    if not isinstance(layout, ConsumersLayout):
+    """Finds out in which directory each group has its offsets, for `Layout.path`."""
+    if not layout.has_registry:
         return
     roots = {}
     for group in dict.fromkeys(groups):
@@ -180,7 +179,7 @@ def locate_directories(session: ZookeeperSession, layout: Layout, groups: Iterab
         layout.directories.pop(group, None)
 
 
-def _choose_directory(found: GroupNodes, layout: ConsumersLayout, session: ZookeeperSession) -> None:
+def _choose_directory(found: GroupNodes, layout: Layout, session: ZookeeperSession) -> None:
     """Chooses the directory that holds offsets. If both do, the newer one may be stale, so the group gets an error."""
     layout.directories.pop(found.group, None)
     if "" in found.errors:

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Iterable
 
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.offsets.layouts import Layout
@@ -18,8 +17,11 @@ def existing_topic_directories(
 ) -> set[str]:
     """Returns the topic directories that exist; ``topics`` are pairs of a group and a topic.
 
-    Omits topics whose directory cannot exist in ZooKeeper. If a directory cannot be read, raises the error.
+    Sends no request if the layout has no optional directories. Omits topics whose directory cannot exist in ZooKeeper.
+    If a directory cannot be read, raises the error.
     """
+    if not layout.topic_in_data:
+        return set()
     directories: dict[str, None] = {}
     for group, topic in topics:
         with contextlib.suppress(UsageError):  # `Layout.path` reports the error for the partition
@@ -27,10 +29,3 @@ def existing_topic_directories(
                 directories[directory] = None
     nodes = session.get_many(list(directories))
     return {directory for directory, node in zip(directories, nodes, strict=True) if value_of(node) is not None}
-
-
-def in_directory(path: str, partition: TopicPartition) -> str:
-    """Returns the path of a partition's node in its topic's directory. ``path`` is the path that the node would have
-    without a topic directory."""
-    directory, _, name = path.rpartition("/")
-    return f"{directory}/{partition.topic}/{name}"
