@@ -13,16 +13,6 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionList:
-    """The partitions that a node lists, in the order of the list."""
-
-    partitions: tuple[TopicPartition, ...]
-
-    def __str__(self) -> str:
-        return " ".join(map(str, self.partitions)) or "no partitions"
-
-
-@dataclass(frozen=True, slots=True)
 class Reassignments:
     """``/admin/reassign_partitions``: the requested replicas of each partition."""
 
@@ -33,65 +23,49 @@ class Reassignments:
         return " ".join(moves) or "no partitions"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicNames:
-    """The topics that a node lists."""
-
-    topics: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return " ".join(self.topics) or "no topics"
-
-
 def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> Reassignments:
     """Parses ``/admin/reassign_partitions``.
 
     Raises `CorruptData` (also if the node lists a partition twice) and, without ``notes``, `UnknownVersion`.
     """
-    node = Fields.of(path, data, notes)
-    node.version((1,))
     found: dict[TopicPartition, tuple[int, ...]] = {}
-    for one in node.objects("partitions"):
-        partition = _partition(one)
-        if partition in found:
-            raise corrupt(path, f"names {str(partition)!a} twice")
-        found[partition] = one.ids("replicas")
-        one.get("log_dirs")  # only the reassignment tool writes this field (KIP-113)
-        one.close()
-    node.close()
+    with Fields.versioned(path, data, notes, 1) as node:
+        for one in node.objects("partitions"):
+            with one:
+                partition = _partition(one)
+                if partition in found:
+                    raise corrupt(path, f"names {str(partition)!a} twice")
+                found[partition] = one.ids("replicas")
+                one.get("log_dirs")  # only the reassignment tool writes this field (KIP-113)
     return Reassignments(found)
 
 
-def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
+def parse_partitions(path: str, data: bytes, notes: Notes | None = None) -> str:
     """Parses ``/admin/preferred_replica_election``, which lists the partitions whose preferred replica is to become the
-    leader.
+    leader, or ``/isr_change_notification/isr_change_N``, which lists those whose in-sync replicas changed.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
-    node = Fields.of(path, data, notes)
-    node.version((1,))
     found = []
-    for one in node.objects("partitions"):
-        found.append(_partition(one))
-        one.close()
-    node.close()
-    return PartitionList(tuple(found))
+    with Fields.versioned(path, data, notes, 1) as node:
+        for one in node.objects("partitions"):
+            with one:
+                found.append(str(_partition(one)))
+    return " ".join(found) or "no partitions"
 
 
-def parse_topic_deletions(path: str, data: bytes, notes: Notes | None = None) -> TopicNames:
+def parse_topic_deletions(path: str, data: bytes, notes: Notes | None = None) -> str:
     """Parses the list of topics in ``/admin/delete_topics``.
 
     Brokers ignore this list. Since Kafka 0.8.1 the node has no data. To request the deletion of a topic, a client
     creates an empty child of the node, with the topic's name. Raises `CorruptData` and, without ``notes``,
     `UnknownVersion`; both name ``path``.
     """
-    node = Fields.of(path, data, notes)
-    node.version((1,))
-    topics = node.get("topics")
-    if not isinstance(topics, list) or not all(isinstance(topic, str) and topic for topic in topics):
-        raise node.invalid("topics", "a list of topics")
-    node.close()
-    return TopicNames(tuple(topics))
+    with Fields.versioned(path, data, notes, 1) as node:
+        topics = node.get("topics")
+        if not isinstance(topics, list) or not all(isinstance(topic, str) and topic for topic in topics):
+            raise node.invalid("topics", "a list of topics")
+        return " ".join(topics) or "no topics"
 
 
 def _partition(one: Fields) -> TopicPartition:

@@ -13,8 +13,6 @@ from typing import Any, Final
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded
 
-VERSIONS: Final = (1, 2, 3, 4, 5)
-
 # kafka.cluster.EndPoint: the listener may have any name; the host may be an IPv6 address in brackets.
 _ENDPOINT: Final = re.compile(r"(?P<listener>[^:/]+)://(?P<host>\[[^\]]*\]|[^:]*):(?P<port>[0-9]{1,5})")
 _OF_0_7: Final = re.compile(r"(?:(?P<creator>[^:{}\"\s]+):)?(?P<host>[^:{}\"\s]+):(?P<port>[0-9]{1,5})")
@@ -71,29 +69,26 @@ def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = N
     text = decoded(path, data)
     if of_0_7 := _OF_0_7.fullmatch(text):
         return RegisteredBroker(broker_id, (_endpoint(path, "PLAINTEXT", of_0_7["host"], of_0_7["port"]),))
-    node = Fields.of(path, data, notes)
-    version = node.version(VERSIONS)
-    host, port = node.optional_text("host"), node.optional_integer("port", -1, _MAX_PORT)
-    listed = node.get("endpoints")
-    if version == 1:  # 0.8: one address, no listeners
-        if host is None or port is None:
+    with Fields.versioned(path, data, notes, 1, 2, 3, 4, 5) as node:
+        host, port = node.optional_text("host"), node.optional_integer("port", -1, _MAX_PORT)
+        listed = node.get("endpoints")
+        if node.format_version > 1:
+            endpoints = _endpoints(node, listed)
+        elif host is None or port is None:
             raise corrupt(path, "has no 'host' and 'port'")
-        endpoints: tuple[BrokerEndpoint, ...] = (BrokerEndpoint("PLAINTEXT", host, port),)
-    else:
-        endpoints = _endpoints(node, listed)
-    jmx_port = node.optional_integer("jmx_port", -1, _MAX_PORT)
-    broker = RegisteredBroker(
-        broker_id,
-        endpoints,
-        node.optional_text("rack"),
-        node.texts("listener_security_protocol_map"),
-        version,
-        node.optional_integer("timestamp"),
-        None if jmx_port == -1 else jmx_port,
-        _features(node),
-    )
-    node.close()
-    return broker
+        else:  # 0.8: one address, no listeners
+            endpoints = (BrokerEndpoint("PLAINTEXT", host, port),)
+        jmx_port = node.optional_integer("jmx_port", -1, _MAX_PORT)
+        return RegisteredBroker(
+            broker_id,
+            endpoints,
+            node.optional_text("rack"),
+            node.texts("listener_security_protocol_map"),
+            node.format_version,
+            node.optional_integer("timestamp"),
+            None if jmx_port == -1 else jmx_port,
+            node.versions_of_features() or {},
+        )
 
 
 def _endpoints(node: Fields, listed: Any) -> tuple[BrokerEndpoint, ...]:
@@ -116,13 +111,3 @@ def _endpoint(path: str, listener: str, host: str, port: str) -> BrokerEndpoint:
 
 def _no_endpoint(path: str, text: object) -> CorruptData:
     return corrupt(path, f"the endpoint {text!a:.100} is not LISTENER://HOST:PORT")
-
-
-def _features(node: Fields) -> Mapping[str, Mapping[str, int]]:
-    found = node.get("features")
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise node.invalid("features", "an object")
-    features = Fields(node.path, found, None, "features")
-    return {name: features.integers(name) for name in found}

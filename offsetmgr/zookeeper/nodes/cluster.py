@@ -6,14 +6,11 @@ Sources: kafka.controller.KafkaController of Kafka 0.8 to 1.1, and kafka.zk.ZkDa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.field_reader import MAX_LONG
 from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded, format_features, parse_number
-
-CONTROLLER_VERSIONS: Final = (1, 2)
 
 _BARE_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _CLUSTER_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,22}", re.ASCII)
@@ -37,30 +34,6 @@ class Controller:
         return f"broker {self.broker_id}{kraft}"
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
-    """``/feature``: the finalized features of the cluster (KIP-584)."""
-
-    enabled: bool
-    versions: Mapping[str, Mapping[str, int]]
-
-    def __str__(self) -> str:
-        return ("enabled " if self.enabled else "disabled ") + (format_features(self.versions) or "none")
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIds:
-    """``/latest_producer_id_block``: the last allocated block of producer ids, and the broker to which it was
-    allocated."""
-
-    broker: int
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        return f"{self.first} to {self.last} for broker {self.broker}"
-
-
 def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Controller:
     """Parses ``/controller``: a JSON object, or, as written by the first brokers of Kafka 0.8, only the broker id.
 
@@ -68,16 +41,11 @@ def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Cont
     """
     if _BARE_ID.fullmatch(decoded(path, data)):
         return Controller(parse_number(path, data, "a broker's id"))
-    node = Fields.of(path, data, notes)
-    node.version(CONTROLLER_VERSIONS)
-    kraft_epoch = node.optional_integer("kraftControllerEpoch", -1)
-    controller = Controller(
-        node.integer("brokerid"),
-        node.optional_integer("timestamp"),
-        None if kraft_epoch == -1 else kraft_epoch,
-    )
-    node.close()
-    return controller
+    with Fields.versioned(path, data, notes, 1, 2) as node:
+        kraft_epoch = node.optional_integer("kraftControllerEpoch", -1)
+        return Controller(
+            node.integer("brokerid"), node.optional_integer("timestamp"), None if kraft_epoch == -1 else kraft_epoch
+        )
 
 
 def parse_controller_epoch(path: str, data: bytes) -> int:
@@ -92,37 +60,27 @@ def parse_cluster_id(path: str, data: bytes, notes: Notes | None = None) -> str:
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
-    node = Fields.of(path, data, notes)
-    node.version((1,))
-    cluster_id = node.text("id")
-    if not _CLUSTER_ID.fullmatch(cluster_id):
-        raise corrupt(
-            path, f"its 'id' {cluster_id!a:.60} is not a cluster id (1 to 22 characters of a-z, A-Z, 0-9, _ and -)"
-        )
-    node.close()
-    return cluster_id
+    with Fields.versioned(path, data, notes, 1) as node:
+        cluster_id = node.text("id")
+        if not _CLUSTER_ID.fullmatch(cluster_id):
+            why = f"its 'id' {cluster_id!a:.60} is not a cluster id (1 to 22 characters of a-z, A-Z, 0-9, _ and -)"
+            raise corrupt(path, why)
+        return cluster_id
 
 
-def parse_features(path: str, data: bytes, notes: Notes | None = None) -> Features:
-    """Parses ``/feature``. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
-    node = Fields.of(path, data, notes)
-    node.version((1, 2))
-    status, listed = node.integer("status", 0, 1), node.get("features")
-    if not isinstance(listed, dict):
-        raise node.invalid("features", "an object")
-    versions = Fields(path, listed, None, "features")
-    features = Features(status == 1, {name: versions.integers(name) for name in listed})
-    node.close()
-    return features
+def parse_features(path: str, data: bytes, notes: Notes | None = None) -> str:
+    """Parses ``/feature``, the finalized features of the cluster (KIP-584). Raises `CorruptData` and, without
+    ``notes``, `UnknownVersion`; both name ``path``."""
+    with Fields.versioned(path, data, notes, 1, 2) as node:
+        status, versions = node.integer("status", 0, 1), node.versions_of_features()
+        if versions is None:
+            raise node.invalid("features", "an object")
+        return f"{'enabled' if status else 'disabled'} {format_features(versions) or 'none'}"
 
 
-def parse_producer_ids(path: str, data: bytes, notes: Notes | None = None) -> ProducerIds:
-    """Parses ``/latest_producer_id_block``. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name
-    ``path``."""
-    node = Fields.of(path, data, notes)
-    node.version((1,))
-    block = ProducerIds(
-        node.integer("broker"), node.integer("block_start", 0, MAX_LONG), node.integer("block_end", 0, MAX_LONG)
-    )
-    node.close()
-    return block
+def parse_producer_ids(path: str, data: bytes, notes: Notes | None = None) -> str:
+    """Parses ``/latest_producer_id_block``: the last allocated block of producer ids, and the broker to which it was
+    allocated. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    with Fields.versioned(path, data, notes, 1) as node:
+        first, last = (node.integer(name, 0, MAX_LONG) for name in ("block_start", "block_end"))
+        return f"{first} to {last} for broker {node.integer('broker')}"

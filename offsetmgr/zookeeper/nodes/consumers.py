@@ -79,21 +79,17 @@ def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> Co
     if node.names and "version" not in node and "subscription" not in node:
         streams = {topic: node.get(topic) for topic in node.names}
         return ConsumerRegistration(_streams(path, streams), STATIC, None, version=None)
-    version = node.version((1,))
-    subscription = node.get("subscription")
-    if not isinstance(subscription, dict):
-        raise _no_subscription(path)
-    pattern_name = node.optional_text("pattern")
-    registration = ConsumerRegistration(
-        _streams(path, subscription),
-        STATIC if pattern_name is None else pattern_name,
-        node.optional_integer("timestamp"),
-        version,
-    )
-    if notes is not None and registration.pattern not in (STATIC, WHITE_LIST, BLACK_LIST):
-        notes.append(f"unknown pattern {registration.pattern!a}, which consumers treat as {STATIC}")
-    node.close()
-    return registration
+    with node:
+        version = node.version((1,))
+        subscription = node.get("subscription")
+        if not isinstance(subscription, dict):
+            raise _no_subscription(path)
+        pattern_name = node.optional_text("pattern")
+        kind = STATIC if pattern_name is None else pattern_name
+        timestamp_ms = node.optional_integer("timestamp")
+        if notes is not None and kind not in (STATIC, WHITE_LIST, BLACK_LIST):
+            notes.append(f"unknown pattern {kind!a}, which consumers treat as {STATIC}")
+        return ConsumerRegistration(_streams(path, subscription), kind, timestamp_ms, version)
 
 
 def parse_owner(path: str, data: bytes, members: Mapping[str, int] | None = None, session_id: int = 0) -> OwnerThread:

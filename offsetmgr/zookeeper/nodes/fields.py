@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.core.field_reader import MAX_INT, MAX_LONG, FieldReader, format_versions, parse_json
@@ -52,8 +52,8 @@ def parse_number(path: str, data: bytes, what: str, maximum: int = MAX_INT) -> i
 
 
 class Fields(FieldReader):
-    """A JSON object in a node. Callers read its fields by name; `close` adds notes about the fields that no caller has
-    read.
+    """A JSON object in a node. Callers read its fields by name in a ``with`` block, whose end adds notes about the
+    fields that no caller has read.
 
     Depending on the field and the version, Kafka writes a number as a JSON number or as a string of digits.
     """
@@ -63,6 +63,7 @@ class Fields(FieldReader):
         contain this position."""
         super().__init__(fields, f"ZooKeeper node {path}", CorruptData, within=within)
         self.path = path
+        self.format_version = 0
         self._notes = notes
         self._read_names: set[str] = set()
 
@@ -74,15 +75,25 @@ class Fields(FieldReader):
             raise corrupt(path, "is JSON, but not an object")
         return cls(path, value, notes)
 
+    @classmethod
+    def versioned(cls, path: str, data: bytes, notes: Notes | None, *known: int) -> Fields:
+        """Like `of`, for an object whose format's version must be one of ``known`` (see `version`)."""
+        fields = cls.of(path, data, notes)
+        fields.format_version = fields.version(known)
+        return fields
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        """Adds a note for each field that was not read, if the parser is tolerant."""
+        if failure is None and self._notes is not None:
+            unknown = sorted(self.values.keys() - self._read_names)
+            self._notes.extend(f"unknown field {self._path_of(name)!a}" for name in unknown)
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.values)
-
-    def close(self) -> None:
-        """Adds a note for each field that was not read, if the parser is tolerant."""
-        if self._notes is not None:
-            unknown = sorted(self.values.keys() - self._read_names)
-            self._notes.extend(f"unknown field {self._path_of(name)!a}" for name in unknown)
 
     def get(self, name: str) -> Any:
         self._read_names.add(name)
@@ -127,6 +138,16 @@ class Fields(FieldReader):
         if not all(_PARTITION.fullmatch(key) and int(key) <= MAX_INT for key in found):
             raise self.invalid(name, "an object whose keys are partition numbers")
         return {int(key): self._ids(name, found[key]) for key in sorted(found, key=int)}
+
+    def versions_of_features(self) -> dict[str, dict[str, int]] | None:
+        """Returns the field ``features``: label -> version by feature; None if it is missing. Raises `CorruptData`."""
+        found = self.get("features")
+        if found is None:
+            return None
+        if not isinstance(found, dict):
+            raise self.invalid("features", "an object")
+        features = Fields(self.path, found, None, "features")
+        return {name: features.integers(name) for name in found}
 
     def _ids(self, name: str, found: Any) -> tuple[int, ...]:
         if not isinstance(found, list) or not all(type(one) is int and 0 <= one <= MAX_INT for one in found):

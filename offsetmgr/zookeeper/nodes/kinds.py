@@ -78,7 +78,7 @@ def _broker(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
 
 
 def _config(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
-    return configs.parse_config(path, data, notes).redacted(match["kind"])
+    return configs.parse_config(path, match["kind"], data, notes)
 
 
 def _redacted(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:  # noqa: ARG001 - a `Decoder` takes them
@@ -108,10 +108,10 @@ _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
     ("/config/(?P<kind>users|brokers)/[^/]+(?:/clients/[^/]+)?", "secret config", _config),
     ("/config/(?P<kind>topics|clients|ips)/[^/]+", "config", _config),
     ("/admin/reassign_partitions", "reassignment", _text(admin.parse_reassignments)),
-    ("/admin/preferred_replica_election", "preferred election", _text(admin.parse_preferred_election)),
+    ("/admin/preferred_replica_election", "preferred election", _text(admin.parse_partitions)),
     ("/admin/delete_topics", "topic deletions", _deletion),
     ("/admin/delete_topics/[^/]+", "topic deletion", _raw_text),
-    ("/isr_change_notification/[^/]+", "isr change", _text(topics.parse_isr_change)),
+    ("/isr_change_notification/[^/]+", "isr change", _text(admin.parse_partitions)),
     ("/log_dir_event_notification/[^/]+", "log dir event", _text(topics.parse_log_dir_event)),
     ("/delegation_token/tokens/[^/]+", "delegation token", _redacted),
 )

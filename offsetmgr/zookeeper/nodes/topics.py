@@ -11,12 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
-from offsetmgr.zookeeper.nodes.admin import PartitionList
 from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, parse_number
 
-TOPIC_VERSIONS: Final = (1, 2, 3)
 LEADER_DURING_DELETE: Final = -2
 """The value of ``leader`` in a partition's state while the partition's topic is being deleted
 (kafka.api.LeaderAndIsr)."""
@@ -81,48 +78,31 @@ class PartitionState:
         return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirEvent:
-    """``/log_dir_event_notification/log_dir_event_N``: a broker lost a log directory (KIP-112)."""
-
-    broker: int
-    event: int
-
-    def __str__(self) -> str:
-        return f"broker {self.broker}: event {self.event}"
-
-
 def parse_topic(path: str, data: bytes, notes: Notes | None = None) -> TopicAssignment:
     """Parses a topic's node. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
-    node = Fields.of(path, data, notes)
-    node.version(TOPIC_VERSIONS)
-    if "partitions" not in node:
-        raise corrupt(path, "has no 'partitions'")
-    assignment = TopicAssignment(
-        node.ids_by_partition("partitions"),
-        _present(node.ids_by_partition("adding_replicas")),
-        _present(node.ids_by_partition("removing_replicas")),
-        node.optional_text("topic_id"),
-    )
-    node.close()
-    return assignment
+    with Fields.versioned(path, data, notes, 1, 2, 3) as node:
+        if "partitions" not in node:
+            raise corrupt(path, "has no 'partitions'")
+        return TopicAssignment(
+            node.ids_by_partition("partitions"),
+            _present(node.ids_by_partition("adding_replicas")),
+            _present(node.ids_by_partition("removing_replicas")),
+            node.optional_text("topic_id"),
+        )
 
 
 def parse_partition_state(path: str, data: bytes, notes: Notes | None = None) -> PartitionState:
     """Parses a partition's state. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
-    node = Fields.of(path, data, notes)
-    node.version((1,))
-    leader = node.integer("leader", LEADER_DURING_DELETE)
-    state = PartitionState(
-        leader if leader >= 0 else None,
-        node.integer("leader_epoch"),
-        node.ids("isr"),
-        node.integer("controller_epoch"),
-        leader == LEADER_DURING_DELETE,
-        node.optional_integer("leader_recovery_state", 0, 1) == 1,
-    )
-    node.close()
-    return state
+    with Fields.versioned(path, data, notes, 1) as node:
+        leader = node.integer("leader", LEADER_DURING_DELETE)
+        return PartitionState(
+            leader if leader >= 0 else None,
+            node.integer("leader_epoch"),
+            node.ids("isr"),
+            node.integer("controller_epoch"),
+            leader == LEADER_DURING_DELETE,
+            node.optional_integer("leader_recovery_state", 0, 1) == 1,
+        )
 
 
 def parse_partition_count(path: str, data: bytes) -> int:
@@ -133,29 +113,11 @@ def parse_partition_count(path: str, data: bytes) -> int:
     return parse_number(path, data, "a number of partitions")
 
 
-def parse_isr_change(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
-    """Parses ``/isr_change_notification/isr_change_N``: the partitions whose in-sync replicas changed.
-
-    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
-    """
-    node = Fields.of(path, data, notes)
-    node.version((1,))
-    changed = []
-    for one in node.objects("partitions"):
-        changed.append(TopicPartition(one.text("topic"), one.integer("partition")))
-        one.close()
-    node.close()
-    return PartitionList(tuple(changed))
-
-
-def parse_log_dir_event(path: str, data: bytes, notes: Notes | None = None) -> LogDirEvent:
-    """Parses a log directory event. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name
-    ``path``."""
-    node = Fields.of(path, data, notes)
-    node.version((1,))
-    event = LogDirEvent(node.integer("broker"), node.integer("event"))
-    node.close()
-    return event
+def parse_log_dir_event(path: str, data: bytes, notes: Notes | None = None) -> str:
+    """Parses ``/log_dir_event_notification/log_dir_event_N``: a broker lost a log directory (KIP-112). Raises
+    `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    with Fields.versioned(path, data, notes, 1) as node:
+        return f"broker {node.integer('broker')}: event {node.integer('event')}"
 
 
 def _present(lists: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
