@@ -1,7 +1,7 @@
 """`PartitionManager`: starts, commits and releases the partitions of a `ZookeeperConsumer`.
 
-It implements the methods of `offsetmgr.zookeeper.groups.rebalance.PartitionListener`, which the `ConsumerMember` calls
-when partitions are claimed or revoked. These methods follow the ordering contract of the module `rebalance`.
+It implements the methods of `PartitionListener` in `offsetmgr.zookeeper.groups.consumer_member`, which the member calls
+when partitions are claimed or revoked. These methods follow the ordering contract of the module `consumer_member`.
 """
 
 from __future__ import annotations

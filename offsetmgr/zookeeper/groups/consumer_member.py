@@ -2,8 +2,14 @@
 member has left.
 
 The member registers itself, and rebalances after changes of the group. Changes that follow each other closely cause
-only one rebalance. If its session expires, the member registers again under the same id. `rebalance` defines the steps
-of a rebalance and their order.
+only one rebalance, which `MemberOwnership` executes. If its session expires, the member registers again under the same
+id.
+
+Ordering contract, for each partition: `PartitionListener.on_revoked`, which stops delivery and commits, runs before the
+owner node is deleted. `PartitionListener.on_assigned`, which reads the committed offset, runs after the owner node has
+been created. When the session has ended, `PartitionListener.on_lost` runs, which commits nothing. The session's lease
+may end before `PartitionListener.on_lost` runs, so code that delivers messages must check the lease before each
+message.
 
 Source: the consumer registration algorithm on the "Implementation" page of Kafka 0.10.1's documentation. This algorithm
 has five steps: register, watch the ids, watch the brokers, watch the topics, rebalance.
@@ -13,8 +19,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import SystemClock
@@ -28,18 +35,53 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import list_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.client.session_member import SessionMember
 from offsetmgr.zookeeper.groups.assignors import Assignor, ThreadId
 from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
-from offsetmgr.zookeeper.groups.rebalance import MemberOwnership, PartitionListener
 from offsetmgr.zookeeper.groups.registration import GroupRegistration, read_registration, register
 from offsetmgr.zookeeper.groups.subscription import Subscription
+from offsetmgr.zookeeper.nodes import paths
 
 _UNREADABLE: Final = (CorruptData, UnknownVersion, UnsupportedOperation, InvalidPattern)
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _CLOCK: Final = SystemClock()
+
+
+class PartitionListener(Protocol):
+    """Consumes the partitions that a member owns. The member's thread calls these methods."""
+
+    def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
+        """Called when the member has registered in this session. Until `on_lost` is called, this session owns all
+        partitions of the member."""
+        ...
+
+    def on_assigned(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
+        """Starts to consume these partitions from their committed offsets.
+
+        ``claimed`` may include partitions that were revoked but were assigned to this member again before the member
+        released them. Returns the partitions whose consumption could not be started. The member soon calls this method
+        again for the returned partitions. Raises an error if a retry cannot help.
+        """
+        ...
+
+    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Stops delivery of these partitions, commits their offsets, and forgets them.
+
+        If the member fails to release the partitions, the member calls this method again for the same partitions.
+        """
+        ...
+
+    def on_lost(self, partitions: Collection[TopicPartition] | None) -> None:
+        """Stops delivery of these partitions, or of all partitions if None. Does not commit, because other members may
+        own the partitions already."""
+        ...
+
+    def on_failed(self, error: OffsetMgrError) -> None:
+        """Called when the member leaves the group because of this error."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +132,7 @@ class ConsumerMember(SessionMember):
         partitions have changed."""
         self._settings = settings
         self._assignor = assignor
-        self._listener = listener
+        self.listener = listener
         self._rebalanced_or_failed = threading.Event()
         self._ownership: MemberOwnership | None = None
         self._error: OffsetMgrError | None = None
@@ -154,18 +196,18 @@ class ConsumerMember(SessionMember):
         temporary = isinstance(error, Conflict) and self._failures <= self._max_conflicts()
         if not temporary and (not error.retriable or not self._joined):
             self._stopping.set()
-            self._listener.on_failed(error)
+            self.listener.on_failed(error)
         return self._settings.backoff_ms / 1000
 
     def _on_session_end(self) -> None:
         self._ownership = None
-        self._listener.on_lost(None)
+        self.listener.on_lost(None)
 
     def _on_crash(self, error: BaseException) -> None:
         self._error = OffsetMgrError(
             self._label, f"crashed (a bug in offsetmgr): {error!r}", "see the traceback in the log"
         )
-        self._listener.on_failed(self._error)
+        self.listener.on_failed(self._error)
 
     def _max_conflicts(self) -> float:
         """The number of failed registrations that the member tolerates. They can be caused by a process that had the
@@ -180,7 +222,7 @@ class ConsumerMember(SessionMember):
         session_id = register(session, self.group, self.member_id, self.subscription, _CLOCK.now_ms())
         self._error = None
         self._joined = True
-        self._listener.on_joined(session, lease)
+        self.listener.on_joined(session, lease)
         ownership = MemberOwnership(self, session, PartitionClaims(session, session_id, self.group))
         self._ownership = ownership
         failures = 0
@@ -222,7 +264,7 @@ class ConsumerMember(SessionMember):
     def _leave_group(self, ownership: MemberOwnership) -> None:
         """Stops consumption and commits. ZooKeeper deletes the member's nodes when the caller closes the session."""
         try:
-            self._listener.on_revoked(ownership.owned)
+            self.listener.on_revoked(ownership.owned)
         except OffsetMgrError as error:
             _LOG.warning(
                 "consumer %s: the final commit failed, so the next owners receive some messages again: %s",
@@ -230,11 +272,7 @@ class ConsumerMember(SessionMember):
                 error,
             )
 
-    # --- implementation of `MemberContext` -----------------------------------------------------------------
-
-    @property
-    def listener(self) -> PartitionListener:
-        return self._listener
+    # --- used by `MemberOwnership` -------------------------------------------------------------------------
 
     def read_group(self, session: ZookeeperSession) -> GroupRegistration:
         """Reads the group. Registers this member again if another client has deleted its registration."""
@@ -254,5 +292,129 @@ class ConsumerMember(SessionMember):
         assigned = self._assignor.assign(snapshot.streams, snapshot.partitions)
         return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}
 
-    def on_rebalanced(self) -> None:
-        self.rebalances += 1
+
+class MemberOwnership:
+    """The partitions that a member owns in one session.
+
+    It watches the nodes that determine the assignment, releases the partitions that are no longer assigned to the
+    member, and claims the partitions that are newly assigned. Partitions that stay assigned to the same thread are
+    consumed without interruption. The old consumer instead releases all its partitions at every change. Despite this
+    difference, a group can contain both. Source: the consumer rebalancing algorithm on the "Implementation" page of
+    Kafka 0.10.1's documentation; ZKRebalancerListener of kafka.consumer.ZookeeperConsumerConnector.
+
+    Only one thread may call the methods, but every thread may read ``owned`` and ``held_by_others``.
+    """
+
+    def __init__(self, member: ConsumerMember, session: ZookeeperSession, claims: PartitionClaims) -> None:
+        self._member = member
+        self._session = session
+        self._claims = claims
+        self._watched: set[str] = set()
+        self._lock = threading.Lock()
+        self.owned: dict[TopicPartition, ThreadId] = {}
+        """The owned partitions, each with its thread. Each change replaces the mapping."""
+        self.held_by_others: dict[TopicPartition, str] = {}
+        """Partitions that are assigned to this member but still owned by other members, each with the content of its
+        owner node. Each change replaces the mapping."""
+        self._not_consumed: set[TopicPartition] = set()
+        """The partitions in ``owned`` whose consumption has not started yet, or was stopped because the partitions are
+        to be released."""
+        self._last_assignment_input: object = None
+
+    def rebalance(self) -> bool:
+        """Releases and claims partitions according to the present assignment. Returns False if other members still own
+        assigned partitions or if consumption of a partition could not be started. In this case, the caller must call
+        this method again soon."""
+        member, listener = self._member, self._member.listener
+        parents = [paths.ids(member.group), paths.BROKER_IDS, paths.BROKER_TOPICS]
+        self._watch([self._claims.path(tp) for tp in self.owned], parents)
+        # Lost partitions are found before the group is read. If a registration is unreadable, reading the group fails,
+        # but the listener must still be notified of lost partitions.
+        if lost := self._claims.lost(self.owned):
+            _LOG.warning(
+                "consumer %s: other clients deleted or overwrote its owner nodes, consumption stops: %s",
+                member.member_id,
+                list_of(sorted(lost), 5),
+            )
+            listener.on_lost(lost)
+            self._forget(lost)
+        snapshot = member.read_group(self._session)
+        if self._watch([paths.topic(topic) for topic in snapshot.streams.get(member.member_id, {})], []):
+            snapshot = member.read_group(self._session)  # a change may have occurred before the new watches were set
+        if not snapshot.brokers:
+            # As in the old consumer, the member keeps its partitions: without brokers no member could consume them.
+            return not self._not_consumed
+        assigned = member.own_assignment(snapshot)
+        if leaving := [tp for tp, thread in self.owned.items() if assigned.get(tp) != thread]:
+            self._stop(leaving)
+            self._claims.release(leaving)
+            self._forget(leaving)
+        if unassigned := self._claims.in_doubt - assigned.keys():
+            self._claims.release(unassigned)
+        result = self._claims.claim({tp: thread for tp, thread in assigned.items() if tp not in self.owned})
+        self.owned = {**self.owned, **result.claimed}
+        self._not_consumed |= result.claimed.keys()
+        self.held_by_others = dict(result.held_by_others)
+        self._watch([self._claims.path(tp) for tp in (*result.claimed, *result.held_by_others)], [])
+        if self._not_consumed:
+            self._not_consumed = set(listener.on_assigned({tp: self.owned[tp] for tp in self._not_consumed}))
+        assignment_input = (snapshot.streams, snapshot.partitions)
+        if leaving or result.claimed or assignment_input != self._last_assignment_input:
+            member.rebalances += 1
+        self._last_assignment_input = assignment_input
+        if leaving or result.claimed or result.held_by_others:
+            _LOG.info(
+                "consumer %s: owns %d partitions (%d revoked, %d claimed, %d still owned by others)",
+                member.member_id,
+                len(self.owned),
+                len(leaving),
+                len(result.claimed),
+                len(result.held_by_others),
+            )
+        return not self.held_by_others and not self._not_consumed
+
+    def _stop(self, leaving: Collection[TopicPartition]) -> None:
+        """Stops consumption of these partitions before their release.
+
+        If these partitions are assigned to this member again before they are released, consumption starts again.
+        """
+        self._not_consumed |= set(leaving)
+        try:
+            self._member.listener.on_revoked(leaving)
+        except OffsetMgrError:
+            self._member.listener.on_lost(leaving)
+            raise
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        self.owned = {tp: thread for tp, thread in self.owned.items() if tp not in partitions}
+        self._not_consumed -= set(partitions)
+
+    def _watch(self, nodes: list[str], parents: list[str]) -> bool:
+        """Sets watches on these nodes, so that the next change of a node wakes the member. Returns whether any watch is
+        new.
+
+        If a parent is missing, sets a watch for the creation of the parent. If an owner node is missing, wakes the
+        member immediately.
+        """
+        with self._lock:
+            nodes = [path for path in nodes if path not in self._watched]
+            parents = [path for path in parents if path not in self._watched]
+            self._watched |= {*nodes, *parents}
+        missing = {*nodes, *parents}
+        try:
+            if missing:
+                missing = set(self._session.watch_many(nodes, parents, self._on_watch))
+            for path in missing.intersection(parents):
+                self._session.watch_children(path, self._on_watch)
+                missing.discard(path)
+        finally:
+            with self._lock:
+                self._watched -= missing
+        if missing and any(self._claims.path(tp) in missing for tp in (*self.owned, *self.held_by_others)):
+            self._member.wake()
+        return bool(nodes or parents)
+
+    def _on_watch(self, path: str) -> None:
+        with self._lock:
+            self._watched.discard(path)
+        self._member.wake()

@@ -66,20 +66,6 @@ class GroupOwners:
     error: OffsetMgrError | None = None
 
 
-def owners(session: ZookeeperSession, group: str) -> dict[TopicPartition, Owner]:
-    """Returns the owners of one group's partitions. A partition that is not in the result has no owner.
-
-    Raises `UsageError` if ZooKeeper cannot contain the group id, any error of the session, and the first error in
-    `GroupOwners.errors`.
-    """
-    (found,) = owners_many(session, [group])
-    if found.error is not None:
-        raise found.error
-    for error in found.errors.values():
-        raise error
-    return dict(found.owners)
-
-
 def owners_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[GroupOwners]:
     """Yields the owners of many groups' partitions, one result per group. Raises if the session fails."""
     for batch in batched(groups, GROUPS_AT_ONCE):
