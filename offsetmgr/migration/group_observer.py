@@ -28,8 +28,9 @@ from offsetmgr.migration.observation import Observation, OffsetReadResult, Parti
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import ownership, registry
-from offsetmgr.zookeeper.groups.topic_filter import BLACK_LIST, WHITE_LIST, topics_of
+from offsetmgr.zookeeper.groups.topic_filter import topics_of
 from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, WHITE_LIST
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class ZookeeperRegistry:
             error, node = m.error, m.node
             selected: tuple[str, ...] = ()
             try:
-                selected = tuple(sorted(topics_of(dict(m.registration.subscription), m.registration.pattern, topics)))
+                selected = tuple(sorted(topics_of(m.registration.subscription, m.registration.pattern, topics)))
             except (InvalidPattern, UnsupportedOperation) as rejected:
                 error = rejected
             if error is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError
@@ -11,7 +11,7 @@ from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherGroup, StoredOffset
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.ownership import GroupOwners, owners_many
-from offsetmgr.zookeeper.groups.registry import GroupMembers, RegistryMember, members_many
+from offsetmgr.zookeeper.groups.registry import GroupMembers, members_many
 from offsetmgr.zookeeper.groups.topic_filter import topics_of
 from offsetmgr.zookeeper.groups.topics import topics
 from offsetmgr.zookeeper.nodes import paths
@@ -54,101 +54,92 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
     return ClusterFacts(found, unserved, modes, session.connect)
 
 
-class GroupReader:
-    """Reads the current state of groups.
+def read_facts(
+    session: ZookeeperSession, cluster: ClusterFacts, known: Collection[str], groups: Sequence[str]
+) -> list[GroupFacts]:
+    """Reads the current state of groups. Raises if the session fails.
 
-    ``known`` are all groups in ZooKeeper. If the owner of a group's partition is not a member of this group, the reader
-    looks for the owner among the members of the groups in ``known``.
+    ``known`` are all groups in ZooKeeper. If the owner of a group's partition is not a member of this group, the
+    function looks for the owner among the members of the groups in ``known``.
     """
+    # Reads members before owners. If a member joins between the two reads, the first check reports that the owner of
+    # the member's partitions is not a member. The second check removes this finding. If owners were read before
+    # members, the partitions of a member that leaves would seem to have no owner.
+    members = {found.group: found for found in members_many(session, groups)}
+    owners = {found.group: found for found in owners_many(session, groups)}
+    nodes = read_groups(session, _AnyPartition(), groups)
+    foreign = _foreign_owners(session, known, members, owners)
+    return [_facts(cluster, members[found.group], owners[found.group], found, foreign[found.group]) for found in nodes]
 
-    def __init__(self, session: ZookeeperSession, cluster: ClusterFacts, known: Collection[str]) -> None:
-        self._session = session
-        self._cluster = cluster
-        self._known = known
 
-    def read(self, groups: Sequence[str]) -> Iterator[GroupFacts]:
-        """Yields the facts of each group, in the order of ``groups``. Raises if the session fails."""
-        # Reads members before owners. If a member joins between the two reads, the first check reports that the owner
-        # of the member's partitions is not a member. The second check removes this finding. If owners were read before
-        # members, the partitions of a member that leaves would seem to have no owner.
-        members = {found.group: found for found in members_many(self._session, groups)}
-        owners = {found.group: found for found in owners_many(self._session, groups)}
-        nodes = read_groups(self._session, _AnyPartition(), groups)
-        foreign_owners = self._foreign_owners(groups, members, owners)
-        for group, found in zip(groups, nodes, strict=True):
-            yield self._facts(members[group], owners[group], found, foreign_owners[group])
-
-    def _facts(
-        self,
-        members: GroupMembers,
-        owners: GroupOwners,
-        nodes: GroupNodes,
-        foreign_owners: Mapping[str, OtherGroup],
-    ) -> GroupFacts:
-        group = members.group
-        errors = dict(nodes.errors)
-        offsets: dict[TopicPartition, StoredOffset] = {}
-        for partition, path, node in nodes.offsets:
+def _facts(
+    cluster: ClusterFacts,
+    members: GroupMembers,
+    owners: GroupOwners,
+    nodes: GroupNodes,
+    foreign_owners: Mapping[str, OtherGroup],
+) -> GroupFacts:
+    group = members.group
+    errors = dict(nodes.errors)
+    offsets: dict[TopicPartition, StoredOffset] = {}
+    for partition, path, node in nodes.offsets:
+        try:
+            stored = value_of(node)
+            offsets[partition] = StoredOffset(parse_decimal(path, stored.data), stored.mtime_ms)
+        except OffsetMgrError as error:
+            errors[path] = error
+    if members.error is not None:
+        errors[paths.ids(group)] = members.error
+    if owners.error is not None:
+        errors[paths.owners(group)] = owners.error
+    subscriptions: dict[str, frozenset[str]] = {}
+    for member in members.members:
+        if member.error is None and (member.node.session or members.commits):
             try:
-                if isinstance(node, OffsetMgrError):
-                    raise node
-                offsets[partition] = StoredOffset(parse_decimal(path, node.data), node.mtime_ms)
-            except OffsetMgrError as error:
-                errors[path] = error
-        if members.error is not None:
-            errors[paths.ids(group)] = members.error
-        if owners.error is not None:
-            errors[paths.owners(group)] = owners.error
-        subscriptions: dict[str, frozenset[str]] = {}
-        for member in members.members:
-            if member.error is None and (member.node.session or members.commits):
-                try:
-                    subscriptions[member.member_id] = self._subscribed_topics(member)
-                except OffsetMgrError as error:  # the pattern cannot be parsed
-                    errors[f"{paths.ids(group)}/{member.member_id}"] = error
-        return GroupFacts(
-            group,
-            members.members,
-            subscriptions,
-            owners.owners,
-            foreign_owners,
-            offsets,
-            nodes.created_ms,
-            {**errors, **owners.errors},
-            tuple(nodes.unrecognised),
-            members.commits,
-        )
+                registration = member.registration
+                streams = topics_of(registration.subscription, registration.pattern, cluster.topics or ())
+                subscriptions[member.member_id] = frozenset(topic for topic, n in streams.items() if n > 0)
+            except OffsetMgrError as error:  # the pattern cannot be parsed
+                errors[f"{paths.ids(group)}/{member.member_id}"] = error
+    return GroupFacts(
+        group,
+        members.members,
+        subscriptions,
+        owners.owners,
+        foreign_owners,
+        offsets,
+        nodes.created_ms,
+        {**errors, **owners.errors},
+        tuple(nodes.unrecognised),
+        members.commits,
+    )
 
-    def _subscribed_topics(self, member: RegistryMember) -> frozenset[str]:
-        streams = topics_of(
-            dict(member.registration.subscription), member.registration.pattern, self._cluster.topics or ()
-        )
-        return frozenset(topic for topic, count in streams.items() if count > 0)
 
-    # --- owners that are members of another group ----------------------------------------------------
-
-    def _foreign_owners(
-        self, groups: Sequence[str], members: Mapping[str, GroupMembers], owners: Mapping[str, GroupOwners]
-    ) -> dict[str, dict[str, OtherGroup]]:
-        """For each group, returns the consumer ids in the group's owner nodes that belong to a different group. Each
-        consumer id is mapped to the group to which it belongs."""
-        found: dict[str, dict[str, OtherGroup]] = {group: {} for group in groups}
-        registrations_to_read: list[tuple[str, str, str]] = []
-        for group in groups:
-            own = {member.member_id for member in members[group].members}
-            ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
-            for foreign_owner in sorted(ids - own):
-                candidates = [other for other in _groups_in(foreign_owner) if other != group and other in self._known]
-                if candidates and not foreign_owner.startswith(f"{group}_"):
-                    found[group][foreign_owner] = OtherGroup(candidates[-1], live=False)
-                registrations_to_read += [(group, foreign_owner, other) for other in candidates]
-        registered = self._session.get_many(
-            [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in registrations_to_read]
-        )
-        for (group, foreign_owner, other), node in zip(registrations_to_read, registered, strict=True):
-            if node is not None and not isinstance(node, OffsetMgrError):
-                found[group][foreign_owner] = OtherGroup(other, live=True)
-        return found
+def _foreign_owners(
+    session: ZookeeperSession,
+    known: Collection[str],
+    members: Mapping[str, GroupMembers],
+    owners: Mapping[str, GroupOwners],
+) -> dict[str, dict[str, OtherGroup]]:
+    """For each group, returns the consumer ids in the group's owner nodes that belong to a different group. Each
+    consumer id is mapped to the group to which it belongs."""
+    found: dict[str, dict[str, OtherGroup]] = {group: {} for group in members}
+    registrations_to_read: list[tuple[str, str, str]] = []
+    for group in members:
+        own = {member.member_id for member in members[group].members}
+        ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
+        for foreign_owner in sorted(ids - own):
+            candidates = [other for other in _groups_in(foreign_owner) if other != group and other in known]
+            if candidates and not foreign_owner.startswith(f"{group}_"):
+                found[group][foreign_owner] = OtherGroup(candidates[-1], live=False)
+            registrations_to_read += [(group, foreign_owner, other) for other in candidates]
+    registered = session.get_many(
+        [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in registrations_to_read]
+    )
+    for (group, foreign_owner, other), node in zip(registrations_to_read, registered, strict=True):
+        if node is not None and not isinstance(node, OffsetMgrError):
+            found[group][foreign_owner] = OtherGroup(other, live=True)
+    return found
 
 
 def _groups_in(member_id: str) -> list[str]:

@@ -13,7 +13,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.zookeeper.check.findings import Finding, confirmed
-from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
+from offsetmgr.zookeeper.check.group_reader import read_cluster, read_facts
 from offsetmgr.zookeeper.check.group_rules import check_cluster, check_group
 from offsetmgr.zookeeper.check.offset_rules import partitions_with_log
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -101,8 +101,7 @@ class ZookeeperCheck:
             yield from self._recheck(waiting)
 
     def _check(self, groups: Sequence[str]) -> Iterator[CheckReport]:
-        reader = GroupReader(self._session, self._cluster, self._known)
-        found = list(reader.read(groups))
+        found = read_facts(self._session, self._cluster, self._known, groups)
         ranges = None
         if self._ranges is not None:
             ranges = self._ranges.known

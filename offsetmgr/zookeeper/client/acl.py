@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import ConfigError, OffsetMgrError
+from offsetmgr.zookeeper.client.jute import ustring
 
 _PERMISSIONS: Final = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
 _ALL: Final = 31
@@ -155,10 +156,5 @@ def encode(acl: Acl) -> bytes:
     """Encodes an ACL for a request."""
     parts = [_INT.pack(len(acl))]
     for permissions, scheme, who in acl:
-        parts += [_INT.pack(permissions), *(part for text in (scheme, who) for part in _string(text))]
+        parts += [_INT.pack(permissions), ustring(scheme.encode()), ustring(who.encode())]
     return b"".join(parts)
-
-
-def _string(text: str) -> tuple[bytes, bytes]:
-    raw = text.encode()
-    return _INT.pack(len(raw)), raw

@@ -190,15 +190,11 @@ class KazooConnection:
         """The ACL policy for created nodes; None if created nodes are open to every client."""
         self.identity = _identity(config.zookeeper_auth)
         """The identity as which the client authenticates, formatted for messages."""
-        self._timeout_s = config.timeout_ms / 1000
+        self.timeout_s = config.timeout_ms / 1000
         self._lock = threading.Lock()
         self._client: _Client | None = None
         self._opened = False
         self._closed = False
-
-    @property
-    def timeout_s(self) -> float:
-        return self._timeout_s
 
     @property
     def session_id(self) -> int | None:
@@ -275,12 +271,12 @@ class KazooConnection:
             return self.session_expired_error()
         if client is None or not client.connected:
             return self.unreachable_error()
-        return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self._timeout_s * 1000:.0f} ms")
+        return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self.timeout_s * 1000:.0f} ms")
 
     def unreachable_error(self, found: str = "", *, waited: bool = True) -> Unreachable:
         """The error if no server can be reached; ``found`` describes a connection attempt to each address. ``waited``:
         whether the timeout has passed."""
-        why = "no server could be reached" + (f" within {self._timeout_s * 1000:.0f} ms" if waited else "")
+        why = "no server could be reached" + (f" within {self.timeout_s * 1000:.0f} ms" if waited else "")
         return Unreachable(
             f"ZooKeeper at {self._hosts}",
             f"{why} ({found})" if found else why,
@@ -309,7 +305,7 @@ class KazooConnection:
             self._closed = True
             client, self._client = self._client, None
         if client is not None:
-            self._stop(client).join(min(self._timeout_s, _MAX_CLOSE_S))
+            self._stop(client).join(min(self.timeout_s, _MAX_CLOSE_S))
 
     def _open(self) -> _Client:
         with self._lock:
@@ -324,7 +320,7 @@ class KazooConnection:
                     self._tls,
                     hosts=self._hosts,
                     # kazoo also limits the time of each connection attempt to this session timeout.
-                    timeout=self._session_timeout_s or min(self._timeout_s, _MAX_SESSION_TIMEOUT_S),
+                    timeout=self._session_timeout_s or min(self.timeout_s, _MAX_SESSION_TIMEOUT_S),
                     auth_data=list(self._auth),
                     sasl_options=None if self._sasl is None else dict(self._sasl),
                     connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0),

@@ -11,7 +11,7 @@ the two requests, the caller must send a `sync` before the read.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
@@ -28,7 +28,6 @@ from offsetmgr.zookeeper.client.connection import Completion
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session_reads import (
     CONNECTION_LOST,
-    MAX_MULTI_READS_IN_FLIGHT,
     MAX_SINGLE_READS_IN_FLIGHT,
     Node,
     ResponseQueue,
@@ -228,32 +227,17 @@ class ZookeeperSession(SessionReads, Closeable):
         This method and the returned function raise the same errors as `get_many`, but do not check that the chroot
         exists.
         """
-        self._connection.ready(time.monotonic() + self._timeout_s)
-        inbox: ResponseQueue = SimpleQueue()
-        for index, read in enumerate(reads):
-            self._connection.send(read, Completion(inbox, index))
+        responses = self._send_reads(reads, len(reads))
 
         def answers() -> list[T]:
             found: dict[int, T] = {}
-            lost: list[int] = []
-            for index, value, exception in self._first_responses(inbox, len(reads)):
-                if isinstance(exception, CONNECTION_LOST):
-                    lost.append(index)
-                else:
-                    found[index] = self._decode_read(reads[index], value if exception is None else exception)
-            for at, answer in (
-                self._send_reads([reads[index] for index in lost], MAX_MULTI_READS_IN_FLIGHT) if lost else ()
-            ):
-                found[lost[at]] = self._decode_read(reads[lost[at]], answer)
+            for index, answer in responses:
+                if isinstance(answer, Exception):
+                    raise self._request_error(answer)
+                found[index] = self._decode(reads[index].decode, *answer)
             return [found[index] for index in range(len(reads))]
 
         return answers
-
-    def _decode_read(self, read: BulkRead[T], answer: Any) -> T:
-        if isinstance(answer, Exception):
-            raise self._request_error(answer)
-        found: T = self._decode(read.decode, *answer)
-        return found
 
     def begin_get_many(self, paths: Sequence[str]) -> Callable[[], list[Node]]:
         """Sends the reads of `get_many`. Returns a function that waits for their responses and returns the nodes.
@@ -265,18 +249,6 @@ class ZookeeperSession(SessionReads, Closeable):
             return lambda: nodes
         responses = self.begin_reads([BulkGet.of(chunk) for chunk in split_into_requests(self._encoded_paths(paths))])
         return lambda: self._results_by_path(list(chain.from_iterable(responses())), paths)
-
-    def _first_responses(self, inbox: ResponseQueue, count: int) -> Iterator[tuple[int, Any, Exception | None]]:
-        """Yields the first response to each of ``count`` requests. Raises if no response arrives within the timeout."""
-        waiting = set(range(count))
-        while waiting:
-            try:
-                index, value, exception = inbox.get(timeout=self._timeout_s)
-            except Empty:
-                raise self._connection.no_response_error() from None
-            if index in waiting:  # kazoo can report one request twice when its connection closes
-                waiting.remove(index)
-                yield index, value, exception
 
     # --- watches ----------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -210,43 +211,52 @@ class SessionReads:
     def _send_reads(
         self, reads: Sequence[Any], max_in_flight: int, max_losses: int | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """Sends requests that change nothing, and yields their responses in the order of arrival.
+        """Sends requests that change nothing. Returns an iterator over their responses in the order of arrival.
 
-        At most ``max_in_flight`` requests are open at a time. The first item of each result is the index of a request.
-        The second item is either the response to this request or the exception that the server returned for this
-        request. If the connection is lost, requests without a response are sent again on the next connection. Raises an
-        error if no response arrives for the whole timeout, and `_ConnectionLost` if more than ``max_losses``
-        consecutive connections are lost.
+        At most ``max_in_flight`` requests are open at a time; the first are sent at once. The first item of each result
+        is the index of a request. The second item is either the response to this request or the exception that the
+        server returned for this request. If the connection is lost, requests without a response are sent again on the
+        next connection. Raises an error if no response arrives for the whole timeout, and `_ConnectionLost` if more
+        than ``max_losses`` consecutive connections are lost.
         """
-        deadline = time.monotonic() + self._timeout_s
-        self._connection.ready(deadline)
-        inbox: SimpleQueue[tuple[int, Any, Exception | None]] = SimpleQueue()
+        self._connection.ready(time.monotonic() + self._timeout_s)
+        inbox: ResponseQueue = SimpleQueue()
         waiting = list(range(len(reads) - 1, -1, -1))
         in_flight: dict[int, int] = {}
-        tag = lost = 0
-        while waiting or in_flight:
+        tags = count()
+
+        def send() -> None:
             while waiting and len(in_flight) < max_in_flight:
-                tag += 1
+                tag = next(tags)
                 in_flight[tag] = waiting.pop()
                 self._connection.send(reads[in_flight[tag]], Completion(inbox, tag))
-            try:
-                answered, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
-            except Empty:
-                raise self._connection.no_response_error() from None
-            index = in_flight.pop(answered, None)
-            if index is None:  # kazoo can report one request twice when its connection closes
-                continue
-            if isinstance(exception, CONNECTION_LOST):
+
+        def responses() -> Iterator[tuple[int, Any]]:
+            deadline, lost = time.monotonic() + self._timeout_s, 0
+            while in_flight:
+                try:
+                    answered, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+                except Empty:
+                    raise self._connection.no_response_error() from None
+                index = in_flight.pop(answered, None)
+                if index is None:  # kazoo can report one request twice when its connection closes
+                    continue
+                if not isinstance(exception, CONNECTION_LOST):
+                    lost = 0
+                    send()
+                    yield index, value if exception is None else exception
+                    deadline = time.monotonic() + self._timeout_s
+                    continue
                 waiting.append(index)
                 if not in_flight:  # counts a lost connection once, even if many requests were in flight
                     lost += 1
                     if max_losses is not None and lost > max_losses:
                         raise _ConnectionLost
                     self._connection.ready(deadline)
-                continue
-            lost = 0
-            yield index, value if exception is None else exception
-            deadline = time.monotonic() + self._timeout_s
+                send()
+
+        send()
+        return responses()
 
     def _decode(self, decode: Callable[..., Any], *arguments: Any) -> Any:
         try:

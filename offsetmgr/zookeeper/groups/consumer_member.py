@@ -278,7 +278,7 @@ class ConsumerMember(SessionMember):
         """Reads the group. Registers this member again if another client has deleted its registration."""
         try:
             snapshot = read_registration(session, self.group, exclude_internal=self._settings.exclude_internal)
-            if self.member_id not in snapshot.members:
+            if self.member_id not in snapshot.streams:
                 register(session, self.group, self.member_id, self.subscription, _CLOCK.now_ms())
                 snapshot = read_registration(session, self.group, exclude_internal=self._settings.exclude_internal)
         except _UNREADABLE as error:

@@ -6,7 +6,6 @@ In Kafka 0.7, the name of a partition's node is ``BROKER-PARTITION``, and the pa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,8 +20,6 @@ from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import parse_owner
 
 GROUPS_AT_ONCE: Final = 500
-
-_PARTITION: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +112,8 @@ def _partitions(
             errors[group][path] = names
             continue
         for name in names or ():
-            number = int(name) if _PARTITION.fullmatch(name) else BrokerPartition.parse(name)
-            if number is not None:
+            number = paths.partition_number(name)
+            if (number := BrokerPartition.parse(name) if number is None else number) is not None:
                 yield group, TopicPartition(topic, number), f"{path}/{name}"
             else:
                 what = f"ZooKeeper node {path}/{name}"

@@ -9,17 +9,18 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.errors import Conflict
 from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client.conditional_writes import commit, ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create
 from offsetmgr.zookeeper.groups.subscription import Subscription
+from offsetmgr.zookeeper.groups.topic_filter import topics_of
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.consumers import parse_registration
+from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_registration
 from offsetmgr.zookeeper.nodes.topics import parse_topic
 
 _MAX_TRIES: Final = 8
@@ -40,16 +41,12 @@ def member_id(group: str, configured: str | None = None, *, now_ms: int) -> str:
 class GroupRegistration:
     """The data from which one member computes the assignment."""
 
-    members: Mapping[str, Subscription]
-    """Live members by id."""
     brokers: Sequence[str]
     """Ids of the live brokers."""
-    topics: Sequence[str] = ()
-    """All existing topics."""
-    streams: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Member -> topic -> number of streams. If a member subscribes by a pattern, its topics are the topics that the
-    pattern selects."""
-    partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    streams: Mapping[str, Mapping[str, int]]
+    """Live member -> topic -> number of streams. If a member subscribes by a pattern, its topics are the topics that
+    the pattern selects."""
+    partitions: Mapping[str, Sequence[int]]
     """Consumed topic -> the topic's partitions; an empty list if the topic does not exist."""
 
 
@@ -87,18 +84,19 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
     """
     ids = sorted(session.children(paths.ids(group)) or ())
     registrations = session.get_many([paths.member(group, name) for name in ids])
-    members: dict[str, Subscription] = {}
-    for name, node in zip(ids, registrations, strict=True):
-        if isinstance(node, OffsetMgrError):
-            raise node
-        if node is not None:  # None if the member left after the ids were listed; a watch then reports the change
-            members[name] = Subscription.of(parse_registration(paths.member(group, name), node.data))
+    members: dict[str, ConsumerRegistration] = {}
+    for name, found in zip(ids, map(value_of, registrations), strict=True):
+        if found is not None:  # None if the member left after the ids were listed; a watch then reports the change
+            members[name] = parse_registration(paths.member(group, name), found.data)
     brokers = sorted(session.children(paths.BROKER_IDS) or ())
     topics = sorted(session.children(paths.BROKER_TOPICS) or ())
-    streams = {name: found.topics(topics, exclude_internal=exclude_internal) for name, found in members.items()}
+    internal = not exclude_internal
+    streams = {
+        name: topics_of(one.subscription, one.pattern, topics, internal=internal) for name, one in members.items()
+    }
     consumed = sorted({topic for of_member in streams.values() for topic in of_member})
     partitions: dict[str, Sequence[int]] = {}
     for topic, node in zip(consumed, session.get_many([paths.topic(topic) for topic in consumed]), strict=True):
-        found = value_of(node)
-        partitions[topic] = [] if found is None else sorted(parse_topic(paths.topic(topic), found.data).replicas)
-    return GroupRegistration(members, brokers, topics, streams, partitions)
+        assigned = value_of(node)
+        partitions[topic] = [] if assigned is None else sorted(parse_topic(paths.topic(topic), assigned.data).replicas)
+    return GroupRegistration(brokers, streams, partitions)

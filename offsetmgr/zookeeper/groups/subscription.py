@@ -6,14 +6,14 @@ Source: kafka.consumer.TopicFilter and TopicCount of Kafka 0.10.2.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from offsetmgr.core.errors import UsageError
-from offsetmgr.zookeeper.groups.topic_filter import TopicFilter, normalized, topics_of
+from offsetmgr.zookeeper.groups.topic_filter import TopicFilter, normalized
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, STATIC, WHITE_LIST, ConsumerRegistration
+from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, STATIC, WHITE_LIST
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +54,6 @@ class Subscription:
         _check_count(f"pattern {pattern!r}", count)
         TopicFilter(pattern, excludes=kind == BLACK_LIST)
         return cls(kind, {normalized(pattern): count})
-
-    @classmethod
-    def of(cls, registration: ConsumerRegistration) -> Self:
-        """Returns the subscription in a registration. As in Kafka, a subscription of an unknown kind counts as
-        static."""
-        by_pattern = registration.subscription and registration.pattern in (WHITE_LIST, BLACK_LIST)
-        return cls(registration.pattern if by_pattern else STATIC, registration.subscription)
-
-    def topics(self, existing: Iterable[str], *, exclude_internal: bool = True) -> dict[str, int]:
-        """Returns the number of streams of each subscribed topic, sorted by topic. ``existing`` are all topics of the
-        cluster.
-
-        A static subscription includes topics that do not exist. Raises `InvalidPattern` or `UnsupportedOperation` if
-        the pattern cannot be translated.
-        """
-        return dict(sorted(topics_of(dict(self.streams), self.kind, existing, internal=not exclude_internal).items()))
 
     def encoded(self, timestamp_ms: int) -> bytes:
         """Encodes the content of the registration's node, version 1."""

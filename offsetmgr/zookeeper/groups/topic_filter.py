@@ -6,16 +6,15 @@ Source: kafka.consumer.TopicFilter, TopicCount and kafka.common.Topic of Kafka 0
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from offsetmgr.zookeeper.groups.java_classes import ALPHABET
 from offsetmgr.zookeeper.groups.java_regex import compile_java
+from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, WHITE_LIST
 
-WHITE_LIST: Final = "white_list"
-BLACK_LIST: Final = "black_list"
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets"})
 """The topics that ``exclude.internal.topics`` excludes. Members of Kafka 0.11 and later also exclude
 ``__transaction_state``."""
@@ -63,7 +62,7 @@ class TopicFilter:
 
 
 def topics_of(
-    subscription: dict[str, int], kind: str, existing: Iterable[str], *, internal: bool = False
+    subscription: Mapping[str, int], kind: str, existing: Iterable[str], *, internal: bool = False
 ) -> dict[str, int]:
     """Returns the number of streams of each topic that a registration selects.
 

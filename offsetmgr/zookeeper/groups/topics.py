@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
@@ -23,9 +22,8 @@ from offsetmgr.zookeeper.nodes.topics import (
     parse_topic,
 )
 
+T = TypeVar("T")
 TOPICS_AT_ONCE: Final = 500
-
-_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,54 +78,37 @@ def _topics(session: ZookeeperSession, names: list[str], strict: bool) -> Iterat
         else parse_entry(root, node, partial(parse_topic, root), strict=strict)
         for root, node in zip(roots, held, strict=True)
     ]
-    states = _states(session, names, assignments, strict)
-    counts = _counts(session, names, below)
-    for name, assignment, children in zip(names, assignments, below, strict=True):
+    replicas = ((name, found.value.replicas) for name, found in zip(names, assignments, strict=True) if found.value)
+    partitions = [(name, partition) for name, known in replicas for partition in known]
+    children = ((name, children) for name, children in zip(names, below, strict=True) if isinstance(children, list))
+    brokers = [
+        (name, int(one)) for name, known in children for one in sorted(known) if paths.partition_number(one) is not None
+    ]
+    states = _entries(session, partitions, paths.partition_state, parse_partition_state, strict)
+    counts = _entries(session, brokers, lambda name, broker: f"{paths.topic(name)}/{broker}", parse_partition_count)
+    for name, assignment, listed in zip(names, assignments, below, strict=True):
         if assignment.node is None and assignment.error is None:
             continue
-        error = children if isinstance(children, OffsetMgrError) else None
-        yield Topic(name, assignment, states.get(name, {}), counts.get(name, {}), error)
+        error = listed if isinstance(listed, OffsetMgrError) else None
+        bounded = {broker: _bounded(count, broker) for broker, count in counts.get(name, {}).items()}
+        yield Topic(name, assignment, states.get(name, {}), bounded, error)
 
 
-def _states(
-    session: ZookeeperSession, names: list[str], assignments: list[NodeEntry[TopicAssignment]], strict: bool
-) -> dict[str, dict[int, NodeEntry[PartitionState]]]:
-    paths_to_read = [
-        (name, partition)
-        for name, assignment in zip(names, assignments, strict=True)
-        if assignment.value is not None
-        for partition in assignment.value.replicas
-    ]
-    places = [paths.partition_state(name, partition) for name, partition in paths_to_read]
-    found = read_entries(session, [(path, partial(parse_partition_state, path)) for path in places], strict=strict)
-    states: dict[str, dict[int, NodeEntry[PartitionState]]] = {}
-    for (name, partition), state in zip(paths_to_read, found, strict=True):
-        if state.node is not None or state.error is not None:
-            states.setdefault(name, {})[partition] = state
-    return states
-
-
-def _counts(
-    session: ZookeeperSession, names: list[str], below: list[list[str] | OffsetMgrError | None]
-) -> dict[str, dict[int, NodeEntry[int]]]:
-    topics_to_read = [
-        (name, int(child))
-        for name, children in zip(names, below, strict=True)
-        if isinstance(children, list)
-        for child in sorted(children)
-        if _NUMBER.fullmatch(child)
-    ]
-    places = [f"{paths.topic(name)}/{broker}" for name, broker in topics_to_read]
-    found = read_entries(session, [(path, partial(_count, path)) for path in places])
-    counts: dict[str, dict[int, NodeEntry[int]]] = {}
-    for (name, broker), count in zip(topics_to_read, found, strict=True):
-        if count.node is not None or count.error is not None:
-            counts.setdefault(name, {})[broker] = _bounded(count, broker)
-    return counts
-
-
-def _count(path: str, data: bytes, notes: Notes | None) -> int:  # noqa: ARG001 - a `Parse` takes notes
-    return parse_partition_count(path, data)
+def _entries(
+    session: ZookeeperSession,
+    keys: list[tuple[str, int]],
+    path_of: Callable[[str, int], str],
+    parse: Callable[[str, bytes, Notes | None], T],
+    strict: bool = False,
+) -> dict[str, dict[int, NodeEntry[T]]]:
+    """Reads the nodes of topics. ``keys`` are the topics and numbers of the nodes. Omits nodes that do not exist."""
+    places = [path_of(*key) for key in keys]
+    found = read_entries(session, [(path, partial(parse, path)) for path in places], strict=strict)
+    entries: dict[str, dict[int, NodeEntry[T]]] = {}
+    for (name, number), entry in zip(keys, found, strict=True):
+        if entry.node is not None or entry.error is not None:
+            entries.setdefault(name, {})[number] = entry
+    return entries
 
 
 def _bounded(count: NodeEntry[int], broker: int) -> NodeEntry[int]:

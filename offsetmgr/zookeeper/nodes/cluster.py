@@ -48,7 +48,7 @@ def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Cont
         )
 
 
-def parse_controller_epoch(path: str, data: bytes) -> int:
+def parse_controller_epoch(path: str, data: bytes, notes: Notes | None = None) -> int:  # noqa: ARG001
     """Parses ``/controller_epoch``, the number of controller elections so far. Raises `CorruptData`, which names
     ``path``."""
     return parse_number(path, data, "the controller's epoch")

@@ -81,14 +81,10 @@ def parse_entry(
 def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
     """Reads the cluster id, the controller and the controller epoch. Raises as `ZookeeperSession.get_many`."""
     found = session.get_many([paths.CLUSTER_ID, paths.CONTROLLER, paths.CONTROLLER_EPOCH])
-
-    def epoch(data: bytes, notes: Notes | None) -> int:  # noqa: ARG001 - a `Parse` takes notes
-        return parse_controller_epoch(paths.CONTROLLER_EPOCH, data)
-
     return ClusterNodes(
         parse_entry(paths.CLUSTER_ID, found[0], partial(parse_cluster_id, paths.CLUSTER_ID)),
         parse_entry(paths.CONTROLLER, found[1], partial(parse_controller, paths.CONTROLLER)),
-        parse_entry(paths.CONTROLLER_EPOCH, found[2], epoch),
+        parse_entry(paths.CONTROLLER_EPOCH, found[2], partial(parse_controller_epoch, paths.CONTROLLER_EPOCH)),
     )
 
 

@@ -65,10 +65,6 @@ def _text(parse: Callable[[str, bytes, Notes], object]) -> Decoder:
     return lambda path, _, data, notes: str(parse(path, data, notes))
 
 
-def _number(parse: Callable[[str, bytes], object]) -> Decoder:
-    return lambda path, _, data, __: str(parse(path, data))
-
-
 def _raw_text(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:  # noqa: ARG001 - a `Decoder` takes them
     return _plain(data) or ""
 
@@ -95,12 +91,12 @@ _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
     ("/brokers/ids/(?P<id>[0-9]{1,10})", "broker", _broker),
     ("/brokers/topics/[^/]+", "topic", _text(topics.parse_topic)),
     ("/brokers/topics/[^/]+/partitions/[0-9]+/state", "partition state", _text(topics.parse_partition_state)),
-    ("/brokers/topics/[^/]+/[0-9]+", "partition count", _number(topics.parse_partition_count)),
+    ("/brokers/topics/[^/]+/[0-9]+", "partition count", _text(topics.parse_partition_count)),
     ("/consumers/[^/]+/ids/[^/]+", "member", _text(consumers.parse_registration)),
     ("/consumers/[^/]+/owners/[^/]+/[^/]+", "owner", _raw_text),
-    ("/consumers/[^/]+/offsets?/[^/]+/[^/]+", "offset", _number(parse_decimal)),
+    ("/consumers/[^/]+/offsets?/[^/]+/[^/]+", "offset", _text(parse_decimal)),
     ("/controller", "controller", _text(cluster.parse_controller)),
-    ("/controller_epoch", "controller epoch", _number(cluster.parse_controller_epoch)),
+    ("/controller_epoch", "controller epoch", _text(cluster.parse_controller_epoch)),
     ("/cluster/id", "cluster id", _text(cluster.parse_cluster_id)),
     ("/feature", "features", _text(cluster.parse_features)),
     ("/latest_producer_id_block", "producer ids", _text(cluster.parse_producer_ids)),

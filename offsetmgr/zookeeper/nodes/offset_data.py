@@ -33,7 +33,7 @@ def decimal_commit(node: object) -> Committed | None:
     return None
 
 
-def parse_decimal(path: str, data: bytes) -> int:
+def parse_decimal(path: str, data: bytes, notes: object = None) -> int:  # noqa: ARG001
     """Parses an offset in ASCII decimal. Raises `CorruptData`, which names the node."""
     # Accepts only ASCII digits, because Long.toString writes and String.toLong reads an offset as ASCII digits. int()
     # would also accept "1_0" and " 7", and would raise a different error for thousands of digits.

@@ -31,6 +31,7 @@ STORAGE_MODES: Final = "/offsetmgr/groups"
 # The path separator, and the characters that org.apache.zookeeper.common.PathUtils rejects anywhere in a path. Java
 # represents a character above U+FFFF by two surrogates, which are among them.
 _NOT_IN_A_COMPONENT: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 @lru_cache(maxsize=65_536)
@@ -138,6 +139,11 @@ def check_broker_partition(partition: int) -> str:
             f"partition {partition}", "is not a partition of Kafka 0.7, which is BROKER-PARTITION, for example 0-3"
         )
     return str(partition)
+
+
+def partition_number(name: str) -> int | None:
+    """Returns the partition whose node has this name (Kafka 0.8 and later), or None for other names."""
+    return int(name) if _NUMBER.fullmatch(name) else None
 
 
 @lru_cache(maxsize=4096)

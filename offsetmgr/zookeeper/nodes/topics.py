@@ -105,7 +105,7 @@ def parse_partition_state(path: str, data: bytes, notes: Notes | None = None) ->
         )
 
 
-def parse_partition_count(path: str, data: bytes) -> int:
+def parse_partition_count(path: str, data: bytes, notes: Notes | None = None) -> int:  # noqa: ARG001
     """Parses ``/brokers/topics/TOPIC/BROKER`` of Kafka 0.7: the number of the topic's partitions on this broker.
 
     Raises `CorruptData`, which names ``path``.

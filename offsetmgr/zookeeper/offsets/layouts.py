@@ -29,7 +29,6 @@ OTHER_LAYOUT_HINTS: Final = {
 
 LAYOUTS: Final = ("0.8", "0.7", "storm")
 
-_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 _STORM_NODE: Final = re.compile("partition_(0|[1-9][0-9]{0,9})")
 TRIDENT_NODES: Final = frozenset({"currtx", "currattempts"})
 """The nodes with the present transaction of a Trident topology: ``ROOT/TXID/coordinator/NAME``."""
@@ -95,7 +94,7 @@ class Layout:
 
         For a loose node, ``topic`` and the topic of the result are empty.
         """
-        return TopicPartition(topic, int(node)) if _NUMBER.fullmatch(node) else None
+        return None if (number := paths.partition_number(node)) is None else TopicPartition(topic, number)
 
     def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:  # noqa: ARG002
         """Encodes an offset as a node's data. ``held`` is the node's present data, or None if the node does not exist.
