@@ -117,7 +117,7 @@ def _text(value: Any) -> Any:
     if isinstance(value, dict):
         return " ".join(f"{k}({_text(v)})" if isinstance(v, dict) else f"{k}={v}" for k, v in value.items()) or None
     if not isinstance(value, tuple):
-        return value
+        return for_command_line(value) if isinstance(value, str) else value
     separator = "," if all(isinstance(one, int) for one in value) else "; "
     return separator.join(one.why if isinstance(one, OffsetMgrError) else str(one) for one in value) or None
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError
@@ -74,11 +75,11 @@ class ZookeeperCheck:
             why = f"there is no {paths.BROKER_TOPICS} here"
             reasons.append(f"owners of all partitions, and whether topics exist ({why})")
         if self._ranges is None:
-            reasons.append("offsets outside of the logs' ranges (no --bootstrap-server)")
+            reasons.append(Advice("offsets outside of the logs' ranges (no {bootstrap_server})"))
         if self._unused_since_ms is None:
-            reasons.append("unused groups (no --unused-since)")
+            reasons.append(Advice("unused groups (no {unused_since})"))
         if not self._recheck_after_s:
-            reasons.append("whether findings are transient: no second check (--settle 0)")
+            reasons.append(Advice("whether findings are transient: no second check ({settle} 0)"))
         return reasons
 
     def run(self, groups: Iterable[str]) -> Iterator[CheckReport]:

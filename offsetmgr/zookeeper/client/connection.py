@@ -24,6 +24,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from offsetmgr.config.connection import ConnectionConfig, split_connect
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -296,7 +297,7 @@ class KazooConnection:
         return AuthenticationFailed(
             f"ZooKeeper at {self._hosts}",
             "the server rejects sessions without credentials",
-            "set zookeeper.auth=sasl:USER:PASSWORD in the --command-config file",
+            Advice("set zookeeper.auth=sasl:USER:PASSWORD in the {command_config} file"),
         )
 
     def close(self) -> None:

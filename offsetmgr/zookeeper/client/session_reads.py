@@ -14,6 +14,7 @@ from kazoo import exceptions as kazoo
 from kazoo.protocol import serialization as requests
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError
 from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client import jute
@@ -35,8 +36,8 @@ MAX_MULTI_READS_IN_FLIGHT: Final = 6
 
 MAX_SINGLE_READS_IN_FLIGHT: Final = 1000
 
-_AUTH_HINT: Final = (
-    "set zookeeper.auth=digest:USER:PASSWORD (or sasl:USER:PASSWORD) in the --command-config file, for a user that the"
+_AUTH_HINT: Final = Advice(
+    "set zookeeper.auth=digest:USER:PASSWORD (or sasl:USER:PASSWORD) in the {command_config} file, for a user that the"
     " ACL names"
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import CorruptData, UsageError
 from offsetmgr.core.model import MAX_OFFSET, NEGATIVE_OFFSET, Committed, is_valid_offset
 from offsetmgr.zookeeper.client.jute import NodeData
@@ -12,8 +13,8 @@ from offsetmgr.zookeeper.client.jute import NodeData
 SAFE_DIGITS: Final = len(str(MAX_OFFSET)) - 1
 """The number of decimal digits up to which every number is a valid offset, so that no comparison is necessary."""
 
-REPAIR_HINT: Final = (
-    "to replace or delete it, name its partition in offsets set or offsets delete: --topic TOPIC:NUMBER"
+REPAIR_HINT: Final = Advice(
+    "to replace or delete it, name its partition in offsets set or offsets delete: {topic} TOPIC:NUMBER"
 )
 _MAX_DIGITS: Final = 40
 

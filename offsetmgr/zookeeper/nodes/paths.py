@@ -12,6 +12,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import BrokerPartition
 
@@ -85,7 +86,7 @@ def check_partition(partition: int) -> int:
         raise UsageError(
             f"partition {partition}",
             "is a partition of Kafka 0.7, whose offsets are byte positions; in later versions they count messages",
-            "use --partition-map of offsetmgr migrate plan",
+            Advice("use {partition_map} of {}", Invocation("migrate plan")),
         )
     if partition < 0:
         raise UsageError(f"partition {partition}", "is negative")

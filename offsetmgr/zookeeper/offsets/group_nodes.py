@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     Conflict,
     CorruptData,
@@ -238,7 +239,7 @@ def save_tree(session: ZookeeperSession, group: str, root: str, unsaved: Contain
         elif one.node is None or one.children is None or not isinstance(acl, tuple) or is_masked(acl):
             errors = [e for e in (one.read_error, one.children_error, acl) if isinstance(e, OffsetMgrError)]
             cause = errors[0].why if errors else "the hashes in its ACL are hidden from this user"
-            hint = f"log in as a user that may read {place}, or add --lose {place} to lose its data"
+            hint = Advice("log in as a user that may read {}, or add {lose} {} to lose its data", place, place)
             raise NotAuthorized(what, f"{place} cannot be saved: {cause}", hint)
         else:
             saved.append(SavedNode(path, one.node.data, tuple((*entry,) for entry in acl), one.node.version))
@@ -291,7 +292,9 @@ def restore_tree(session: ZookeeperSession, group: str, root: str, nodes: Sequen
             missing.append(Create(root + one.path, one.data or b"", acl=acl or None))
         elif one.data and node.data != one.data and not one.path.startswith(("/offsets/", f"/{SINGULAR}/")):
             why = f"{session.chroot}{root}{one.path} exists and holds {_shown(node.data)}, not {_shown(one.data)}"
-            raise Conflict(f"undo for group {group}", why, "delete this node, or restore the offsets with --topic")
+            raise Conflict(
+                f"undo for group {group}", why, Advice("delete this node, or restore the offsets with {topic}")
+            )
     for batch in _transactions(missing):
         outcome = session.transaction(batch)
         if outcome.error is not None:
