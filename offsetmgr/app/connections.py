@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from shlex import quote
 from types import MappingProxyType
@@ -237,7 +238,15 @@ class Connections(Closeable):
         """Like `cluster`, for operations that compare the offsets of an edit of ``store`` with the logs. Raises
         `OtherCluster` if the brokers belong to another cluster."""
         self.kafka_counterpart(store, strict=True)
-        return self.cluster(what)
+        cluster = self.cluster(what)
+
+        def note_wait(left_s: float) -> None:
+            end = f"{datetime.now(UTC) + timedelta(seconds=left_s):%H:%M:%S}"
+            waiting = "waiting up to {} s, until {} UTC, for brokers {} ({timeout})"
+            self.ui.note(Advice(waiting, f"{left_s:.0f}", end, self.bootstrap()))
+
+        cluster.on_slow = note_wait
+        return cluster
 
     def cluster_or_none(self) -> KafkaCluster | None:
         """Returns the Kafka cluster, or None if no brokers are known."""

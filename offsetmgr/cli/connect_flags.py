@@ -21,7 +21,6 @@ import typer
 
 from offsetmgr.app.connections import Connections, kafka_stores
 from offsetmgr.cli.errors import exit_with
-from offsetmgr.cli.lock_wait import noted_log_wait
 from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_for_many
 from offsetmgr.cli.options import GroupArguments, OptionGroups
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from offsetmgr.app.migrate import SideSettings
     from offsetmgr.cli.options import SideConfigs
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.migration.plan import PlanHeader
 from offsetmgr.cli.options import (
     BootstrapServer,
@@ -112,11 +110,6 @@ class ConnectFlags(Connections):
             why = f"its servers are those of another cluster than the plan's: {header.source.uri}, {header.target.uri}"
             hint = "name the context with which the plan was made, or leave out --context"
             raise OtherCluster(f"--context {self._named_context}", why, hint)
-
-    def cluster_for_edit(self, what: str, store: OffsetStore) -> Cluster:
-        """Prints a note if the brokers do not respond within 3 s; see the base class."""
-        cluster = super().cluster_for_edit(what, store)
-        return noted_log_wait(cluster, self.bootstrap() or "", self.resolved.connection.timeout_ms / 1000)
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
         """Returns the settings of the command line. If ``command_config`` is given, the Kafka settings, the ZooKeeper

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.core.errors import Unreachable
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 A = TypeVar("A")
+SLOW_S: Final = 3.0
+"""The time after which a call is slow."""
 
 
 class EventLoopThread:
@@ -81,13 +83,27 @@ class ClientThread:
         self.runner = EventLoopThread()
         self._timeout_s = timeout_s
 
-    def run(self, call: Callable[[float], Awaitable[T]], timeout_s: float | None = None) -> T:
+    def run(
+        self,
+        call: Callable[[float], Awaitable[T]],
+        timeout_s: float | None = None,
+        on_slow: Callable[[float], None] | None = None,
+    ) -> T:
         """Runs a coroutine in the event loop and waits for its result. The argument of ``call`` is the deadline, as a
-        time of the loop's clock. ``timeout_s`` replaces the timeout of the client."""
+        time of the loop's clock. ``timeout_s`` replaces the timeout of the client. After 3 s, ``on_slow`` is called
+        with the seconds that are left."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
 
         async def within() -> T:
-            return await call(asyncio.get_running_loop().time() + limit_s)
+            loop = asyncio.get_running_loop()
+            slow = None
+            if on_slow is not None and limit_s > SLOW_S:
+                slow = loop.call_later(SLOW_S, on_slow, limit_s - SLOW_S)
+            try:
+                return await call(loop.time() + limit_s)
+            finally:
+                if slow is not None:
+                    slow.cancel()
 
         return self.runner.run(within())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Self
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -23,6 +23,8 @@ class KafkaLogs:
 
     def __init__(self, thread: ClientThread) -> None:
         self._thread = thread
+        self.on_slow: Callable[[float], None] | None = None
+        """The function that is called with the seconds that are left, while a request about topics or logs waits."""
 
     def cluster_id(self) -> str | None:
         """Returns the cluster id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
@@ -40,7 +42,9 @@ class KafkaLogs:
         from offsetmgr.kafka.client.log_ranges import partition_counts
 
         requested = None if names is None else set(names)
-        return self._thread.run(lambda deadline: partition_counts(self._thread.client, requested, deadline))
+        return self._thread.run(
+            lambda deadline: partition_counts(self._thread.client, requested, deadline), on_slow=self.on_slow
+        )
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         """Returns the start and end offset of each partition's log, or the error of the partition. The error of a
@@ -53,7 +57,9 @@ class KafkaLogs:
         from offsetmgr.kafka.client.log_ranges import log_ranges
 
         requested = list(partitions)
-        return self._thread.run(lambda deadline: log_ranges(self._thread.client, requested, deadline))
+        return self._thread.run(
+            lambda deadline: log_ranges(self._thread.client, requested, deadline), on_slow=self.on_slow
+        )
 
 
 class KafkaCluster(KafkaLogs, Closeable):
@@ -113,7 +119,8 @@ class KafkaCluster(KafkaLogs, Closeable):
 
         requested = list(partitions)
         return self._thread.run(
-            lambda deadline: offsets_for_time(self._thread.client, requested, timestamp_ms, deadline)
+            lambda deadline: offsets_for_time(self._thread.client, requested, timestamp_ms, deadline),
+            on_slow=self.on_slow,
         )
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
