@@ -3,7 +3,6 @@ migrate`` and the methods of `offsetmgr.Migration` are these functions."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -82,6 +81,18 @@ class PlanSelection(NamedTuple):
 
     groups: GroupSelection = GroupSelection()
     waves: tuple[int, ...] = ()
+
+    @property
+    def arguments(self) -> dict[str, Argument]:
+        """The arguments of a further call for the same groups."""
+        groups, waves = self.groups, tuple(map(str, self.waves))
+        named = {"group": groups.patterns, "wave": waves, "exclude_group": groups.excluded}
+        return {name: values for name, values in named.items() if values}
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The words of ``arguments`` in a command line."""
+        return Invocation("", (), self.arguments).words()[1:]
 
 
 ALL: Final = PlanSelection()
@@ -232,11 +243,6 @@ class _Step:
         self.plan, self.state = opener(path)
         self.only = select_groups(self.plan, *selection)
         self.stores = SourceAndTarget.of_plan(connections, self.plan.header, *self.sides[:2])
-
-    @property
-    def options(self) -> str:
-        """The connection options of further commands; each starts with a space."""
-        return "".join(f" {shlex.quote(word)}" for word in self.sides.options)
 
     @property
     def counts(self) -> PlanSummary:
@@ -398,14 +404,9 @@ def refresh(
 
 def _renewal_hint(step: _Step, selection: PlanSelection) -> str:
     """Returns the hint for a plan whose source has changed."""
-    renew_again = Invocation("migrate renew", (str(step.plan.path),), {"output": "FILE", **_arguments(selection)})
-    return Advice("plan them again: {}{}; or write the old offsets with {accept_stale}", renew_again, step.options)
-
-
-def _arguments(selection: PlanSelection) -> dict[str, tuple[str, ...]]:
-    groups, waves = selection.groups, tuple(map(str, selection.waves))
-    named = {"group": groups.patterns or (), "wave": waves, "exclude_group": groups.excluded}
-    return {name: values for name, values in named.items() if values}
+    named = {"output": "FILE", **selection.arguments, **step.sides.arguments}
+    renew_again = Invocation("migrate renew", (str(step.plan.path),), named)
+    return Advice("plan them again: {}; or write the old offsets with {accept_stale}", renew_again)
 
 
 def renew(

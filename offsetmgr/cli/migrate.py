@@ -199,7 +199,7 @@ def apply_command(
         wait_empty_s=wait_empty_s,
         accept_stale=accept_stale,
     )
-    followups, planned = (*scope.words(), *sides.options), report.planned
+    followups, planned = (*selection.options, *sides.options), report.planned
     migrate_output.show_report(report, "written")
     print_next_step(report, f"next: {command_line('migrate', 'verify', plan_path, options=followups)}")
     if planned.refused or planned.failed_groups:
@@ -236,9 +236,9 @@ def renew_command(
     """
     from offsetmgr.app import migrate
 
-    sides = connect.sides(configs)
-    following = f"next: {command_line('migrate', 'apply', output, options=(*scope.words(), *sides.options))}"
-    done = migrate.renew(connect, plan_path, output, scope.selection(), sides=sides, if_ahead=if_ahead)
+    sides, selection = connect.sides(configs), scope.selection()
+    following = f"next: {command_line('migrate', 'apply', output, options=(*selection.options, *sides.options))}"
+    done = migrate.renew(connect, plan_path, output, selection, sides=sides, if_ahead=if_ahead)
     if done is None:
         note(f"an earlier run had written {output} and was killed; it is complete now, and {plan_path} is replaced")
         note(following)
@@ -270,8 +270,8 @@ def verify_command(
     """
     from offsetmgr.app import migrate
 
-    sides = connect.sides(configs)
-    checked = migrate.verify(connect, plan_path, scope.selection(), sides=sides)
+    sides, selection = connect.sides(configs), scope.selection()
+    checked = migrate.verify(connect, plan_path, selection, sides=sides)
     everything = all_rows or format is not OutputFormat.TABLE
     # After a rollback, nearly all planned offsets are missing in the target, as intended. The command counts these
     # offsets, and lists them only with --all.
@@ -286,7 +286,7 @@ def verify_command(
     if checked.is_rolled_back:
         note("this plan was rolled back: the target holds its old offsets again, so it differs from the plan")
     elif "source-ahead" in summary.counts:
-        status = command_line("migrate", "status", plan_path, options=(*scope.words(), *sides.options))
+        status = command_line("migrate", "status", plan_path, options=(*selection.options, *sides.options))
         note(
             "hint: consumers still commit to the source. Bounce them to dual and verify again, or stop them and make a "
             f"new plan. {status} prints the next command of each group"

@@ -268,12 +268,6 @@ class PlanScope(NamedTuple):
         groups = GroupSelection(self.group or None, exclude=self.exclude_group or ())
         return PlanSelection(groups, tuple(self.wave or ()))
 
-    def words(self) -> tuple[str, ...]:
-        """Returns the options that limit a further command to the same groups."""
-        given = [("--group", name) for name in self.group or ()] + [("--wave", str(wave)) for wave in self.wave or ()]
-        given += [("--exclude-group", name) for name in self.exclude_group or ()]
-        return tuple(word for option in given for word in option)
-
 
 SourceStore = Annotated[str, opt("--from", "URI", "The store to read: zookeeper://..., kafka://..., file:...")]
 TargetStore = Annotated[str, opt("--to", "URI", "The store to write.")]
