@@ -576,7 +576,7 @@ def rollback(
         ui.confirm(f"roll back {count_of(started, 'group')}?")
     with step.writer(PlanRun("undo", only, reason, undoes_run=run or ""), target, wait_empty_s) as (writer, state):
         try:
-            done = restore(plan, state, writer, force=allow_rewind, run=state.run(run) if run else None)
+            done = restore(plan, state, writer, allow_rewind=allow_rewind, run=state.run(run) if run else None)
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
             step.tell(_compared(step, state, only, Report()).comparison())
             raise
@@ -606,7 +606,7 @@ def preview_rollback(
 
     step, only = _undo_step(connections, path, selection, sides, run)
     one_run = step.state.run(run) if run else None
-    found = list(preview(step.plan, step.state, step.stores.target, only, force=allow_rewind, run=one_run))
+    found = list(preview(step.plan, step.state, step.stores.target, only, allow_rewind=allow_rewind, run=one_run))
     checks = _log_checks(step)
     checks.load((one.tp, one.before) for one in found if one.before is not None)
 

@@ -1,7 +1,7 @@
 """Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
 A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, another client
-has committed since, and the partition is rejected. With ``force``, the rollback overwrites this offset, after it has
+has committed since, and the partition is rejected. With ``allow_rewind``, the rollback overwrites this offset, after it has
 recorded the offset in the journal. After the cutover, the before-images would rewind the groups; use a reverse plan
 instead.
 
@@ -33,13 +33,13 @@ def rollback(
     state: MigrationState,
     writer: JournaledWriter,
     *,
-    force: bool = False,
+    allow_rewind: bool = False,
     run: RunProgress | None = None,
 ) -> Report:
     """Undoes the writes that the journal records, of the whole plan or of the groups of ``writer.only``, or resumes an
     earlier rollback. A group that was finalized by itself is not changed; the report names it in ``closed``.
 
-    ``force`` restores before-images even if the offset has changed since apply. If ``run`` is given, only the writes of
+    ``allow_rewind`` restores before-images even if the offset has changed since apply. If ``run`` is given, only the writes of
     this run of apply are undone; ``writer.only`` must name its groups (`groups_of_run`). Raises `JournalError` if
     nothing was applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and `PlanError` if the
     store is not the plan's target.
@@ -61,7 +61,7 @@ def rollback(
                 skipped += group.group in state.undo.done
 
     todo = _without_deleted_logs(tasks(), plan, writer.store)
-    report = writer.run(_with_current_offsets(todo, writer.store) if force else todo)
+    report = writer.run(_with_current_offsets(todo, writer.store) if allow_rewind else todo)
     report.skipped = skipped
     report.closed = closed
     if not (report.groups or skipped or closed or report.interrupted):
@@ -96,7 +96,7 @@ def preview(
     store: OffsetStore,
     only: GroupScope | None = None,
     *,
-    force: bool = False,
+    allow_rewind: bool = False,
     run: RunProgress | None = None,
 ) -> Iterator[RollbackPreview]:
     """Yields the partitions that `rollback` would restore now. The arguments and the errors are those of `rollback`."""
@@ -112,7 +112,7 @@ def preview(
                 now = None if committed is None else committed.offset
                 applied, before = (None if one is None else one.offset for one in (step.target, step.after))
                 problem = str(task.rejected.get(step.tp) or current.error or current.errors.get(step.tp) or "")
-                if not problem and not force and now not in (applied, before):
+                if not problem and not allow_rewind and now not in (applied, before):
                     problem = "it has changed since apply"
                 yield RollbackPreview(task.target_group, step.tp, applied, now, before, problem)
 
