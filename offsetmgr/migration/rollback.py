@@ -1,8 +1,8 @@
 """Rolls a plan back: restores the before-images and deletes the offsets that apply created.
 
 A partition is changed only if it still holds the offset that apply wrote. If it holds another offset, another client
-has committed since, and the partition is rejected. With ``allow_rewind``, the rollback overwrites this offset, after it has
-recorded the offset in the journal. After the cutover, the before-images would rewind the groups; use a reverse plan
+has committed since, and the partition is rejected. With ``allow_rewind``, the rollback overwrites this offset, after it
+has recorded the offset in the journal. After the cutover, the before-images would rewind the groups; use a reverse plan
 instead.
 
 The rollback of one run of apply restores only the partitions that this run wrote. If the run, or another run, was
@@ -39,10 +39,10 @@ def rollback(
     """Undoes the writes that the journal records, of the whole plan or of the groups of ``writer.only``, or resumes an
     earlier rollback. A group that was finalized by itself is not changed; the report names it in ``closed``.
 
-    ``allow_rewind`` restores before-images even if the offset has changed since apply. If ``run`` is given, only the writes of
-    this run of apply are undone; ``writer.only`` must name its groups (`groups_of_run`). Raises `JournalError` if
-    nothing was applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and `PlanError` if the
-    store is not the plan's target.
+    ``allow_rewind`` restores before-images even if the offset has changed since apply. If ``run`` is given, only the
+    writes of this run of apply are undone; ``writer.only`` must name its groups (`groups_of_run`). Raises
+    `JournalError` if nothing was applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and
+    `PlanError` if the store is not the plan's target.
     """
     _check(plan, state, writer.store)
     skipped = 0
