@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, BinaryIO, Final, NamedTuple, Self
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CorruptData, FileFailure, UnsupportedOperation
 from offsetmgr.core.os_errors import os_error_as
@@ -227,7 +228,7 @@ class LogAppender:
                 end, self.next_offset = entry.end, entry.header().last_offset + 1
         if end != segment.size:
             why = f"after position {end} there is no complete entry with a right checksum"
-            raise CorruptData(str(segment.log), why, "truncate it there with offsetmgr log recover")
+            raise CorruptData(str(segment.log), why, Advice("truncate it there with {}", Invocation("log recover")))
         offsets, times = segment.offset_index(), segment.time_index()
         for suffix, size in ((INDEX, OFFSET_ENTRY.size * len(offsets)), (TIME_INDEX, TIME_ENTRY.size * len(times))):
             if (file := segment.index_path(suffix)).exists():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
@@ -26,7 +27,9 @@ from offsetmgr.segments.transaction_state import TransactionDecision, decisions
 OnBytesRead = Callable[[int], None]
 """Callback for progress: receives the number of bytes that were read since the last call."""
 
-_HINT: Final = "offsetmgr log verify shows the damage; log recover --to DIR writes a copy that ends before it"
+_HINT: Final = Advice(
+    "{} shows the damage; log recover {to=DIR} writes a copy that ends before it", Invocation("log verify")
+)
 
 
 class IgnoredTail(NamedTuple):

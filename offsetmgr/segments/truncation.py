@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import CorruptData, GateRefused, UnknownVersion, UnsupportedOperation
 from offsetmgr.segments.checkpoints import RECOVERY_POINT, read_checkpoint
 from offsetmgr.segments.partition import partition_of
@@ -125,7 +126,7 @@ def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> Trun
         raise GateRefused(
             f"{examined.segment.log}, position {suspicion.position}",
             f"{suspicion.why}; a broker would {action}",
-            "examine the entry with log dump; --strict truncates the log before it",
+            Advice("examine the entry with log dump; {strict} truncates the log before it"),
         )
     return TruncationPoint(examined, found.valid_bytes, found.next_offset)
 

@@ -22,6 +22,7 @@ import fastavro
 from fastavro.write import Writer
 
 from offsetmgr.core import errors as error_classes
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion, UnsupportedOperation
 from offsetmgr.core.model import BrokerPartition, Committed, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, PartitionKinds
@@ -197,7 +198,7 @@ class AvroReader(SnapshotReader):
     def _index(self) -> SnapshotHeader:
         self._stream.seek(0)
         if self._stream.read(len(MAGIC)) != MAGIC:
-            raise MalformedData(self._what, "not an Avro file", "name its format with --as csv|zk|json|spark")
+            raise MalformedData(self._what, "not an Avro file", Advice("name its format with {as_=csv|zk|json|spark}"))
         self._stream.seek(0)
         try:
             file = fastavro.block_reader(self._stream, reader_schema=_NAMES_ONLY)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, ClassVar, Final, NoReturn
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnsupportedOperation, UsageError
@@ -22,6 +23,8 @@ from offsetmgr.core.plurals import count_of
 
 FORMAT_VERSION: Final = 1
 MAX_PARTITION: Final = 2**31 - 1
+LEAVE_OUT_GROUP: Final = Advice("leave out {group} (in a URI: group=)")
+NAME_THE_GROUP: Final = Advice("name it with {group} (in a URI: group=)")
 MAX_BAD_LINES: Final = 20
 """The maximum number of bad lines in one error. The reader stops when it has found this number of bad lines."""
 MAX_SHOWN_CHARACTERS: Final = 80
@@ -119,7 +122,7 @@ class Format(ABC):
     def __init__(self, group: str | None = None) -> None:
         if group is not None and self.groups_in:
             why = f"its {self.groups_in} contain the groups"
-            raise UsageError(f"format {self.name}", why, "leave out --group (in a URI: group=)")
+            raise UsageError(f"format {self.name}", why, LEAVE_OUT_GROUP)
         self._group = group
 
     @property

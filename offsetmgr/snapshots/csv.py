@@ -15,7 +15,9 @@ from typing import BinaryIO, Final
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.snapshots.base import (
+    LEAVE_OUT_GROUP,
     MAX_PARTITION,
+    NAME_THE_GROUP,
     BadLine,
     number,
     offset_number,
@@ -54,7 +56,7 @@ class CsvFormat(TextFormat):
             raise UsageError(
                 f"group {group}",
                 f"a CSV of group {self._group} alone has no column for groups",
-                "leave out --group (in a URI: group=)",
+                LEAVE_OUT_GROUP,
             )
         return ""
 
@@ -62,9 +64,9 @@ class CsvFormat(TextFormat):
         stream = comma_separated(stream, (len(_COLUMNS) - 1, len(_COLUMNS)))
         columns = _column_count(stream)
         if columns == 3 and self._group is None:
-            raise UsageError(what, "its lines do not contain the group", "name it with --group (in a URI: group=)")
+            raise UsageError(what, "its lines do not contain the group", NAME_THE_GROUP)
         if columns == 4 and self._group is not None:
-            raise UsageError(what, "its lines contain the groups", "leave out --group (in a URI: group=)")
+            raise UsageError(what, "its lines contain the groups", LEAVE_OUT_GROUP)
         return LineReader(stream, _CsvLineSyntax(self._group), self, what=what, only_group=self._group)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby, islice, repeat
 from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Protocol
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import MalformedData, UnsupportedOperation
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
@@ -269,8 +270,8 @@ def require_line_end(stream: BinaryIO, what: str) -> None:
     if last.strip(b" \t\r,;"):
         shown = last.decode("utf-8", "replace")[-MAX_SHOWN_CHARACTERS:]
         why = f"its last line has no line end, so the file may be truncated within its last number: {shown!r}"
-        hint = (
-            "take a complete copy of the file; if it is complete, add --accept-unterminated (offsets import, offsets "
+        hint = Advice(
+            "take a complete copy of the file; if it is complete, add {accept_unterminated} (offsets import, offsets "
             "reset), or unterminated=accept to a file: URI"
         )
         raise MalformedData(what, why, hint)

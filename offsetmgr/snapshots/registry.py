@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import UsageError
 from offsetmgr.snapshots.base import BadLines, Format
 from offsetmgr.snapshots.csv import CsvFormat
@@ -29,7 +30,8 @@ def format_name(path: str, name: str | None = None) -> str:
     if format_or_suffix in FORMATS:
         return format_or_suffix
     why = f"format {format_or_suffix!r} is not known" if name is not None else "its suffix is not that of a format"
-    raise UsageError(f"snapshot {path}", why, f"name it with --as {'|'.join(FORMATS)}, or in a URI with ?format=")
+    hint = Advice(f"name it with {{as_={'|'.join(FORMATS)}}}, or in a URI with ?format=")
+    raise UsageError(f"snapshot {path}", why, hint)
 
 
 def by_name(name: str, group: str | None = None) -> Format:

@@ -17,6 +17,7 @@ from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageErr
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.snapshots.base import (
+    NAME_THE_GROUP,
     BadLines,
     DroppedFields,
     Format,
@@ -82,7 +83,7 @@ class SparkFormat(Format):
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SparkReader:
         if self._group is None:
-            raise UsageError(what, "Spark's JSON does not contain the group", "name it with --group (in a URI: group=)")
+            raise UsageError(what, "Spark's JSON does not contain the group", NAME_THE_GROUP)
         return SparkReader(self._read(stream, what), self)
 
     def _read(self, stream: BinaryIO, what: str) -> GroupOffsets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import struct
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import LogRange
 from offsetmgr.segments.batch_builder import batch
@@ -117,7 +119,9 @@ def test_a_log_with_an_incomplete_last_entry_must_be_recovered_before_an_append(
         log.write_bytes(damage)
         with pytest.raises(CorruptData) as caught, LogAppender(directory):
             pass
-        assert caught.value.hint == "truncate it there with offsetmgr log recover"
+        assert caught.value.hint == "truncate it there with log.recover()"
+        of_a_worker = pickle.loads(pickle.dumps(caught.value))
+        assert for_command_line(of_a_worker.hint) == "truncate it there with offsetmgr log recover"
         assert log.read_bytes() == damage
 
 
