@@ -277,6 +277,9 @@ class OffsetStore(Closeable):
         know are missing. Raises the errors of `log_origin`."""
         return {}
 
+    def check_group(self, group: str) -> None:
+        """Raises `UsageError` if the store cannot store a group of this name."""
+
     @abstractmethod
     def groups(self) -> Iterator[str]:
         """Returns the ids of all groups that may have offsets, in any order. If the store cannot list all groups, the
@@ -343,15 +346,6 @@ class OffsetStore(Closeable):
             done = {tp: o for tp, o in result.outcomes.items() if o.error is None}
             raise PartialFailure(f"{verb} of group {edit.group}", successes=done, failures=failures)
         return result
-
-
-@runtime_checkable
-class GroupNameValidator(Protocol):
-    """A store that does not accept every group name that Kafka accepts."""
-
-    def check_group(self, group: str) -> None:
-        """Raises `UsageError` if the store cannot store a group of this name."""
-        ...
 
 
 @runtime_checkable

@@ -27,7 +27,6 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.core.offset_store import (
     Capabilities,
-    GroupNameValidator,
     GroupOffsets,
     Guard,
     OffsetStore,
@@ -88,11 +87,10 @@ def endpoint(store: OffsetStore) -> StoreEndpoint:
 
 def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
     """Returns the reason why a store cannot hold a group of this name; None if it can."""
-    if isinstance(store, GroupNameValidator):
-        try:
-            store.check_group(group)
-        except UsageError as error:
-            return error
+    try:
+        store.check_group(group)
+    except UsageError as error:
+        return error
     return None
 
 

@@ -97,11 +97,7 @@ class OldConsumer(ServerProcess):
         self.topic = topic
         self.offsets_storage = options.get("offsets_storage", "zookeeper")
         self.dual_commit = options.get("dual_commit", False)
-        self.auto_commit_interval_ms = options.get("auto_commit_interval_ms", 1000)
-        self.consumer_id = options.get("consumer_id")
-        self.streams = options.get("streams", 1)
-        self.extra = dict(options.get("extra") or {})
-        self.jvm = tuple(options.get("jvm", ("-Xmx128m", *QUICK_START)))
+        self._options = options
         self.name = f"old consumer of {group}"
 
     @property
@@ -133,7 +129,7 @@ class OldConsumer(ServerProcess):
             "group.id": self.group,
             "offsets.storage": self.offsets_storage,
             "dual.commit.enabled": str(self.dual_commit).lower(),
-            "auto.commit.interval.ms": self.auto_commit_interval_ms,
+            "auto.commit.interval.ms": self._options.get("auto_commit_interval_ms", 1000),
             "auto.offset.reset": "smallest",
             "zookeeper.session.timeout.ms": 6000,
             "rebalance.backoff.ms": 500,
@@ -142,9 +138,9 @@ class OldConsumer(ServerProcess):
             # A fetch that finds no message waits for so long. By default an idle consumer sends ten fetches a second.
             "fetch.wait.max.ms": 1000,
         }
-        if self.consumer_id is not None:
-            own["consumer.id"] = self.consumer_id
-        return {**own, **self.extra}
+        if (consumer_id := self._options.get("consumer_id")) is not None:
+            own["consumer.id"] = consumer_id
+        return {**own, **(self._options.get("extra") or {})}
 
     def _command(self) -> list[str]:
         file = self.directory / "consumer.properties"
@@ -152,8 +148,8 @@ class OldConsumer(ServerProcess):
         return java_command(
             [jars.resolve(JARS[self.version]), jars.resolve("janino")],
             "org.codehaus.janino.SimpleCompiler",
-            [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self.streams)],
-            jvm=(*self.jvm, *log4j_flags(self.directory)),
+            [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self._options.get("streams", 1))],
+            jvm=(*self._options.get("jvm", ("-Xmx128m", *QUICK_START)), *log4j_flags(self.directory)),
         )
 
     def _stdout(self) -> Path:

@@ -179,7 +179,6 @@ class ZookeeperStore(OffsetStore):
     # --- reading ----------------------------------------------------------------------------------
 
     def check_group(self, group: str) -> None:
-        """See `offsetmgr.core.offset_store.GroupNameValidator`."""
         paths.check_group(group)
 
     def groups(self) -> Iterator[str]:

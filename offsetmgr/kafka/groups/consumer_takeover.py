@@ -31,7 +31,7 @@ from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.offset_commits import NotAMember, commit_outcomes
 from offsetmgr.kafka.client.topic_ids import format_topic_id, topic_ids
 from offsetmgr.kafka.groups import lock_membership, member_requests
-from offsetmgr.kafka.groups.group_takeover import abandon, edited_error, other_edit, was_abandoned
+from offsetmgr.kafka.groups.group_takeover import abandon, reject_edit, was_abandoned
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -296,9 +296,7 @@ async def _owned_by_others(
 
 def _reject_other_edit(group: str, others: Iterable[Message]) -> None:
     """Raises `GroupActive` if one of the members is another edit of the running group."""
-    members = tuple(GroupMember(one["member_id"], one["client_id"], one["client_host"]) for one in others)
-    if other_edit(members) is not None:
-        raise edited_error(GroupDescription(group, "STABLE", members=members))
+    reject_edit(group, [GroupMember(one["member_id"], one["client_id"], one["client_host"]) for one in others])
 
 
 async def _describe(connection: BrokerConnection, group: str, deadline: float) -> Message:

@@ -352,15 +352,16 @@ async def _consumers_without_sync(client: Client, group: str, member_id: str, de
     while True:
         described = await _describe(client, group, deadline)
         if described.state != "COMPLETING_REBALANCE" or not await poll.pause():
-            return _reject_edit(group, [member for member in described.members if member.member_id != member_id])
+            return reject_edit(group, [member for member in described.members if member.member_id != member_id])
 
 
 async def _consumers(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:
     """Like `_other_members`. Raises `GroupActive` if one of them is another edit of the running group."""
-    return _reject_edit(group, await _other_members(client, group, member_id, deadline))
+    return reject_edit(group, await _other_members(client, group, member_id, deadline))
 
 
-def _reject_edit(group: str, members: list[GroupMember]) -> list[GroupMember]:
+def reject_edit(group: str, members: list[GroupMember]) -> list[GroupMember]:
+    """Returns the members. Raises `GroupActive` if one of them is another edit of the running group."""
     if other_edit(members) is not None:
         raise edited_error(GroupDescription(group, "STABLE", members=tuple(members)))
     return members
