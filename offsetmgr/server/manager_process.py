@@ -136,6 +136,7 @@ class ManagerProcess:
         self._ready = False
         self._node: ManagerNode | None = None
         self._relay: Proxy | None = None
+        self._backend: Backend | None = None
         self._store_backend: StoreBackend | None = None
         self._store_is_relayed_cluster = False
         """Whether the store, or one of the two stores of a dual store, is the Kafka cluster behind the relay. If the
@@ -157,13 +158,13 @@ class ManagerProcess:
         if relay is not None:
             self._resources.push_async_callback(relay.close)
         # Bind the port first, because the process announces its port number to the other managers.
-        backend = _LateBound()
-        metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if settings.metrics_listen else None
+        metrics = None
+        if settings.metrics_listen:
+            metrics = Metrics(lambda: {**(self._backend.metrics() if self._backend else {}), **service.metrics()})
         service = SocketServer(
             [],
             settings=settings,
             requires_login=authentication is not None,
-            backpressure=backend.backpressure,
             fallback=relay.fallback if relay else None,
             observe=metrics.observe if metrics else None,
         )
@@ -177,11 +178,12 @@ class ManagerProcess:
         if relay is not None:
             await self._open_relay_ports(relay, service, listener, tls)
         host, port = settings.advertise or (settings.listen[0], listener.port)
-        node_id = await self._start_backend(backend, host, port)
+        backend, node_id = await self._start_backend(host, port)
         if relay is not None:
-            backend.bound = relay.guard(backend.bound, watch=not self._store_is_relayed_cluster)
+            backend = relay.guard(backend, watch=not self._store_is_relayed_cluster)
+        self._backend, service.backpressure = backend, backend.backpressure
         api_authorizer = authorizer if relay is None else relay.authorizer
-        context = ApiContext(backend.bound, node_id, upstream, api_authorizer, authentication)
+        context = ApiContext(backend, node_id, upstream, api_authorizer, authentication)
         apis = listener_apis(context)
         if relay is not None:
             apis = relay.apis(context, apis, host)
@@ -213,15 +215,14 @@ class ManagerProcess:
 
     # --- the backend ---------------------------------------------------------------------------------
 
-    async def _start_backend(self, backend: _LateBound, host: str, port: int) -> int:
-        """Starts the backend; returns the node id of this process."""
+    async def _start_backend(self, host: str, port: int) -> tuple[Backend, int]:
+        """Starts the backend; returns the backend and the node id of this process."""
         if self._settings.store is not None:
             node = ManagerAddress(FIRST_MANAGER_ID, host, port)
-            await self._start_store(backend, node)
-            return node.node_id
-        return await self._start_manager(backend, host, port)
+            return await self._start_store(node), node.node_id
+        return await self._start_manager(host, port)
 
-    async def _start_store(self, backend: _LateBound, node: ManagerAddress) -> None:
+    async def _start_store(self, node: ManagerAddress) -> StoreBackend:
         from offsetmgr.server.store_backends.store_backend import StoreBackend
         from offsetmgr.stores.uri import open_store
 
@@ -254,7 +255,7 @@ class ManagerProcess:
         store_backend.start()
         self._store_backend = store_backend
         self._resources.push_async_callback(store_backend.close)
-        backend.bound = store_backend
+        return store_backend
 
     async def _check_cluster(self, store_backend: StoreBackend, store: OffsetStore) -> None:
         """Checks that the store's offsets belong to the Kafka cluster that the clients consume from. Raises
@@ -291,7 +292,7 @@ class ManagerProcess:
                 store_backend.unavailable_reason = None
                 _log.info("the store responds; clients are served", extra={"store": store.uri})
 
-    async def _start_manager(self, backend: _LateBound, host: str, port: int) -> int:
+    async def _start_manager(self, host: str, port: int) -> tuple[Backend, int]:
         manager_node = self._node = ManagerNode(
             replace(self._settings, own_process=True),
             host,
@@ -300,10 +301,10 @@ class ManagerProcess:
         )
         self._resources.push_async_callback(manager_node.close)
         await manager_node.open()
-        backend.bound = ManagerBackend(
+        backend = self._backend = ManagerBackend(  # set before the join, so that the metrics show it
             manager_node.runtime, manager_node.ownership, manager_node.topic.partitions, manager_node.topic.name
         )
-        return (await manager_node.join()).node_id
+        return backend, (await manager_node.join()).node_id
 
     # --- metrics and status --------------------------------------------------------------------------
 
@@ -393,19 +394,6 @@ def create_proxy(settings: ManagerSettings, security: Security, authorizer: Auth
 
 def load_tls(settings: ManagerSettings) -> ssl.SSLContext | None:
     return None if settings.tls_certificate is None else server_tls(settings.tls_certificate, settings.tls_key)
-
-
-class _LateBound:
-    """A placeholder that takes the place of the backend in objects that are created before the backend. `bound` is set
-    when the backend exists."""
-
-    bound: Backend
-
-    def backpressure(self) -> asyncio.Future[None] | None:
-        return self.bound.backpressure()
-
-    def metrics(self) -> Mapping[str, float]:
-        return self.bound.metrics() if hasattr(self, "bound") else {}
 
 
 def check_servable(store: OffsetStore) -> None:
