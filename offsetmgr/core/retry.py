@@ -1,7 +1,7 @@
 """Retries: repeats an operation with growing pauses until it succeeds or a deadline passes.
 
 A pause of these classes ends only when its time has passed. A thread that has to end its pause when it is stopped waits
-for its own event instead: `manager.runtime.shard_writer`, `manager.runtime.standby`, `zookeeper.client.session_member`
+for its own event instead: `manager.runtime.shard_group`, `manager.runtime.standby`, `zookeeper.client.session_member`
 and `zookeeper.groups.consumer_member`. Periodic work and polling are no retries.
 
 A caller does the following:

@@ -13,7 +13,7 @@ state       meaning                                               may become
 Only `LOADING` leads to `ACTIVE`, so an owner serves only after it has claimed the shard group and then read the log to
 its end. After an append with an unknown outcome, the owner claims the shard group again and reads the rest of the log,
 but the state stays `ACTIVE`. During this time the owner serves the acknowledged offsets from memory, and new commits
-wait (`offsetmgr.manager.runtime.shard_writer` gives the reason). When the shard group is assigned to the same process
+wait (`offsetmgr.manager.runtime.shard_group` gives the reason). When the shard group is assigned to the same process
 again, a new lifecycle starts with `INITIAL`.
 """
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.clock import Clock
@@ -21,14 +21,8 @@ _BATCH_OFFSETS: Final = 2_000
 Members: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
 """Returns for each group whether it has members. If a group is missing from the result, it is unknown whether the group
 has members."""
-
-
-class RecordAppender(Protocol):
-    """Appends the records of a pass. The future's result is the report, or None if the append failed."""
-
-    def __call__(
-        self, shard: Shard, result: CoordinatorResult[ExpiryReport]
-    ) -> asyncio.Future[ExpiryReport | None]: ...
+RecordAppender: TypeAlias = Callable[[Shard, CoordinatorResult[ExpiryReport]], "asyncio.Future[ExpiryReport | None]"]
+"""Appends the records of a pass. The future's result is the report, or None if the append failed."""
 
 
 class ExpirationTask:

@@ -18,8 +18,7 @@ from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord
 from offsetmgr.manager.runtime.loop_proxy import LoopEnded, LoopProxy
 from offsetmgr.manager.runtime.services import RuntimeServices
-from offsetmgr.manager.runtime.shard_group import ShardGroup
-from offsetmgr.manager.runtime.shard_writer import NON_RETRIABLE_BACKOFF_S, is_retriable
+from offsetmgr.manager.runtime.shard_group import NON_RETRIABLE_BACKOFF_S, ShardGroup, is_retriable
 from offsetmgr.manager.shard import Shard
 from offsetmgr.manager.shard_loader import ShardLoader
 from offsetmgr.records.base import FormatMismatch

@@ -30,7 +30,6 @@ The relay does not forward the later versions of some APIs:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -43,16 +42,6 @@ from offsetmgr.server.proxy.request_filter import RequestFilter
 from offsetmgr.server.proxy.upstream import UpstreamConnection
 
 _PRODUCE_FLEXIBLE: Final = 9
-
-
-def common_versions(broker: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Returns, for each forwarded API, the range of versions that both the relay forwards and the broker supports.
-    Omits an API if there is no such version."""
-    return {
-        key: (broker[key][0], min(broker[key][1], api.highest))
-        for key, api in API_RESOURCES.items()
-        if key in broker and broker[key][0] <= api.highest
-    }
 
 
 def forward(request_filter: RequestFilter, request: ApiRequest) -> HandlerResult:

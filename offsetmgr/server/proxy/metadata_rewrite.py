@@ -23,8 +23,8 @@ from offsetmgr.server.apis import versions as versions_api
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, too_many
 from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, ApiRequest, Frame, Handler
 from offsetmgr.server.proxy import response_rewrite
+from offsetmgr.server.proxy.api_resources import API_RESOURCES
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
-from offsetmgr.server.proxy.forwarder import common_versions
 from offsetmgr.server.proxy.group_requests import GROUP_APIS
 from offsetmgr.server.proxy.request_filter import (
     RequestFilter,
@@ -41,12 +41,13 @@ _BROKERS: Final = 1
 _TRANSACTION: Final = 1
 
 _FORWARDED_VERSIONS: Final = {
+    **{key: api.highest for key, api in API_RESOURCES.items()},
     ApiKey.METADATA: response_rewrite.MAX_VERSION,
     ApiKey.DESCRIBE_CLUSTER: 2,
     **{key: api.max_version for key, api in GROUP_APIS.items()},
 }
-"""The APIs whose requests the relay's own handlers forward to a broker, each with the highest version that the relay
-supports. For these APIs, the ApiVersions response lists only versions that the broker supports too."""
+"""The APIs whose requests the relay forwards to a broker, each with the highest version that the relay supports. For
+these APIs, the ApiVersions response lists only versions that the broker supports too."""
 
 
 class MetadataRewriter:
@@ -170,7 +171,7 @@ class MetadataRewriter:
             if key in broker and broker[key][0] <= highest
         }
         kept = {key: span for key, span in own_versions.items() if key not in _FORWARDED_VERSIONS}
-        return versions_api.api_versions(self._context, request, {**common_versions(broker), **passed, **kept})
+        return versions_api.api_versions(self._context, request, {**passed, **kept})
 
 
 _REJECTED: Final = {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
