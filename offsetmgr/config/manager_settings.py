@@ -79,8 +79,8 @@ class ManagerSettings:
     """The settings of one offset manager. Times are in seconds and sizes in bytes, unless the name of a field ends with
     another unit. The corresponding Kafka settings are in parentheses. Files are paths as the user gave them.
 
-    >>> ManagerSettings(commit_timeout_s=1.0).retention_ms
-    604800000
+    >>> ManagerSettings(connection=ConnectionConfig(timeout_ms=2_000)).timeout_s
+    2.0
     """
 
     bootstrap: str = ""

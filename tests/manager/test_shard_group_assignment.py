@@ -149,9 +149,9 @@ def test_a_manager_without_a_relay_is_excluded_among_relays() -> None:
 
 def test_the_settings_that_managers_compare_keep_their_bytes() -> None:
     """Otherwise the managers of two releases reject each other during a rolling upgrade."""
-    settings = shared_config(ManagerSettings(), ManagerSettings.offsets_topic, ManagerSettings.partitions, relay=False)
+    settings = shared_config(ManagerSettings(retention_ms=604_800_000), "offsets", 50, relay=False)
     assert encode_metadata(info(9192, parameters=settings), 1) == (
-        b'{"version":3,"host":"host","port":9192,"parameters":{"topic":"__offsetmgr_offsets","partitions":50,'
+        b'{"version":3,"host":"host","port":9192,"parameters":{"topic":"offsets","partitions":50,'
         b'"shard_groups":8,"record_format":"avro","protocol":2,"retention_ms":604800000,"relay":false},"owned":{},'
         b'"seen":-1,"seen_owners":{},"relay":{},"waiting_for":[],"leaving":false,"attempt":1}'
     )
