@@ -63,15 +63,16 @@ class Znode(NamedTuple):
 
 def tree(connections: Connections, path: str = "/", depth: int | None = None) -> Iterator[Znode | ReadErrors]:
     """Yields a znode and its descendants down to ``depth`` levels, decoded. Raises `UsageError` for an invalid path."""
+    from offsetmgr.zookeeper.nodes.kinds import NodeDescription, describe
     from offsetmgr.zookeeper.nodes.tree import walk
 
     if not path.startswith("/") or "//" in path or (path != "/" and path.endswith("/")):
         raise UsageError(f"path {path!r}", "is not a valid ZooKeeper path", "as in /brokers/ids")
     session = connections.zookeeper("zk tree")
-    node = None
-    for node in connections.ui.progress(walk(session, path, depth), "nodes"):
-        yield Znode(node, node.description)
-    if node is None:
+    one = None
+    for one in connections.ui.progress(walk(session, path, depth), "nodes"):
+        yield Znode(one, NodeDescription() if one.node is None else describe(one.path, one.node.data))
+    if one is None:
         missing = ServerError(f"ZooKeeper node {path}", f"does not exist in ZooKeeper at {session.connect}")
         yield ReadErrors(path, (missing,))
 

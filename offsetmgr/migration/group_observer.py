@@ -63,7 +63,10 @@ class ZookeeperRegistry:
 
     def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
         self.session.sync()  # makes earlier registrations visible on any server of the ensemble
-        live = registry.members(self.session, group)
+        (listed,) = registry.members_many(self.session, [group])
+        if listed.error is not None:
+            raise listed.error
+        live = listed.members
         topics = list(existing()) if any(m.registration.pattern in (WHITE_LIST, BLACK_LIST) for m in live) else []
         found: dict[str, RegisteredMember] = {}
         unreadable: list[str] = []

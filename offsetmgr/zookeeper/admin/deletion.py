@@ -15,8 +15,9 @@ from typing import Final
 from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError
 from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.admin.plan import RequestStep
-from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, numbers
+from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState
 from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.fields import format_ids
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's internal topics, without which brokers do not work (org.apache.kafka.common.internals.Topic)."""
@@ -89,4 +90,4 @@ def _waits_for(state: AdminState, topic: AdminTopicState) -> str:
     if any(partition.moving for partition in topic.partitions.values()):
         return "the reassignment of its partitions"
     dead = {broker for partition in topic.partitions.values() for broker in partition.replicas} - set(state.brokers)
-    return f"broker {numbers(sorted(dead))}, not alive, which holds replicas" if dead else ""
+    return f"broker {format_ids(sorted(dead))}, not alive, which holds replicas" if dead else ""

@@ -14,8 +14,9 @@ from typing import Final
 from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.admin.plan import RequestStep
-from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, numbers
+from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition
 from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.fields import format_ids
 
 WHAT: Final = "preferred replica election"
 
@@ -82,7 +83,7 @@ def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -
     elif found.preferred not in state.brokers:
         why = f"{why} alive"
     elif found.preferred not in found.isr:
-        why = f"{why} in sync (in sync: {numbers(found.isr) or 'none'})"
+        why = f"{why} in sync (in sync: {format_ids(found.isr) or 'none'})"
         hint = "wait until it has caught up"
     else:
         return None

@@ -18,8 +18,9 @@ from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.zookeeper.admin.plan import RequestStep
-from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, numbers
+from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition
 from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.fields import format_ids
 
 ReplicaAssignment = Mapping[TopicPartition, tuple[int, ...]]
 """Partition -> broker ids of its replicas, the preferred leader first."""
@@ -72,13 +73,15 @@ class ReassignmentStep(RequestStep):
     def open_reason(self, state: AdminState) -> str:
         found = state.partition(self.tp)
         if not self.is_under_way(state):
-            why = f"its replicas are {numbers(found.replicas)}, and the controller does not change them"
+            why = f"its replicas are {format_ids(found.replicas)}, and the controller does not change them"
             return "" if found.replicas == self.after else why
         behind = [broker for broker in self.after if broker not in found.isr]
         dead = [broker for broker in behind if broker not in state.brokers]
         if dead:
-            return f"broker {numbers(dead)} is not alive"
-        return f"broker {numbers(behind)} is not in sync yet" if behind else "the controller has not completed it yet"
+            return f"broker {format_ids(dead)} is not alive"
+        return (
+            f"broker {format_ids(behind)} is not in sync yet" if behind else "the controller has not completed it yet"
+        )
 
 
 def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
@@ -159,10 +162,10 @@ def _obstacle(
     if not after:
         return "no replicas are named", ""
     if len(set(after)) != len(after):
-        return f"the replicas {numbers(after)} name a broker twice", ""
+        return f"the replicas {format_ids(after)} name a broker twice", ""
     if dead := sorted(set(after) - set(state.brokers)):
         verb = "is" if len(dead) == 1 else "are"
-        return f"broker {numbers(dead)} {verb} not alive (alive: {numbers(sorted(state.brokers))})", ""
+        return f"broker {format_ids(dead)} {verb} not alive (alive: {format_ids(sorted(state.brokers))})", ""
     if len(after) != len(found.replicas) and not allow_replication_change:
         why = f"it has {len(found.replicas)} replicas and would have {len(after)}"
         return why, Advice("add {allow_replication_change} if that is intended")

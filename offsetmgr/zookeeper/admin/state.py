@@ -123,8 +123,3 @@ def encode_partitions(what: str, partitions: Iterable[Mapping[str, Any]]) -> byt
             what, f"has {len(data):,} bytes, but the maximum is {MAX_REQUEST_BYTES:,}", "name fewer partitions"
         )
     return data
-
-
-def numbers(ids: Iterable[int]) -> str:
-    """Formats broker ids: ``1,2,3``."""
-    return ",".join(map(str, ids))

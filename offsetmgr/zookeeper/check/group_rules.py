@@ -4,9 +4,9 @@ unreadable nodes. `check_group` applies all rules to a group. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from shlex import quote
 
+from offsetmgr.core.durations import utc_text
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
@@ -136,10 +136,6 @@ def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
     last = max((stored.mtime_ms for stored in facts.offsets.values()), default=facts.created_ms)
     if last < since_ms:
         what = "its offsets were last written" if facts.offsets else "it has no offsets here, and was created"
-        text = f"has no live member, and {what} on {_day(last)}"
+        text = f"has no live member, and {what} on {utc_text(last)[:10]}"
         todo = "delete it if it is not needed (offsetmgr groups delete); its consumers may still commit to Kafka"
         yield facts.finding(FindingCode.UNUSED, paths.group(facts.group), text, todo)
-
-
-def _day(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d")

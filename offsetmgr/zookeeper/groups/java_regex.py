@@ -13,7 +13,6 @@ versions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final, NoReturn
 
 from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
@@ -25,6 +24,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": 
 _ANCHORS: Final = {"b": r"\b", "B": r"\B", "A": r"\A", "G": r"\A", "z": r"\Z", "Z": r"\Z"}
 _OPENINGS: Final = ("?:", "?=", "?!", "?>", "?<=", "?<!")
 _IGNORED_FLAGS: Final = "dms"  # these flags affect line terminators, which topic names do not contain
+_MIXED: Final = "an intersection with plain characters and classes mixed"
 _MAX_COUNT: Final = 2**31 - 1
 _DIGITS: Final = "0123456789"
 _HEX: Final = "0123456789abcdefABCDEF"
@@ -334,18 +334,13 @@ class _Translator:
         return ALPHABET - found if negated else found
 
     def _right_operand(self) -> frozenset[str]:
-        if self._peek() == "[":
-            return self._operand(self._only_classes)[0]
-        found, is_flat = self._operand()
-        if not is_flat:
-            self._unsupported("an intersection with plain characters and classes mixed")
+        only_classes = self._peek() == "["
+        found, is_flat = self._operand(only_classes=only_classes)
+        if not is_flat and not only_classes:
+            self._unsupported(_MIXED)
         return found
 
-    def _only_classes(self) -> None:
-        if self._peek() != "[":
-            self._unsupported("an intersection with plain characters and classes mixed")
-
-    def _operand(self, check: Callable[[], None] | None = None) -> tuple[frozenset[str], bool]:
+    def _operand(self, *, only_classes: bool = False) -> tuple[frozenset[str], bool]:
         """Parses one or more items, up to ``&&`` or ``]``. Also returns False if an item is a nested class."""
         found: frozenset[str] = frozenset()
         is_flat, empty = True, True
@@ -354,8 +349,8 @@ class _Translator:
                 if empty or self._peek(2) in ("&", "]"):
                     self._unsupported("an intersection without a class on one side")
                 break
-            if check is not None:
-                check()
+            if only_classes and self._peek() != "[":
+                self._unsupported(_MIXED)
             if self._accept("["):
                 found |= self._character_class()
                 is_flat = False

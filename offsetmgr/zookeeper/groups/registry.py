@@ -85,17 +85,6 @@ class GroupMembers:
             raise GroupActive(what, why, "stop them first" if self.live else PERSISTENT_MEMBERS_HINT, members=names)
 
 
-def members(session: ZookeeperSession, group: str) -> list[RegistryMember]:
-    """Returns the live members of one group, sorted by id. The list is empty if the group does not exist in ZooKeeper.
-
-    Raises `UsageError` if ZooKeeper cannot contain the group id, and any error of the session.
-    """
-    (found,) = members_many(session, [group])
-    if found.error is not None:
-        raise found.error
-    return list(found.members)
-
-
 def members_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[GroupMembers]:
     """Yields the live members of many groups, one result per group. Raises if the session fails."""
     for batch in batched(groups, GROUPS_AT_ONCE):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, format_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Reassignments:
     replicas: Mapping[TopicPartition, tuple[int, ...]]
 
     def __str__(self) -> str:
-        moves = (f"{partition}={','.join(map(str, to))}" for partition, to in self.replicas.items())
+        moves = (f"{partition}={format_ids(to)}" for partition, to in self.replicas.items())
         return " ".join(moves) or "no partitions"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Self, TypeAlias
 
 from offsetmgr.core.errors import CorruptData
@@ -161,6 +161,11 @@ class Fields(FieldReader):
 
     def _part(self, values: Mapping[str, Any], within: str) -> Fields:
         return Fields(self.path, values, self._notes, within)
+
+
+def format_ids(ids: Iterable[int]) -> str:
+    """Formats broker ids for display: ``1,2,3``."""
+    return ",".join(map(str, ids))
 
 
 def format_pairs(values: Mapping[str, object]) -> str:

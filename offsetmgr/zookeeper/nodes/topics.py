@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from offsetmgr.core.plurals import count_of
-from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, parse_number
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, format_ids, parse_number
 
 LEADER_DURING_DELETE: Final = -2
 """The value of ``leader`` in a partition's state while the partition's topic is being deleted
@@ -35,10 +35,10 @@ class TopicAssignment:
 
     def __str__(self) -> str:
         parts = [f"{count_of(len(self.replicas), 'partition')}:"]
-        parts += [f"{partition}={_joined(brokers)}" for partition, brokers in self.replicas.items()]
+        parts += [f"{partition}={format_ids(brokers)}" for partition, brokers in self.replicas.items()]
         for what, changes in (("adding", self.adding), ("removing", self.removing)):
             if changes:
-                parts += [f"{what}:", *(f"{partition}={_joined(brokers)}" for partition, brokers in changes.items())]
+                parts += [f"{what}:", *(f"{partition}={format_ids(brokers)}" for partition, brokers in changes.items())]
         return " ".join(parts)
 
 
@@ -60,7 +60,7 @@ class PartitionState:
     def __str__(self) -> str:
         leader = "no leader" if self.leader is None else f"leader {self.leader}"
         more = ", being deleted" * self.being_deleted + ", recovering" * self.recovering
-        return f"{leader} (epoch {self.leader_epoch}), in sync {_joined(self.isr) or 'none'}{more}"
+        return f"{leader} (epoch {self.leader_epoch}), in sync {format_ids(self.isr) or 'none'}{more}"
 
     def irregularities(self, replicas: tuple[int, ...]) -> tuple[str, ...]:
         """Returns the conditions that need an administrator's attention. ``replicas`` are the assigned ones."""
@@ -73,7 +73,7 @@ class PartitionState:
             found.append(f"preferred leader is {replicas[0]}")
         if self.recovering:
             found.append("recovering from an unclean election")
-        if behind := _joined(tuple(broker for broker in replicas if broker not in self.isr)):
+        if behind := format_ids(broker for broker in replicas if broker not in self.isr):
             found.append(f"not in sync: {behind}")
         return tuple(found)
 
@@ -122,7 +122,3 @@ def parse_log_dir_event(path: str, data: bytes, notes: Notes | None = None) -> s
 
 def _present(lists: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
     return {partition: brokers for partition, brokers in lists.items() if brokers}
-
-
-def _joined(brokers: tuple[int, ...]) -> str:
-    return ",".join(map(str, brokers))

@@ -10,7 +10,6 @@ from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.nodes.kinds import NodeDescription, describe
 
 NODES_AT_ONCE: Final = 500
 
@@ -28,10 +27,6 @@ class TreeNode:
     children: int | None
     read_error: OffsetMgrError | None = None
     children_error: OffsetMgrError | None = None
-
-    @property
-    def description(self) -> NodeDescription:
-        return NodeDescription() if self.node is None else describe(self.path, self.node.data)
 
 
 def walk(session: ZookeeperSession, path: str, depth: int | None = None) -> Iterator[TreeNode]:

@@ -134,7 +134,9 @@ class EditBatch:
             try:
                 self._send(pending, self._session.get_many([write.path for write in pending]), size)
             except OffsetMgrError as error:
-                self._fail_rest(pending, error)
+                for write in pending:
+                    if write.partition not in self.outcomes[write.edit]:
+                        self._fail(write, error)
                 break
         return [
             # Outcomes are returned in the order of the edit's changes, which they usually have already.
@@ -347,8 +349,3 @@ class EditBatch:
 
     def _fail(self, write: NodeWrite, error: OffsetMgrError | None) -> None:
         self.outcomes[write.edit][write.partition] = ChangeOutcome(EditStatus.FAILED, write.found, error)
-
-    def _fail_rest(self, writes: list[NodeWrite], error: OffsetMgrError) -> None:
-        for write in writes:
-            if write.partition not in self.outcomes[write.edit]:
-                self._fail(write, error)

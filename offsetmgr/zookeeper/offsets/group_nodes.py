@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from shlex import quote
 from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
+from offsetmgr.core.durations import utc_text
 from offsetmgr.core.errors import (
     Conflict,
     CorruptData,
@@ -202,8 +202,8 @@ def _choose_directory(found: GroupNodes, layout: Layout, session: ZookeeperSessi
         return
     (older, first), (newer, last) = sorted(written.items(), key=lambda item: item[1])
     why = (
-        f"its offsets are in two directories: {chroot}{root}/{newer}, last written {_time(last)}, is newer than"
-        f" {chroot}{root}/{older}, last written {_time(first)}"
+        f"its offsets are in two directories: {chroot}{root}/{newer}, last written {utc_text(last)}, is newer than"
+        f" {chroot}{root}/{older}, last written {utc_text(first)}"
     )
     hint = (
         f"only brokers of Kafka 1.1.0 use {SINGULAR}: find out which directory the consumers use, and delete the other"
@@ -212,10 +212,6 @@ def _choose_directory(found: GroupNodes, layout: Layout, session: ZookeeperSessi
     )
     error = CorruptData(f"group {found.group}", why, hint)
     layout.directories[found.group] = found.errors[root] = error
-
-
-def _time(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
 
 
 # --- whole trees -------------------------------------------------------------------------------------
