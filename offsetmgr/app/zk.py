@@ -486,17 +486,16 @@ def delete_topic(connections: Connections, topic: Sequence[str]) -> ControllerRe
 def _deletion_enabled(connections: Connections, controller: int | None) -> bool | None:
     """Returns the controller's ``delete.topic.enable``, or None if the value is unknown. Notes the reason if no brokers
     are known or the request fails."""
-    cluster, value = connections.cluster_or_none(), None
-    try:
-        if cluster is None:
-            why: str = Advice("not checked: delete.topic.enable of the controller (no {bootstrap_server})")
-        elif controller is None:
+    why: object = Advice("no {bootstrap_server}")
+    value = None
+    if (cluster := connections.cluster_or_none()) is not None:
+        if controller is None:
             return None
-        else:
+        try:
             value = cluster.broker_setting(controller, "delete.topic.enable")
-            why = "not checked: delete.topic.enable of the controller (the broker does not report it to this login)"
-    except OffsetMgrError as error:
-        why = f"not checked: delete.topic.enable of the controller ({error})"
+            why = "the broker does not report it to this login"
+        except OffsetMgrError as error:
+            why = error
     if value is None:
-        connections.ui.note(why)
+        connections.ui.note(Advice("not checked: delete.topic.enable of the controller ({})", why))
     return None if value is None else value == "true"

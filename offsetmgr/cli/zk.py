@@ -179,13 +179,12 @@ def brokers(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) ->
 def _cluster_line(found: zk.ClusterBrokers) -> str:
     """Cluster id, controller and controller epoch in one line."""
     controller, epoch = found.cluster.controller.value, found.cluster.controller_epoch.value
-    parts = [f"cluster id {found.cluster.cluster_id.value or 'not known'}"]
-    if controller is None:
-        parts.append("no controller known")
-    else:
+    leader = "no controller known"
+    if controller is not None:
         alive = any(broker.role for broker in found.live)
-        parts.append(f"controller {controller}{'' if alive else ', which is not among them'}")
-    return ", ".join([*parts, f"controller epoch {'not known' if epoch is None else epoch}"])
+        leader = f"controller {controller}{'' if alive else ', which is not among them'}"
+    cluster_id = found.cluster.cluster_id.value or "not known"
+    return f"cluster id {cluster_id}, {leader}, controller epoch {'not known' if epoch is None else epoch}"
 
 
 @app.command("topics", cls=WatchCommand)
@@ -404,10 +403,7 @@ def reassign(
     stays the same, and no reassignment is under way. One failed check rejects the whole request.
     """
     request = zk.reassign(
-        connect,
-        reassignment_json_file,
-        allow_replication_change=allow_replication_change,
-        before_image=before_image,
+        connect, reassignment_json_file, allow_replication_change=allow_replication_change, before_image=before_image
     )
     return _run(request, REASSIGNMENT, flags, wait_s)
 
