@@ -255,7 +255,7 @@ class OffsetAdmin(Closeable):
         `Unreachable`, `TimedOut`.
         """
         chosen, selection = groups_to_edit(groups), topic_selection(self.store, topics)
-        return offsets.reset(self._connections, chosen, to, selection, new_group=create, running=self._running)
+        return offsets.reset(self._connections, chosen, to, selection, new_group=create, active=self._running or 0.0)
 
     def plan_set(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, create: bool = False
@@ -266,13 +266,13 @@ class OffsetAdmin(Closeable):
         between 0 and 2^63-1, `GroupNotFound`, `Unreachable`, `TimedOut`.
         """
         values = offsets_to_commit(offsets)
-        return set_(self._connections, group, values, new_group=create, running=self._running)
+        return set_(self._connections, group, values, new_group=create, active=self._running or 0.0)
 
     def plan_delete(self, groups: GroupsArgument, topics: TopicsArgument | None = None) -> PlannedEdit:
         """Plans to delete committed offsets; without ``topics``, all offsets of the groups. Raises `GroupNotFound`,
         `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
         chosen, selection = groups_to_edit(groups), topic_selection(self.store, topics)
-        return offsets.delete(self._connections, chosen, selection, running=self._running)
+        return offsets.delete(self._connections, chosen, selection, active=self._running or 0.0)
 
     def plan_copy(
         self,
@@ -339,7 +339,7 @@ class OffsetAdmin(Closeable):
             raise UsageError(f"file {os.fspath(path)}", "it holds the before-images of an edit", "use plan_undo")
         selection, chosen = topic_selection(self.store, topics), GroupSelection.of(groups)
         options = offsets.ImportOptions(translate=translate, allow_rewind=allow_rewind, unchecked=unchecked)
-        return offsets.import_(self._connections, path, chosen, selection, options, running=self._running)
+        return offsets.import_(self._connections, path, chosen, selection, options, active=self._running or 0.0)
 
     def plan_undo(
         self,
@@ -367,7 +367,7 @@ class OffsetAdmin(Closeable):
         if not holds_images(path):
             next(load_images(path))  # raises the error that names the content of the file
         options = offsets.ImportOptions(translate=translate, allow_rewind=allow_rewind)
-        return offsets.import_(self._connections, path, options=options, into=store, running=self._running)
+        return offsets.import_(self._connections, path, options=options, into=store, active=self._running or 0.0)
 
     # --- the operation log -------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.running_store import RunningEdit
     from offsetmgr.groups.diff import OffsetDifference as OffsetDifference
     from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
+    from offsetmgr.groups.export import SnapshotFile
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.groups.last_writes import LastWrites
@@ -416,21 +417,14 @@ def reset(
     topics: TopicSelection = ALL_TOPICS,
     *,
     new_group: bool = False,
-    running: RunningEdit | None = None,
-    wait_empty_s: float = 0.0,
+    active: RunningEdit | float = 0.0,
 ) -> PlannedEdit:
-    """Plans to move groups to another position in their logs. Offsets outside the log are clamped to it, with a note.
-
-    A topic that is named exactly is reset in every partition; otherwise only partitions with a commit are.
-    ``new_group`` allows groups that do not exist. With ``running``, groups are edited while their consumers run;
-    otherwise the function waits up to ``wait_empty_s`` seconds until the groups have no members, and the plan has a
-    problem for each group that has members. Raises `UsageError` if no brokers are known, `GroupNotFound`,
-    `UnknownTopicOrPartition`, `OtherCluster`, `GroupActive`, `Unreachable`, `TimedOut`.
-    """
+    """Plans a reset; see `OffsetAdmin.plan_reset`. ``active`` says how to treat groups with members: a `RunningEdit`
+    edits them while their consumers run, and a number waits up to so many seconds until they have none. Groups that
+    still have members are rejected. Raises `GroupActive` after a wait in vain."""
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.reset import plan_reset
 
-    _check_waits(running, wait_empty_s)
     if not isinstance(to, (*get_args(Scenario), FromFile, PastRecords)):
         raise UsageError("offsets reset", f"{to!r} is not a position", "as in ToEarliest() or ToOffset(5)")
     store = connections.selected()
@@ -440,14 +434,15 @@ def reset(
         chosen = groups.within(scenario.offsets, f"file {os.fspath(to.path)}", hint="")
     else:
         chosen = choose_groups(store, groups)
-    _wait_until_empty(connections, chosen, wait_empty_s)
-    if not isinstance(scenario, PastRecords):
-        found = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
-    else:
-        skipped = _skipped_records(connections, store, chosen, topics, scenario.number)
+    running = _wait(connections, chosen, active)
+    if isinstance(scenario, PastRecords):
+        group, partition, committed = _only_partition(store, chosen, topics)
+        end = _offset_after(connections, partition, committed, scenario.number)
         running = running and running._replace(conditional=True)
-        position = ToOffsets({skipped.group: {skipped.partition: skipped.target}})
-        found = skipped.checked(plan_reset(store, cluster, chosen, topics, position, create=new_group))
+        found = plan_reset(store, cluster, chosen, topics, ToOffsets({group: {partition: end}}), create=new_group)
+        found = (_unless_moved(plan, committed) for plan in found)
+    else:
+        found = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
     plans = require_topics(found, topics, store.uri)
     return PlannedEdit(connections, "offsets reset", store, plans, running=running)
 
@@ -460,19 +455,14 @@ def set_(
     *,
     keeps_metadata: bool = True,
     new_group: bool = False,
-    running: RunningEdit | None = None,
-    wait_empty_s: float = 0.0,
+    active: RunningEdit | float = 0.0,
 ) -> PlannedEdit:
-    """Plans to commit exact offsets (the next offsets to consume): one for all partitions of ``topics``, or one for
-    each partition. If brokers are known, an offset outside its log gets a note, and the plan a warning.
-
-    With ``keeps_metadata``, an offset that stays keeps its metadata, unless ``to`` has metadata. See `reset` for the
-    other parameters and the errors.
-    """
+    """Plans to commit exact offsets: one for all partitions of ``topics``, or one for each partition. See
+    `OffsetAdmin.plan_set`, and `reset` for ``active``. With ``keeps_metadata``, an offset that stays keeps its
+    metadata, unless ``to`` has metadata. Raises the errors of `OffsetAdmin.plan_set`."""
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.reset import plan_set
 
-    _check_waits(running, wait_empty_s)
     store = connections.selected()
     named = list(to) if isinstance(to, Mapping) else topics.numbered(store.capabilities.partitions)
 
@@ -484,13 +474,13 @@ def set_(
             raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics", hint)
         return dict.fromkeys(chosen, to)
 
-    _wait_until_empty(connections, [group], wait_empty_s)
+    running = _wait(connections, [group], active)
     found = plan_set(store, group, new_offsets, named, create=new_group, keeps_metadata=keeps_metadata)
     checked = _outside_logs(connections, "offsets set", store, "set")
     plans = require_topics(checked.noted([found]), topics, store.uri)
-    planned = PlannedEdit(connections, "offsets set", store, plans, running=running)
-    planned.warnings = checked.warnings
-    return planned
+    edit = PlannedEdit(connections, "offsets set", store, plans, running=running)
+    edit.warnings = checked.warnings
+    return edit
 
 
 def delete(
@@ -498,19 +488,17 @@ def delete(
     groups: GroupSelection,
     topics: TopicSelection = ALL_TOPICS,
     *,
-    running: RunningEdit | None = None,
-    wait_empty_s: float = 0.0,
+    active: RunningEdit | float = 0.0,
 ) -> PlannedEdit:
-    """Plans to delete committed offsets; without ``topics``, all offsets of the groups. See `reset` for the other
-    parameters and the errors."""
+    """Plans to delete committed offsets; see `OffsetAdmin.plan_delete`, and `reset` for ``active``. Raises the errors
+    of `OffsetAdmin.plan_delete`."""
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.edits import plan_delete
 
-    _check_waits(running, wait_empty_s)
     store = connections.selected()
     topics = topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, groups)
-    _wait_until_empty(connections, chosen, wait_empty_s)
+    running = _wait(connections, chosen, active)
     plans = require_topics(plan_delete(store, chosen, topics), topics, store.uri)
     return PlannedEdit(connections, "offsets delete", store, plans, running=running)
 
@@ -534,124 +522,61 @@ DEFAULTS: Final = ImportOptions()
 def import_(
     connections: Connections,
     path: FilePath,
-    groups: GroupSelection | None = None,
+    groups: GroupSelection = ALL_GROUPS,
     topics: TopicSelection = ALL_TOPICS,
     options: ImportOptions = DEFAULTS,
     *,
     into: OffsetStore | None = None,
-    running: RunningEdit | None = None,
-    wait_empty_s: float = 0.0,
+    active: RunningEdit | float = 0.0,
 ) -> PlannedEdit:
-    """Plans to load the offsets of a snapshot file into the selected store, or into the open store ``into``. ``path``
-    may be ``-``, the standard input.
+    """Plans to load the offsets of a snapshot file into the selected store, or into the open store ``into``; see
+    `OffsetAdmin.plan_import`, and `reset` for ``active``. ``path`` may be ``-``, the standard input.
 
-    If brokers are known, an offset outside its log is clamped, and one of a missing topic is rejected. A file of
-    before-images undoes its edit: overwritten offsets are restored exactly, and created ones are deleted. Raises
-    `UsageError` for an unknown format, `MalformedData`, `OtherCluster`, and the errors of `reset`.
+    A file of before-images undoes its edit; see `OffsetAdmin.plan_undo`. If brokers are known, a restored offset
+    outside its log gets a note, and the plan a warning. Raises the errors of both methods, and `UsageError` for an
+    unknown format.
     """
-    from offsetmgr.groups.before_images import holds_images
-    from offsetmgr.groups.export import seekable
+    from offsetmgr.app.edits import PlannedEdit
+    from offsetmgr.groups.before_images import holds_images, load_images
+    from offsetmgr.groups.edits import inner_stores, plan_import, plan_undo
+    from offsetmgr.groups.export import name_of, seekable
     from offsetmgr.snapshots.registry import format_name
 
-    _check_waits(running, wait_empty_s)
-    file = os.fspath(path)
-    store = into or connections.selected()
-    within = _Import(
-        connections, file, groups or GroupSelection(), topics.within(store.capabilities.partitions), options, store
-    )
+    file, selected = os.fspath(path), connections.selected()
+    store = into or selected
+    uri = None if store in (selected, *inner_stores(selected)) else store.uri
+    topics = topics.within(store.capabilities.partitions)
     if file == "-" and options.format is None:
         format_name(file)  # raises an error, because the format of standard input is unknown
+    where, allow_rewind, checked = name_of(file) if file == "-" else f"file {file}", options.allow_rewind, None
     with seekable(file) as copy:
-        plan = within.undo if holds_images(copy) else within.snapshot
-        return plan(copy, running, wait_empty_s)
-
-
-class _Import(NamedTuple):
-    """One import into ``store``. ``file`` is the name of the file for messages."""
-
-    connections: Connections
-    file: str
-    groups: GroupSelection
-    topics: TopicSelection
-    options: ImportOptions
-    store: OffsetStore
-
-    @property
-    def where(self) -> str:
-        """The file, in errors about groups."""
-        from offsetmgr.groups.export import name_of
-
-        return name_of(self.file) if self.file == "-" else f"file {self.file}"
-
-    def snapshot(self, path: Path, running: RunningEdit | None, wait_empty_s: float) -> PlannedEdit:
-        """Plans the import of the snapshot in ``path``."""
-        from offsetmgr.app.edits import PlannedEdit
-        from offsetmgr.groups.edits import plan_import
-        from offsetmgr.groups.export import name_of, open_file
-
-        connections, store, options = self.connections, self.store, self.options
-        with closing(
-            open_file(
-                path,
-                options.format,
-                self.groups.single,
-                accept_unterminated=options.accept_unterminated,
-                shown=name_of(self.file),
-                note=connections.ui.note,
-            )
-        ) as file:
-            chosen = self.groups.within(file.groups(), self.where, hint="")
+        # For before-images: whether the undone edit has created the offsets of each group.
+        images = {one.group: not (one.before or one.nodes) for one in load_images(copy)} if holds_images(copy) else None
+        form = options.format if images is None else "avro"
+        with _opened(connections, copy, file, form, groups, unterminated=options.accept_unterminated) as snapshot:
+            chosen = groups.within(snapshot.groups() if images is None else images, where, hint="")
             if not chosen:
-                raise GroupNotFound(self.where, "holds no groups")
-            _wait_until_empty(connections, chosen, wait_empty_s)
-            crossing = connections.check_crossing("offsets import", file, store, options.translate)
-            found = plan_import(
-                store,
-                file.read(set(chosen)),
-                self.topics,
-                allow_rewind=options.allow_rewind,
-                crossing=crossing,
-                checks=None if options.unchecked else _log_checks(connections, store),
-            )
-            plans = require_topics(found, self.topics, self.file)
-            comparison = crossing.text()
-            return PlannedEdit(
-                connections, "offsets import", store, plans, self._uri(), running=running, comparison=comparison
-            )
-
-    def undo(self, path: Path, running: RunningEdit | None, wait_empty_s: float) -> PlannedEdit:
-        """Plans the undo of the edit whose before-images are in ``path``."""
-        from offsetmgr.app.edits import PlannedEdit
-        from offsetmgr.groups.before_images import load_images
-        from offsetmgr.groups.edits import plan_undo
-        from offsetmgr.groups.export import open_file
-
-        connections, store, options = self.connections, self.store, self.options
-        with closing(open_file(path, "avro")) as file:
-            crossing = connections.check_crossing("offsets import", file, store, options.translate)
-        creates = {one.group: not (one.before or one.nodes) for one in load_images(path)}
-        chosen = self.groups.within(creates, self.where, hint="")
-        _wait_until_empty(connections, chosen, wait_empty_s)
-        connections.ui.note(f"{self.file} holds before-images: undoing that edit")
-        selected = set(chosen)
-        images = (one for one in load_images(path) if one.group in selected)
-        found = plan_undo(store, images, self.topics, allow_rewind=options.allow_rewind, crossing=crossing)
-        operation = "offsets import undo"
-        checked = None if options.unchecked else _outside_logs(connections, operation, store, "restored")
-        plans = require_topics(found if checked is None else checked.noted(found), self.topics, self.file)
-        comparison = crossing.text()
-        edit = PlannedEdit(connections, operation, store, plans, self._uri(), running=running, comparison=comparison)
-        edit.created = [name for name in chosen if creates[name]]
-        if checked is not None:
-            edit.warnings = checked.warnings
-        return edit
-
-    def _uri(self) -> str | None:
-        """Returns the URI of the store; None if it is the selected one, or a part of it."""
-        from offsetmgr.groups.edits import inner_stores
-
-        selected = self.connections.selected()
-        return None if self.store in (selected, *inner_stores(selected)) else self.store.uri
+                raise GroupNotFound(where, "holds no groups")
+            running, names = _wait(connections, chosen, active), set(chosen)
+            crossing = connections.check_crossing("offsets import", snapshot, store, options.translate)
+            if images is None:
+                operation, checks = "offsets import", None if options.unchecked else _log_checks(connections, store)
+                sources = snapshot.read(names)
+                found = plan_import(store, sources, topics, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
+            else:
+                operation = "offsets import undo"
+                connections.ui.note(f"{file} holds before-images: undoing that edit")
+                undone = (one for one in load_images(copy) if one.group in names)
+                found = plan_undo(store, undone, topics, allow_rewind=allow_rewind, crossing=crossing)
+                if not options.unchecked:
+                    checked = _outside_logs(connections, operation, store, "restored")
+                    found = checked.noted(found)
+            plans, comparison = require_topics(found, topics, file), crossing.text()
+            edit = PlannedEdit(connections, operation, store, plans, uri, running=running, comparison=comparison)
+    edit.created = [name for name in chosen if images is not None and images[name]]
+    if checked is not None:
+        edit.warnings = checked.warnings
+    return edit
 
 
 def export(
@@ -718,20 +643,17 @@ def _written_to(file: str) -> Iterator[str]:
         sys.stdout.flush()
 
 
-def _check_waits(running: RunningEdit | None, wait_empty_s: float) -> None:
-    if running is not None and wait_empty_s:
-        why = "the first edits groups with members, the second waits until they have none"
-        raise UsageError(Advice("{running} and {wait_empty}"), why, "give one of them")
-
-
-def _wait_until_empty(connections: Connections, groups: Iterable[str], seconds: float) -> None:
-    """Waits until the groups have no members; does nothing if ``seconds`` is 0. Raises `GroupActive` after
-    ``seconds``."""
-    if seconds:
+def _wait(connections: Connections, groups: Iterable[str], active: RunningEdit | float) -> RunningEdit | None:
+    """Waits up to ``active`` seconds until the groups have no members, and raises `GroupActive` after that time. If
+    ``active`` is a `RunningEdit`, returns it without a wait."""
+    if not isinstance(active, float | int):
+        return active
+    if active:
         from offsetmgr.groups.wait_empty import wait_until_empty
 
         describer, waits = connections.group_describer_for_edit(), connections.waits
-        wait_until_empty(describer, groups, seconds, SystemClock(), waits.for_members)
+        wait_until_empty(describer, groups, active, SystemClock(), waits.for_members)
+    return None
 
 
 def _log_checks(connections: Connections, store: OffsetStore) -> LogChecks | None:
@@ -757,17 +679,30 @@ def _outside_logs(connections: Connections, operation: str, store: OffsetStore, 
     )
 
 
-def _from_file(connections: Connections, store: OffsetStore, to: FromFile, groups: GroupSelection) -> ToOffsets:
-    from offsetmgr.groups.export import name_of, open_file, seekable
+def _opened(
+    connections: Connections,
+    path: Path,
+    file: str,
+    format_: str | None,
+    groups: GroupSelection,
+    *,
+    unterminated: bool,
+) -> closing[SnapshotFile]:
+    """Opens the snapshot in ``path``. Messages name it ``file``."""
+    from offsetmgr.groups.export import name_of, open_file
 
-    file, note = os.fspath(to.path), connections.ui.note
+    shown, note = name_of(file), connections.ui.note
+    return closing(open_file(path, format_, groups.single, accept_unterminated=unterminated, shown=shown, note=note))
+
+
+def _from_file(connections: Connections, store: OffsetStore, to: FromFile, groups: GroupSelection) -> ToOffsets:
+    from offsetmgr.groups.export import seekable
+
+    file = os.fspath(to.path)
     name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
-    unterminated, shown = to.accept_unterminated, name_of(file)
     with (
         seekable(file) as path,
-        closing(
-            open_file(path, name, groups.single, accept_unterminated=unterminated, shown=shown, note=note)
-        ) as snapshot,
+        _opened(connections, path, file, name, groups, unterminated=to.accept_unterminated) as snapshot,
     ):
         crossed = connections.check_crossing("offsets reset", snapshot, store, to.translate)
         offsets_by_group: dict[str, dict[TopicPartition, int]] = {}
@@ -786,43 +721,13 @@ def _from_file(connections: Connections, store: OffsetStore, to: FromFile, group
                 dropped.update(form_of(one.metadata) for one in entry.offsets.values() if one.metadata)
         if dropped:
             text = f"a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does"
-            note(text, warning=True)
+            connections.ui.note(text, warning=True)
         return ToOffsets(offsets_by_group, rejected, unread)
 
 
-class _SkippedRecords(NamedTuple):
-    """The records that the group skips: they begin at ``committed``, the committed offset of ``partition``, and end
-    before ``target``."""
-
-    group: str
-    partition: TopicPartition
-    committed: int
-    target: int
-
-    def checked(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-        """Yields the plans. If the group has committed since its offset was read, the change gets the problem
-        `Conflict`, because the group would skip other records."""
-        for plan in plans:
-            yield replace(plan, changes=tuple(self._checked(change) for change in plan.changes))
-
-    def _checked(self, change: PlannedChange) -> PlannedChange:
-        before = change.before.offset if isinstance(change.before, Committed) else None
-        if change.problem is not None or before == self.committed:
-            return change
-        why = f"the group has moved from {self.committed} to {before}, so it is not stuck"
-        return change._replace(problem=Conflict(str(change.partition), why), writes=False)
-
-
-def _skipped_records(
-    connections: Connections, store: OffsetStore, groups: list[str], topics: TopicSelection, count: int
-) -> _SkippedRecords:
-    """Reads the log from the committed offset on, to find the offset after ``count`` records. Offsets without a record
-    (compaction, transactions) do not count.
-
-    Raises `UsageError` unless exactly one group and one partition are named, `GroupNotFound` if nothing is committed,
-    and `OffsetOutOfRange` if the committed offset is outside the log or the log has fewer records.
-    """
-    named = list(topics.numbered(store.capabilities.partitions))
+def _only_partition(store: OffsetStore, groups: list[str], topics: TopicSelection) -> tuple[str, TopicPartition, int]:
+    """Returns the only selected group and partition, and the committed offset."""
+    named = topics.numbered(store.capabilities.partitions)
     if len(groups) != 1 or len(named) != 1:
         hint = Advice("as in {group} G {topic} orders:3 {skip} 1")
         raise UsageError(Advice("{skip}"), "needs exactly one group and one partition", hint)
@@ -831,11 +736,27 @@ def _skipped_records(
     if not isinstance(current, Committed):
         hint = Advice("use {to_offset}")
         raise GroupNotFound(f"group {group!r}", f"has committed nothing in {partition}", hint)
-    target = _offset_after(connections, partition, current.offset, count)
-    return _SkippedRecords(group, partition, current.offset, target)
+    return group, partition, current.offset
+
+
+def _unless_moved(plan: GroupEditPlan, committed: int) -> GroupEditPlan:
+    """Returns the plan. If the group has committed since its offset ``committed`` was read, the change gets the problem
+    `Conflict`, because the group would skip other records."""
+
+    def checked(change: PlannedChange) -> PlannedChange:
+        before = change.before.offset if isinstance(change.before, Committed) else None
+        if change.problem is not None or before == committed:
+            return change
+        why = f"the group has moved from {committed} to {before}, so it is not stuck"
+        return change._replace(problem=Conflict(str(change.partition), why), writes=False)
+
+    return replace(plan, changes=tuple(map(checked, plan.changes)))
 
 
 def _offset_after(connections: Connections, partition: TopicPartition, start: int, count: int) -> int:
+    """Reads the log from the committed offset ``start`` on. Returns the offset after ``count`` records. Offsets without
+    a record (compaction, transactions) do not count. Raises `OffsetOutOfRange` if ``start`` is outside the log, or if
+    the log has fewer records."""
     from offsetmgr.consumer.simple import SimpleConsumer
 
     at, found, bootstrap = start, 0, connections.bootstrap()

@@ -17,13 +17,12 @@ from offsetmgr.cli.options import (
     FormatOption,
     GroupFilter,
     GroupFlags,
+    MemberFlags,
     OneGroup,
     Overwrite,
-    RunningFlag,
     TopicFlags,
     TranslateOption,
     UnterminatedOption,
-    WaitEmpty,
     check_topics,
     flag,
     opt,
@@ -36,7 +35,6 @@ from offsetmgr.core.durations import parse_datetime, parse_duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.running_store import RunningEdit
 from offsetmgr.core.scenario import (
     FromFile,
     PastRecords,
@@ -107,9 +105,8 @@ def set_offsets(
         ),
     ] = None,
     new_group: NewGroup = False,
-    running: RunningFlag = False,
-    wait_empty_s: WaitEmpty = 0.0,
     *,
+    members: MemberFlags,
     flags: EditFlags,
 ) -> None:
     """Commit an offset exactly as given; an offset outside its log gets a warning.
@@ -126,8 +123,7 @@ def set_offsets(
         TopicSelection.parse(topic),
         keeps_metadata=metadata is None,
         new_group=new_group,
-        running=RunningEdit() if running else None,
-        wait_empty_s=wait_empty_s,
+        active=members.active(),
     )
     run_edit(edit, flags)
 
@@ -170,9 +166,8 @@ def reset(
         bool, flag("--export", "Print the new offsets alone, as CSV that --from-file reads back.")
     ] = False,
     new_group: NewGroup = False,
-    running: RunningFlag = False,
-    wait_empty_s: WaitEmpty = 0.0,
     *,
+    members: MemberFlags,
     flags: EditFlags,
 ) -> None:
     """Move groups to another position in their logs, by the scenarios of kafka-consumer-groups.
@@ -183,32 +178,22 @@ def reset(
     from offsetmgr.cli.edit_command import run_edit
 
     selection = groups.selection()
-    given: dict[str, Scenario | FromFile | PastRecords] = {}
-    if to_earliest:
-        given["to_earliest"] = ToEarliest()
-    if to_latest:
-        given["to_latest"] = ToLatest()
-    if to_current:
-        given["to_current"] = ToCurrent()
-    if to_offset is not None:
-        given["to_offset"] = ToOffset(to_offset)
-    if shift_by is not None:
-        given["shift_by"] = ShiftBy(shift_by)
-    if by_duration is not None:
-        at_ms = SystemClock().now_ms() - parse_duration(by_duration)
-        given["by_duration"] = _to_time(at_ms, "--by-duration", f"{by_duration} ago")
-    if to_datetime is not None:
-        at_ms = parse_datetime(to_datetime)
-        given["to_datetime"] = _to_time(at_ms, "--to-datetime", to_datetime)
-        _warn_of_future(at_ms, to_datetime)
-    if from_file is not None:
-        given["from_file"] = FromFile(from_file, accept_unterminated, translate)
-    if skip is not None:
-        given["skip"] = PastRecords(skip)
+    scenarios: list[Scenario | FromFile | PastRecords | None] = [
+        ToEarliest() if to_earliest else None,
+        ToLatest() if to_latest else None,
+        ToCurrent() if to_current else None,
+        None if to_offset is None else ToOffset(to_offset),
+        None if shift_by is None else ShiftBy(shift_by),
+        None if by_duration is None else _by_duration(by_duration),
+        None if to_datetime is None else _to_datetime(to_datetime),
+        None if from_file is None else FromFile(from_file, accept_unterminated, translate),
+        None if skip is None else PastRecords(skip),
+    ]
+    given = [one for one in scenarios if one is not None]
     if len(given) != 1:
         why = "several scenarios are given" if given else "no scenario is given"
         raise UsageError("offsets reset", why, f"exactly one of {_SCENARIOS}")
-    (to,) = given.values()
+    (to,) = given
     if from_file is None:
         check_topics(topics.topic, all_topics)
     edit = offsets.reset(
@@ -217,8 +202,7 @@ def reset(
         to,
         topics.selection(),
         new_group=new_group,
-        running=RunningEdit() if running else None,
-        wait_empty_s=wait_empty_s,
+        active=members.active(),
     )
     run_edit(edit, flags, as_csv=export_csv)
 
@@ -230,9 +214,8 @@ def delete(
     groups: GroupFlags,
     topics: TopicFlags,
     all_topics: AllTopics = False,
-    running: RunningFlag = False,
-    wait_empty_s: WaitEmpty = 0.0,
     *,
+    members: MemberFlags,
     flags: EditFlags,
 ) -> None:
     """Delete committed offsets."""
@@ -241,28 +224,33 @@ def delete(
 
     selection = groups.selection()
     check_topics(topics.topic, all_topics)
-    edit = offsets.delete(
-        connect, selection, topics.selection(), running=RunningEdit() if running else None, wait_empty_s=wait_empty_s
-    )
+    edit = offsets.delete(connect, selection, topics.selection(), active=members.active())
     run_edit(edit, flags)
 
 
-def _to_time(at_ms: int, option: str, text: str) -> Scenario:
-    """Returns the scenario for a time. Raises `UsageError` for a time that no record can have: the timestamps of
-    records are milliseconds since 1970, from 0 to 2^63-1. Negative numbers have other meanings."""
+def _by_duration(text: str) -> ToTime:
+    return _to_time(SystemClock().now_ms() - parse_duration(text), "--by-duration", f"{text} ago")
+
+
+def _to_datetime(text: str) -> ToTime:
+    """Returns the scenario for a time. Prints a warning if the time is in the future, because a time of another zone
+    was probably given."""
+    at_ms = parse_datetime(text)
+    scenario = _to_time(at_ms, "--to-datetime", text)
+    if (ahead := at_ms - SystemClock().now_ms()) > 0:
+        shown = f"--to-datetime {text!r} is {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        note(f"warning: {shown}, {duration(ahead)} in the future: no record has this time, so the log's end is used")
+        note("hint: a time without a zone is in UTC; with a zone as in 2026-11-21T09:00:00+09:00")
+    return scenario
+
+
+def _to_time(at_ms: int, option: str, text: str) -> ToTime:
+    """Raises `UsageError` for a time that no record can have: the timestamps of records are milliseconds since 1970,
+    from 0 to 2^63-1. Negative numbers have other meanings."""
     if not 0 <= at_ms < 2**63:
         why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
         raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")
     return ToTime(at_ms)
-
-
-def _warn_of_future(at_ms: int, text: str) -> None:
-    """Prints a warning if the time is in the future, because a time of another zone was probably given."""
-    if (ahead := at_ms - SystemClock().now_ms()) > 0:
-        at = datetime.fromtimestamp(at_ms / 1000, UTC)
-        shown = f"--to-datetime {text!r} is {at:%Y-%m-%d %H:%M:%S} UTC"
-        note(f"warning: {shown}, {duration(ahead)} in the future: no record has this time, so the log's end is used")
-        note("hint: a time without a zone is in UTC; with a zone as in 2026-11-21T09:00:00+09:00")
 
 
 EXPORTED: Final = (Column("file"), Column("groups", right=True), Column("offsets", right=True))
@@ -322,9 +310,8 @@ def import_offsets(
     unchecked: Annotated[
         bool, flag("--unchecked", "Write the offsets without a check against topics and logs.")
     ] = False,
-    running: RunningFlag = False,
-    wait_empty_s: WaitEmpty = 0.0,
     *,
+    members: MemberFlags,
     flags: EditFlags,
 ) -> None:
     """Load the offsets of a snapshot file into a store.
@@ -345,8 +332,7 @@ def import_offsets(
         groups.selection(),
         topics.selection(),
         options,
-        running=RunningEdit() if running else None,
-        wait_empty_s=wait_empty_s,
+        active=members.active(),
     )
     code = EditOutput(edit, flags).run()
     edit.note_empty_groups()

@@ -15,6 +15,7 @@ from offsetmgr.cli.render import OutputFormat
 from offsetmgr.core.durations import parse_duration, parse_milliseconds
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.core.running_store import RunningEdit
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
@@ -186,6 +187,20 @@ WaitEmpty = Annotated[
     float,
     seconds_option("--wait-empty", "Wait this long for active groups to become empty."),
 ]
+
+
+class MemberFlags(NamedTuple):
+    """The options of edits of groups with members."""
+
+    running: RunningFlag = False
+    wait_empty_s: WaitEmpty = 0.0
+
+    def active(self) -> RunningEdit | float:
+        """Returns how to treat groups with members. Raises `UsageError` if both options are given."""
+        if self.running and self.wait_empty_s:
+            why = "the first edits groups with members, the second waits until they have none"
+            raise UsageError("--running and --wait-empty", why, "give one of them")
+        return RunningEdit() if self.running else self.wait_empty_s
 
 
 class GroupFlags(NamedTuple):
