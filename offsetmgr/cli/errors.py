@@ -33,7 +33,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
         error = error.__cause__  # Ctrl-C arrived while C code, for example librdkafka, called Python
     if isinstance(error, KeyboardInterrupt):
-        remaining = error.remaining if isinstance(error, Interrupted) else "stopped before the end"
+        remaining = for_command_line(error.remaining) if isinstance(error, Interrupted) else "stopped before the end"
         _print_line(f"interrupted: {remaining}")
         return INTERRUPTED
     if isinstance(error, Declined):
