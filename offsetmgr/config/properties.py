@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,8 @@ from typing import Final
 from offsetmgr.core.errors import ConfigError
 
 _BLANK: Final = " \t\f"
+_KEY: Final = re.compile(r"(?:[^\\=: \t\f]|\\.?)*", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.|$)", re.DOTALL)
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -35,12 +38,12 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
     """Parses ``text`` into keys and values. ``source`` is the name of the text in errors."""
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
-        key_end = _end_of_key(line)
-        rest = line[key_end:].lstrip(_BLANK)
+        key = _KEY.match(line)[0]  # type: ignore[index]  # it matches the empty text, too
+        rest = line[len(key) :].lstrip(_BLANK)
         if rest[:1] in ("=", ":"):
             rest = rest[1:].lstrip(_BLANK)
         where = f"{source} line {number}"
-        found[_unescape(line[:key_end], where)] = _unescape(rest, where)
+        found[_unescape(key, where)] = _unescape(rest, where)
     return found
 
 
@@ -70,37 +73,10 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield started, pending
 
 
-def _end_of_key(line: str) -> int:
-    escaped = False
-    for at, char in enumerate(line):
-        if escaped:
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif char in "=:" or char in _BLANK:
-            return at
-    return len(line)
-
-
 def _unescape(text: str, where: str) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    at = 0
-    while at < len(text):
-        char = text[at]
-        at += 1
-        if char != "\\" or at == len(text):
-            out.append("" if char == "\\" else char)
-            continue
-        escape = text[at]
-        at += 1
-        if escape == "u":
-            digits = text[at : at + 4]
-            if len(digits) != 4 or any(c not in "0123456789abcdefABCDEF" for c in digits):
-                raise ConfigError(where, "a \\u escape needs four hexadecimal digits")
-            out.append(chr(int(digits, 16)))
-            at += 4
-        else:
-            out.append(_ESCAPES.get(escape, escape))
-    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    def replaced(escape: re.Match[str]) -> str:
+        if escape[1] == "u":
+            raise ConfigError(where, "a \\u escape needs four hexadecimal digits")
+        return chr(int(escape[1][1:], 16)) if len(escape[1]) > 1 else _ESCAPES.get(escape[1], escape[1])
+
+    return _ESCAPE.sub(replaced, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -224,27 +224,9 @@ REPORTS_TOPIC_IDS: Final = Capability(
     "offsetmgr recognises recreated topics by their creation time in ZooKeeper, if the command names ZooKeeper",
 )
 
-CAPABILITIES: Final = (
-    READS_OFFSETS,
-    COMMITS_OFFSETS,
-    READS_ALL_OFFSETS,
-    DESCRIBES_MEMBERS,
-    HOLDS_LOCK,
-    ACCEPTS_LOGINS,
-    LISTS_GROUPS,
-    FINDS_BY_TIME,
-    REPORTS_CLUSTER_ID,
-    REPORTS_CONFIGURATION,
-    DELETES_GROUPS,
-    KEEPS_ACTIVE_OFFSETS,
-    KEEPS_EPOCHS,
-    STATIC_MEMBERSHIP,
-    DELETES_OFFSETS,
-    REPORTS_TRANSACTIONS,
-    FENCES_WRITERS,
-    REPORTS_TOPIC_IDS,
-)
-"""All capabilities, in the order of the releases that introduced them."""
+_ALL: Final = tuple(one for one in tuple(vars().values()) if isinstance(one, Capability))
+CAPABILITIES: Final = tuple(one for one in _ALL if one is not EVICTS_MEMBERS)
+"""All capabilities that are reported, in the order of the releases that introduced them."""
 
 
 def weaknesses(broker_versions: Collection[Versions]) -> tuple[Weakness, ...]:
