@@ -428,7 +428,7 @@ def offsets(
     error of each partition, group and offset that cannot be read; the others are still read. Raises `UsageError` for a
     path that is no directory or holds no offsets topic, `InvalidUri`, `OtherCluster`.
     """
-    from offsetmgr.groups.disk_layout import DiskLogs, find_topic_directories
+    from offsetmgr.groups.disk_layout import find_topic_directories
     from offsetmgr.segments.partition import is_directory
     from offsetmgr.stores.uri import parse_uri
 
@@ -447,7 +447,7 @@ def offsets(
     from offsetmgr.groups.edits import plan_import
 
     store = connections.store(to)
-    crossing = connections.check_crossing("log offsets", DiskLogs(sources), store, options.translate)
+    crossing = connections.check_crossing("log offsets", sources, store, options.translate)
     found = saved.offsets(errors=False)
     plans = plan_import(store, found, allow_rewind=options.allow_rewind, crossing=crossing)
     return SavedOffsets(saved.finish, edit=PlannedEdit(connections, "log offsets", store, plans, to))
@@ -462,7 +462,6 @@ def _write_file(address: str, uri_options: Mapping[str, str], saved: _SavedOffse
     """Writes a snapshot, as ``offsets export`` does. The snapshot includes read errors if the format of the file
     supports errors. Returns None, and reports the error, if there are no offsets."""
     from offsetmgr.core.version import __version__
-    from offsetmgr.groups.disk_layout import DiskLogs, cluster_id
     from offsetmgr.segments.broker_lock import require_unused_parent
     from offsetmgr.snapshots.base import SnapshotHeader
     from offsetmgr.snapshots.registry import by_name, format_name
@@ -471,8 +470,9 @@ def _write_file(address: str, uri_options: Mapping[str, str], saved: _SavedOffse
 
     name, group = format_name(address, uri_options.get("format")), uri_options.get("group")
     source = ",".join(str(path.absolute()) for path in saved.sources.log_dirs)
-    header = SnapshotHeader.new(f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {__version__}")
-    header = with_origin(header, DiskLogs(saved.sources).log_origin(), {})
+    origin = saved.sources.log_origin()
+    header = SnapshotHeader.new(f"log:{source}", "kafka", origin.cluster_id, f"offsetmgr {__version__}")
+    header = with_origin(header, origin, {})
     keeps = by_name(name, group).lossless
 
     def found() -> Iterator[GroupOffsets]:

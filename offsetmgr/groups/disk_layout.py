@@ -26,6 +26,8 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets"
 class TopicDirectories:
     """The partition directories of an offsets topic on the disks of all brokers, by partition number."""
 
+    has_topic_creation_times: ClassVar[bool] = False
+
     topic: str
     partitions: dict[int, list[Path]] = field(default_factory=dict)
     transactions: dict[int, list[Path]] = field(default_factory=dict)
@@ -48,6 +50,33 @@ class TopicDirectories:
         numbers = [-1, *sorted(self.partitions)]
         gaps = [(before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1]
         return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
+
+    @property
+    def uri(self) -> str:
+        """The log directories as the URI of a source of offsets. With the following methods, the directories implement
+        `offsetmgr.stores.cross_cluster_check.OriginStore`."""
+        return f"log:{','.join(map(str, self.log_dirs))}"
+
+    def log_origin(self) -> LogOrigin:
+        """Returns an origin with the cluster id from the ``meta.properties`` files of the log directories. If none of
+        these files contains a cluster id, returns an unnamed origin."""
+        for log_dir in self.log_dirs:
+            try:
+                lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError):
+                continue  # the cluster id is optional
+            for name, _, value in (line.partition("=") for line in lines):
+                if name.strip() == "cluster.id" and value.strip():
+                    return LogOrigin(value.strip(), "cluster.id in meta.properties")
+        return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
+        """Returns an empty mapping, because offsetmgr does not read topic ids from log directories."""
+        return {}
+
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+        """Returns an empty mapping, because log directories do not contain the creation times of topics."""
+        return {}
 
 
 def find_topic_directories(directories: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> TopicDirectories:
@@ -118,49 +147,6 @@ class _LayoutBuilder:
         if real not in self._known:
             self._known.add(real)
             found.setdefault(number, []).append(directory)
-
-
-def cluster_id(sources: TopicDirectories) -> str | None:
-    """Returns the cluster id in the ``meta.properties`` files of the log directories; None if no file contains an
-    id."""
-    for log_dir in sources.log_dirs:
-        try:
-            lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
-            continue  # the cluster id is optional
-        for line in lines:
-            name, _, value = line.partition("=")
-            if name.strip() == "cluster.id" and value.strip():
-                return value.strip()
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class DiskLogs:
-    """The log directories as a source of offsets. It implements `offsetmgr.stores.cross_cluster_check.OriginStore`."""
-
-    sources: TopicDirectories
-    has_topic_creation_times: ClassVar[bool] = False
-
-    @property
-    def uri(self) -> str:
-        return f"log:{','.join(map(str, self.sources.log_dirs))}"
-
-    def log_origin(self) -> LogOrigin:
-        """Returns an origin with the cluster id from the ``meta.properties`` files of the log directories. If none of
-        these files contains a cluster id, returns an unnamed origin."""
-        found = cluster_id(self.sources)
-        if found is None:
-            return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
-        return LogOrigin(found, "cluster.id in meta.properties")
-
-    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
-        """Returns an empty mapping, because offsetmgr does not read topic ids from log directories."""
-        return {}
-
-    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """Returns an empty mapping, because log directories do not contain the creation times of topics."""
-        return {}
 
 
 def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> None:

@@ -192,7 +192,7 @@ class AvroRecordFormat:
         return decoded.offset, -1 if decoded.leader_epoch is None else decoded.leader_epoch, decoded.metadata
 
     def decode_key(self, key: bytes) -> Key:
-        reader = fields.AvroFieldReader(key, "key", 2)
+        reader = fields.AvroFieldReader(key, "key")
         if key[:2] == _OFFSET:
             decoded: Key = OffsetKey(reader.string("group"), reader.string("topic"), reader.int32("partition"))
         elif key[:2] == _GROUP:
@@ -204,7 +204,7 @@ class AvroRecordFormat:
 
     def decode_value(self, value: bytes) -> OffsetValue:
         version_prefix.value_version(value, "offset value", _OFFSET_VALUE_VERSIONS)
-        reader = fields.AvroFieldReader(value, "offset value", 2)
+        reader = fields.AvroFieldReader(value, "offset value")
         offset = reader.long("offset")
         epoch = reader.int32("leader_epoch") if reader.is_present("leader_epoch") else -1
         decoded = OffsetValue(
@@ -219,7 +219,7 @@ class AvroRecordFormat:
 
     def decode_group(self, value: bytes) -> GroupValue:
         version_prefix.value_version(value, "group value", _GROUP_VALUE_VERSIONS)
-        reader = fields.AvroFieldReader(value, "group value", 2)
+        reader = fields.AvroFieldReader(value, "group value")
         decoded = GroupValue(reader.long("last_active"))
         reader.end()
         return decoded
@@ -234,9 +234,9 @@ def _epoch(epoch: int) -> bytes:
 
 
 def _split_slowly(key: bytes) -> tuple[bytes, int]:
-    reader = fields.AvroFieldReader(key, "offset key", 2)
-    reader.skip_string("group")
-    reader.skip_string("topic")
+    reader = fields.AvroFieldReader(key, "offset key")
+    for field in ("group", "topic"):
+        reader.take(reader.long(field), field)
     prefix = key[: reader.position]
     partition = reader.int32("partition")
     reader.end()

@@ -10,8 +10,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import CorruptData, UnsupportedOperation
-from offsetmgr.core.varint import decode_varint, encode_varint, unzigzag, zigzag
+from offsetmgr.core.errors import UnsupportedOperation
+from offsetmgr.core.varint import encode_varint, unzigzag, zigzag
+from offsetmgr.records.record_reader import RecordReader, utf8
 
 NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"
@@ -35,10 +36,7 @@ def int32(number: int) -> bytes:
 
 def string(text: str) -> bytes:
     """Encodes a string. Raises `UnsupportedOperation` for an unpaired surrogate."""
-    try:
-        data = text.encode()
-    except UnicodeEncodeError as error:
-        raise UnsupportedOperation(f"text {text!r}", error.reason) from error
+    data = utf8(text, "text")
     return encode_varint(len(data) << 1) + data
 
 
@@ -80,13 +78,8 @@ def tables(prefix: bytes) -> Tables:
     )
 
 
-class AvroFieldReader:
-    """Reads the fields of a record one after the other. Every method raises `CorruptData` for invalid bytes."""
-
-    def __init__(self, data: bytes, what: str, position: int) -> None:
-        self._data = data
-        self._what = what
-        self.position = position
+class AvroFieldReader(RecordReader):
+    """Reads the fields of an Avro record."""
 
     def long(self, field: str) -> int:
         return self._number(field, 64)
@@ -95,21 +88,7 @@ class AvroFieldReader:
         return self._number(field, 32)
 
     def string(self, field: str) -> str:
-        length = self.skip_string(field)
-        try:
-            return self._data[self.position - length : self.position].decode()
-        except UnicodeDecodeError as error:
-            raise self.corrupt(f"{field} is not UTF-8: {error.reason}") from error
-
-    def skip_string(self, field: str) -> int:
-        """Skips a string without decoding it and returns its length in bytes."""
-        length = self._number(field, 64)
-        if length < 0:
-            raise self.corrupt(f"the length of {field} is {length}")
-        self.position += length
-        if self.position > len(self._data):
-            raise self.corrupt(f"it ends within {field}")
-        return length
+        return self.text(self.take(self._number(field, 64), field), field)
 
     def is_present(self, field: str) -> bool:
         """Reads the branch index of a union. Returns False if the value of the union is null."""
@@ -118,26 +97,9 @@ class AvroFieldReader:
             raise self.corrupt(f"the union {field} has no branch {branch}")
         return branch == 1
 
-    def end(self) -> None:
-        left = len(self._data) - self.position
-        if left:
-            raise self.corrupt(f"{left} bytes too many")
-
-    def corrupt(self, why: str) -> CorruptData:
-        """Returns an error with the reason ``why`` and the first bytes of the data, for the caller to raise."""
-        shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
-        return CorruptData(f"{self._what} {shown}", why)
-
     def _number(self, field: str, bits: int) -> int:
         start = self.position
-        try:
-            number, self.position = decode_varint(self._data, start, 10)
-        except IndexError:
-            raise self.corrupt(f"it ends within {field}") from None
-        except ValueError:
-            number = 1 << bits
-        if number >= 1 << bits:
-            raise self.corrupt(f"{field} does not fit into {bits} bits")
+        number = self.unsigned(field, bits, 10)
         if self.position > start + 1 and self._data[self.position - 1] == 0:
             raise self.corrupt(f"{field} is not in its shortest form")
         return unzigzag(number)
