@@ -3,55 +3,176 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from offsetmgr.cli import runbook_bounce
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED, fail_if
-from offsetmgr.cli.many_clusters import many_clusters, one_cluster
-from offsetmgr.cli.options import FormatOption, OneGroup, opt, seconds_option
-from offsetmgr.cli.output_collector import COLLECTOR
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows, write_text
-from offsetmgr.cli.runbook_options import (
-    Baseline,
-    EvidenceFlags,
-    Hosts,
-    Plan,
-    PlanOfGroups,
-    Poll,
+from offsetmgr.app import runbook
+from offsetmgr.app.migrate import PlanSelection
+from offsetmgr.app.runbook import (
+    BounceOptions,
+    BounceOutcome,
+    BounceResult,
+    BounceRun,
+    EvidenceThresholds,
+    GroupBounce,
+    ObservationWindow,
+    PhaseReport,
     Restart,
-    RestartFlags,
-    RunbookGroups,
-    baselines_of,
-    view_of,
+    report_json,
+    report_lines,
 )
+from offsetmgr.app.ui import Interrupted
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import fail_if
+from offsetmgr.cli.many_clusters import many_clusters, one_cluster
+from offsetmgr.cli.options import (
+    ExcludeGroup,
+    Execute,
+    FormatOption,
+    GroupsOption,
+    OneGroup,
+    Reason,
+    WaveOption,
+    Yes,
+    file_to_write,
+    flag,
+    opt,
+    seconds_option,
+)
+from offsetmgr.cli.output_collector import COLLECTOR
+from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, write_rows, write_text
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.document import to_html, to_markdown
-from offsetmgr.core.errors import FileFailure, GateRefused, UsageError
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.document import to_markdown
+from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of, printable
-from offsetmgr.migration import runbook as runbooks
-from offsetmgr.migration import runbook_render as text
-from offsetmgr.migration.fleet_bounce import phase_record
-from offsetmgr.migration.group_observer import GroupView, ObservationWindow
-from offsetmgr.migration.phase_inference import PhaseReport
-from offsetmgr.migration.rollout import InvalidWorkload
-
-if TYPE_CHECKING:
-    from offsetmgr.migration.runbook_commands import RunbookArguments
+from offsetmgr.core.selection import GroupSelection
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Rolling bounces of old consumer groups between ZooKeeper and Kafka: write, check, bounce.",
 )
+
+Baseline = Annotated[
+    Path | None,
+    opt(
+        "--baseline", "FILE", "The runbook JSON that was written before the bounce; it lists the members at that time."
+    ),
+]
+Poll = Annotated[float, opt("--poll", "SECONDS", "Polling interval.", min=0.05)]
+Quiet = Annotated[
+    float,
+    opt("--quiet", "SECONDS", "Time without a change after which a partition counts as idle.", min=0),
+]
+AcceptIdle = Annotated[
+    bool,
+    flag("--accept-idle", "Accept partitions without traffic if the offsets show that nothing is lost."),
+]
+AcceptSpare = Annotated[
+    bool,
+    flag(
+        "--accept-spare",
+        "Accept new members that own no partition, although there is no evidence of where they commit.",
+    ),
+]
+
+Plan = Annotated[
+    Path | None,
+    opt(
+        "--plan",
+        "PLAN",
+        "A migration plan: names the servers, selects groups, and its journal records each group's phase.",
+    ),
+]
+Command = Annotated[
+    str | None,
+    opt(
+        "--command",
+        "TEMPLATE",
+        "Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
+    ),
+]
+TestCommand = Annotated[
+    str | None,
+    opt(
+        "--test-command",
+        "TEMPLATE",
+        "Shell command that tests the restart command of a member and changes nothing, such as 'ssh {host} true'.",
+    ),
+]
+Kubernetes = Annotated[
+    str | None,
+    opt(
+        "--kubernetes",
+        "WORKLOAD",
+        "In place of --command: restart deployment/NAME or statefulset/NAME with kubectl; {group} is replaced.",
+    ),
+]
+Namespace = Annotated[str | None, opt("--namespace", "NAME", "The namespace of the workload.")]
+KubeContext = Annotated[str | None, opt("--kube-context", "NAME", "The context of kubectl.")]
+Configure = Annotated[
+    str | None,
+    opt(
+        "--configure",
+        "TEMPLATE",
+        "Command that changes the settings of the workload before its rollout; {settings} {phase} {group} are "
+        "replaced. Default: kubectl set env, which sets OFFSETS_STORAGE and DUAL_COMMIT_ENABLED.",
+    ),
+]
+Hosts = Annotated[
+    list[str] | None,
+    opt("--host", "MEMBER=HOST", "The host of a member with a configured id; repeatable."),
+]
+
+
+class RestartFlags(NamedTuple):
+    """The options that restart members, or test the restart."""
+
+    command: Command = None
+    test_command: TestCommand = None
+    kubernetes: Kubernetes = None
+    namespace: Namespace = None
+    kube_context: KubeContext = None
+    configure: Configure = None
+
+    def restart(self, pairs: list[str] | None, timeout_s: float = 600) -> Restart:
+        """Returns the restart. ``pairs`` are the values of ``--host``."""
+        hosts: dict[str, str] = {}
+        for pair in pairs or []:
+            member, equals, name = pair.partition("=")
+            if not (equals and member and name):
+                raise UsageError(f"--host {pair}", "is not MEMBER=HOST")
+            hosts[member] = name
+        return Restart(*self, hosts, timeout_s)
+
+
+class EvidenceFlags(NamedTuple):
+    """The options that decide which evidence passes a gate."""
+
+    quiet: Quiet = 10
+    accept_idle: AcceptIdle = False
+    accept_spare: AcceptSpare = False
+
+    def thresholds(self) -> EvidenceThresholds:
+        return EvidenceThresholds(self.accept_idle, self.accept_spare, quiet_ms=int(self.quiet * 1000))
+
+
+class RunbookGroups(NamedTuple):
+    """The options that select groups for a runbook or a bounce."""
+
+    group: GroupsOption = None
+    wave: WaveOption = None
+    exclude_group: ExcludeGroup = None
+    plan: Plan = None
+
+    def selection(self) -> PlanSelection:
+        groups = GroupSelection(self.group or None, exclude=self.exclude_group or ())
+        return PlanSelection(groups, tuple(self.wave or ()))
 
 
 @app.command()
@@ -85,127 +206,19 @@ def write(
     Without -o it prints Markdown. A group whose phase is unknown is named, and does not hold up the others. The steps
     contain the restart command (--command or --kubernetes) and its test; without them, the first step defines both.
     """
-    files = _new_files(output or [])
-    name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
-    planned, view, names = groups.select(connect, to)
-    restart = flags.restart(host)
-    wait = connect.waits
-
-    def make(each: str) -> runbooks.Runbook:
-        arguments = replace(
-            runbook_arguments(connect, planned, view, name, restart, each),
-            retention_ms=view.cluster.offsets_retention_ms(),
-        )
-        if len(names) > 1:
-            note(f"group {each}: watching it for its phase")
-        return runbooks.write_runbook(
-            view,
-            each,
-            to,
-            start=start,
-            window=ObservationWindow(window_s, poll_s, wait.for_commits),
-            arguments=arguments,
-        )
-
-    books, failed = books_of(names, make)
-    if books:
-        _write_books(books, files, name)
-    elif not failed:
-        note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
-    if failed:
-        note(f"no runbook for {count_of(len(failed), 'group')}: {', '.join(failed)}")
-        raise typer.Exit(FAILED)
-
-
-def books_of(names: Sequence[str], make: Callable[[str], runbooks.Runbook]) -> tuple[list[runbooks.Runbook], list[str]]:
-    """Returns the runbooks of the groups, and the groups that have none. Prints the reason of each of these groups;
-    raises it if there is only one group."""
-    books, failed = [], []
-    for each in names:
-        try:
-            books.append(make(each))
-        except (GateRefused, InvalidWorkload) as error:
-            if len(names) == 1:
-                raise
-            why = f"{error.what}: {error.why}" if isinstance(error, InvalidWorkload) else error.why
-            note(f"  ! group {each}: {why}" + (f" ({for_command_line(error.hint)})" if error.hint else ""))
-            failed.append(each)
-    return books, failed
-
-
-def runbook_arguments(
-    connect: ConnectFlags,
-    planned: PlanOfGroups | None,
-    view: GroupView,
-    baseline: str,
-    restart: Restart,
-    group: str,
-) -> RunbookArguments:
-    """Returns the arguments of the commands that the runbook of a group contains."""
-    from offsetmgr.migration.runbook_commands import RunbookArguments
-    from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
-
-    address = zookeeper_of(view.zookeeper.uri, connect.resolved.connection) or ""
-    bootstrap = bootstrap_of(view.kafka.uri, connect.resolved.connection) or ""
-    followups = connect.followup_options
-    restart_options, test_options = restart.options(group)
-    servers = f"--zookeeper {quote(address)} --bootstrap-server {quote(bootstrap)}{followups}"
-    by_plan = planned is not None and not (connect.flags.zookeeper or connect.flags.store)
-    plan = str(planned.plan.path) if planned is not None else None
-    return RunbookArguments(
-        options=f"--plan {quote(plan)}{followups}" if by_plan and plan else servers,
-        servers=servers,
-        followups=followups,
-        zookeeper=view.zookeeper.uri,
-        kafka=view.kafka.uri,
-        restart=restart_options,
-        test=test_options,
-        rollout=restart.rollout.of_group(group) if restart.rollout else None,
-        baseline=baseline,
-        plan=plan,
+    found = runbook.write(
+        connect,
+        to,
+        groups.selection(),
+        plan=groups.plan,
+        start=start,
+        files=output or (),
+        window=ObservationWindow(window_s, poll_s),
+        restart=flags.restart(host),
     )
-
-
-_SUFFIXES = (".json", ".html", ".md")
-
-
-def _new_files(files: list[Path]) -> list[Path]:
-    """Returns the files, with a baseline if they have none. Raises `UsageError` or `FileFailure` if one of them cannot
-    be created."""
-    if files and not any(file.suffix == ".json" for file in files):
-        files = [files[0].with_suffix(".json"), *files]
-    for file in files:
-        if file.suffix not in _SUFFIXES:
-            raise UsageError(f"-o {file}", "the name ends neither in .json nor in .html nor in .md")
-        if file.exists():
-            raise UsageError(
-                f"-o {file}", "exists already, and a baseline must not be overwritten", "name another file"
-            )
-        if not file.parent.is_dir():
-            raise FileFailure(f"-o {file}", f"{file.parent} is no directory")
-    return files
-
-
-def _write_books(books: list[runbooks.Runbook], files: list[Path], baseline: str) -> None:
-    title, parts = text.runbook_title(books), text.runbook_parts(books)
-    for file in files:
-        match file.suffix:
-            case ".json":
-                written = json.dumps(runbooks.to_json(books), indent=2) + "\n"
-            case ".html":
-                written = to_html(title, parts)
-            case _:
-                written = to_markdown(title, parts)
-        hint = "name another file, in a directory that can be written"
-        with os_error_as(FileFailure, f"-o {file}", hint), file.open("x", encoding="utf-8") as out:
-            out.write(written)
-        note(f"wrote {file}")
-    if not files:
-        write_text(to_markdown(title, parts))
-        note(f"warning: the steps need the baseline {baseline}, which was not written; to write it, add -o {baseline}")
-    for book in books if files else ():
-        for warning in book.warnings:
-            note(f"warning: {f'group {book.group}: ' if len(books) > 1 else ''}{warning.shortened}")
+    if found.books and not output:
+        write_text(to_markdown(*found.page()))
+    fail_if(found.failed)
 
 
 @app.command()
@@ -229,30 +242,25 @@ def check(
     phase that passed, for members that another tool restarts.
     """
     connect.reject_for_many({"--plan": plan, "--baseline": baseline}, "the file belongs to one cluster")
-    planned = PlanOfGroups.open(plan)
-    if planned is not None:
-        group = planned.select_one(group)
-    view = view_of(connect, planned)
-    report = runbooks.check_phase(
-        view,
+    report = runbook.check(
+        connect,
         group,
         phase,
-        baseline=baselines_of(view, baseline)(group),
+        plan=plan,
+        baseline=baseline,
         rules=evidence.thresholds(),
-        window=ObservationWindow(window_s, poll_s, connect.waits.for_commits),
+        window=ObservationWindow(window_s, poll_s),
     )
     _show_report(report, output)
-    if planned is not None and report.passed:
-        planned.record([phase_record(planned.names[group], report)])
     fail_if(not report.passed)
 
 
 def _show_report(report: PhaseReport, output: OutputFormat) -> None:
     several = COLLECTOR.get() is not None
     if output is OutputFormat.TABLE and not several:
-        write_text("\n".join(map(printable, text.report_lines(report))))
+        write_text("\n".join(map(printable, report_lines(report))))
     elif output is OutputFormat.JSON and not several:
-        print(json.dumps(text.report_json(report), indent=2))
+        print(json.dumps(report_json(report), indent=2))
     else:
         members = (("member", m.member, m.ok, m.confidence.value, m.why, m.remedy) for m in report.members)
         rows = [
@@ -263,4 +271,165 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
         write_rows([Column(name) for name in names], rows, output)
 
 
-app.add_typer(runbook_bounce.app)
+@app.command()
+@connected
+def bounce(
+    connect: ConnectFlags,
+    to: Annotated[CommitMode, opt("--to-phase", None, "The phase that every member is restarted into.")],
+    flags: RestartFlags,
+    groups: RunbookGroups,
+    start: Annotated[
+        CommitMode | None,
+        opt("--from-phase", None, "Present phase of the group (default: inferred)."),
+    ] = None,
+    baseline: Baseline = None,
+    start_baseline: Annotated[
+        Path | None,
+        opt(
+            "--start-baseline",
+            "FILE",
+            "Runbook or state file of the previous bounce, for the gate before the first step.",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        opt(
+            "--state",
+            "FILE",
+            "Save progress in FILE, so that the command can be resumed (default: bounce-GROUP-PHASE.json, with "
+            "--plan bounce-PLAN-PHASE.json). The output of the commands goes to a file of the same name with the "
+            "suffix .log.",
+            callback=file_to_write,
+        ),
+    ] = None,
+    host: Hosts = None,
+    window_s: Annotated[float, seconds_option("--window", "Maximum time to watch for each gate.")] = 180,
+    poll_s: Poll = 0.5,
+    *,
+    evidence: EvidenceFlags,
+    restart_timeout_s: Annotated[
+        float,
+        opt("--restart-timeout", "SECONDS", "Maximum time until a restarted member is back.", min=0),
+    ] = 120,
+    command_timeout_s: Annotated[
+        float, opt("--command-timeout", "SECONDS", "Maximum run time of the command.", min=0)
+    ] = 600,
+    execute: Execute = False,
+    yes: Yes = False,  # noqa: ARG001 - `connected` gives it to the terminal
+    reason: Reason = None,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Restart the members one at a time into a phase, with a gate after each.
+
+    With --kubernetes, one rollout restarts all members, and the gate follows it. With --test-command and without
+    --execute, the command only tests the access to each member.
+
+    A group's bounce stops at the first failed restart or gate; the same command line resumes there. Several groups
+    follow one another and share one state file, and a group that stops does not hold up the others.
+    """
+    run = runbook.bounce(
+        connect,
+        to,
+        groups.selection(),
+        plan=groups.plan,
+        restart=flags.restart(host, command_timeout_s),
+        options=BounceOptions(
+            start,
+            baseline,
+            start_baseline,
+            state,
+            evidence.thresholds(),
+            ObservationWindow(window_s, poll_s),
+            restart_timeout_s,
+        ),
+        execute=execute,
+        reason=reason or "",
+    )
+    if run.tests:
+        _show_tests(run, output)
+    elif run.groups:
+        _show_results(run.found, output)
+        for text in run.unfinished:
+            note(text)
+        if run.stopped:
+            raise Interrupted(f"{run.stopped}; the same command line resumes")
+    fail_if(not run.ok)
+
+
+TESTS = (
+    Column("group"),
+    Column("member"),
+    Column("host"),
+    Column("status"),
+    Column("seconds", right=True),
+    Column("command"),
+)
+
+
+def _show_tests(run: BounceRun, output: OutputFormat) -> None:
+    rows = [*rows_of(TESTS, run.tests)]
+    if output is OutputFormat.JSON:
+        print(json.dumps([dict(zip((column.name for column in TESTS), row, strict=True)) for row in rows], indent=2))
+    else:
+        write_rows(TESTS, rows, output)
+    failed = sum(test.status != "ok" for test in run.tests)
+    note(f"{count_of(len(rows), 'member')} tested, {failed} failed; nothing was restarted")
+    if failed:
+        note(f"the output of the commands is in {run.log}")
+
+
+def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
+    results = [one.result for one in found if one.result is not None]
+    several = len(found) > 1
+    if output is OutputFormat.JSON:
+        rows = [_result_json(result) for result in results]
+        print(json.dumps(rows if several else rows[0] if rows else [], indent=2))
+    else:
+        columns = [Column("group")] if several else []
+        columns += [Column("member"), Column("host"), Column("status"), Column("command"), Column("successors")]
+        lines = [
+            (*([result.group] if several else []), s.member, s.host, s.status.value, s.command, " ".join(s.successors))
+            for result in results
+            for s in result.steps
+        ]
+        write_rows(columns, lines, output)
+    for result in results:
+        _show_notes(result)
+    for one in found:
+        if one.result is None and one.error is None:
+            note(f"group {one.group}: {one.note}")
+    if any(result.outcome is BounceOutcome.PLANNED for result in results):
+        note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
+    if several:
+        failed = [one.group for one in found if not one.ok]
+        named = f"; not done: {', '.join(failed)}" if failed else ""
+        note(f"{count_of(len(found) - len(failed), 'group')} of {len(found)} done{named}")
+
+
+def _show_notes(result: BounceResult) -> None:
+    if result.report is not None:
+        for line in report_lines(result.report):
+            note(line)
+    for copy in result.copies:
+        before = "no offset" if copy.before is None else copy.before
+        note(f"copy to ZooKeeper: {copy.topic}-{copy.partition} {before} -> {copy.after}: {copy.outcome}")
+    note(
+        f"bounce {result.change} of group {result.group}: {result.outcome.value}"
+        + (f": {result.why}" if result.why else "")
+    )
+    if result.hint:
+        note(f"hint: {for_command_line(result.hint)}")
+
+
+def _result_json(result: BounceResult) -> dict[str, Any]:
+    return {
+        "outcome": result.outcome.value,
+        "group": result.group,
+        "from_phase": result.change.start.value,
+        "to_phase": result.change.to.value,
+        "steps": [{**asdict(s), "status": s.status.value} for s in result.steps],
+        "copies": [asdict(c) for c in result.copies],
+        "report": None if result.report is None else report_json(result.report),
+        "why": result.why,
+        "hint": for_command_line(result.hint),
+    }

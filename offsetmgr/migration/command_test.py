@@ -24,6 +24,11 @@ class CommandTest:
     duration_s: float
 
     @property
+    def seconds(self) -> float:
+        """The run time in seconds, rounded to tenths."""
+        return round(self.duration_s, 1)
+
+    @property
     def status(self) -> str:
         """``ok``, or the reason for the failure."""
         if self.result.timed_out:
