@@ -6,7 +6,6 @@ write. The nodes of an edit are read only after all earlier edits of the same gr
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -20,9 +19,6 @@ from offsetmgr.zookeeper.offsets.layouts import Layout
 CHANGES_PER_BATCH: Final = 10 * MAX_OPERATIONS_PER_TRANSACTION
 """The number of changes in one batch. The nodes of a batch are read together."""
 
-_MAX_BATCHES_READING: Final = 1
-_MAX_BATCHES_WRITING: Final = 1
-
 
 def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
     """Executes a stream of edits and yields their results in the same order.
@@ -35,7 +31,7 @@ def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit
     pipeline = _EditPipeline(session, layout)
     try:
         for edit in edits:
-            if pipeline.includes(edit.group):
+            if edit.group in pipeline.groups:
                 yield from pipeline.finish()
             yield from pipeline.add(edit)
         yield from pipeline.finish()
@@ -46,58 +42,48 @@ def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit
 
 class _EditPipeline:
     """The edits in progress. The edits are collected into batches. The nodes of a batch are read first, and then
-    written."""
+    written. One batch at a time is read, and one is written."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
         self._session = session
         self._layout = layout
         self._edits: list[GroupEdit] = []
         self._changes = 0
-        self._reading: deque[EditBatch] = deque()
-        self._writing: deque[EditBatch] = deque()
-        self._groups: set[str] = set()
-
-    def includes(self, group: str) -> bool:
-        return group in self._groups
+        self._reading: EditBatch | None = None
+        self._writing: EditBatch | None = None
+        self.groups: set[str] = set()
+        """The groups of all edits in progress."""
 
     def add(self, edit: GroupEdit) -> Iterator[GroupEditResult]:
         """Adds an edit to the present batch. Yields the results of earlier edits that are now complete."""
         self._edits.append(edit)
-        self._groups.add(edit.group)
+        self.groups.add(edit.group)
         self._changes += len(edit.changes) + 1
         if self._changes >= CHANGES_PER_BATCH:
-            self._start_batch()
-            yield from self._advance(_MAX_BATCHES_READING, _MAX_BATCHES_WRITING)
+            yield from self._advance()
 
     def finish(self) -> Iterator[GroupEditResult]:
         """Completes all edits and yields their results."""
-        if self._edits:
-            self._start_batch()
-        yield from self._advance(0, 0)
+        while self._edits or self._reading is not None:
+            yield from self._advance()
+        yield from self.finish_sent()
 
     def finish_sent(self) -> Iterator[GroupEditResult]:
-        """After an error, yields the results of edits that may have been written. Starts no new reads or writes."""
-        while self._writing:
-            yield from self._finish_oldest()
+        """Completes the edits that may have been written, and yields their results. Starts no new reads or writes."""
+        batch, self._writing = self._writing, None
+        if batch is not None:
+            self.groups.difference_update(edit.group for edit in batch.edits)
+            yield from batch.results()
 
-    def _start_batch(self) -> None:
-        """Starts reading the nodes of the collected edits."""
-        edits, self._edits, self._changes = self._edits, [], 0
-        locate_directories(self._session, self._layout, [edit.group for edit in edits])
-        self._reading.append(EditBatch(self._session, self._layout, edits))
-
-    def _advance(self, max_reading: int, max_writing: int) -> Iterator[GroupEditResult]:
-        """Sends the writes of batches until at most ``max_reading`` batches are still being read, and completes batches
-        until at most ``max_writing`` are still being written."""
-        while len(self._reading) > max_reading or len(self._writing) > max_writing:
-            if len(self._reading) > max_reading:
-                batch = self._reading.popleft()
-                batch.write()
-                self._writing.append(batch)
-            if len(self._writing) > max_writing:
-                yield from self._finish_oldest()
-
-    def _finish_oldest(self) -> list[GroupEditResult]:
-        batch = self._writing.popleft()
-        self._groups.difference_update(edit.group for edit in batch.edits)
-        return batch.results()
+    def _advance(self) -> Iterator[GroupEditResult]:
+        """Starts reading the nodes of the collected edits, writes the batch that was read, and completes the one that
+        was written."""
+        batch, self._reading = self._reading, None
+        if self._edits:
+            edits, self._edits, self._changes = self._edits, [], 0
+            locate_directories(self._session, self._layout, [edit.group for edit in edits])
+            self._reading = EditBatch(self._session, self._layout, edits)
+        if batch is not None:
+            batch.write()
+            yield from self.finish_sent()
+            self._writing = batch
