@@ -29,6 +29,7 @@ from offsetmgr.kafka.protocol.conditional_commit import (
 )
 from offsetmgr.manager.commit_checks import PartitionErrors, without_invalid
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend
 from offsetmgr.server.store_backends.single_store import SingleStoreBackend
@@ -75,7 +76,8 @@ class StoreBackend:
         """The reason why clients currently get COORDINATOR_NOT_AVAILABLE; None while clients are served."""
         self._counters: Counter[str] = Counter()
         self._logged_at: dict[str, float] = {}
-        self._capacity: asyncio.Future[None] | None = None
+        self._backpressure = Backpressure(_MAX_PENDING)
+        self.backpressure = self._backpressure.backpressure
         self._stores: SingleStoreBackend
         self._starting: asyncio.Task[None]
 
@@ -201,13 +203,14 @@ class StoreBackend:
         exclusive: bool = False,
     ) -> StoreWrite:
         write = StoreWrite(group, changes, asyncio.get_running_loop().create_future(), committer, exclusive)
+        self._backpressure.add(len(changes))
+        write.done.add_done_callback(lambda _: self._backpressure.remove(len(changes)))
         self._stores.write(write)
         return write
 
     async def _outcomes(self, write: StoreWrite) -> ChangeOutcomes | None:
         """The outcomes of a write; None if the write did not end before the timeout."""
         await asyncio.wait([write.done], timeout=self._commit_timeout_s)
-        self._end_backpressure()
         if write.done.done():
             return write.done.result()
         write.abandoned = True
@@ -218,19 +221,6 @@ class StoreBackend:
 
     async def wait_for_commits(self, group: str) -> None:
         await self._stores.executor.wait_for_writes(group)
-
-    def backpressure(self) -> asyncio.Future[None] | None:
-        if self._stores.executor.waiting < _MAX_PENDING:
-            return None
-        if self._capacity is None:
-            self._capacity = asyncio.get_running_loop().create_future()
-        return self._capacity
-
-    def _end_backpressure(self) -> None:
-        if self._capacity is not None and self._stores.executor.waiting < _MAX_PENDING // 2:
-            capacity, self._capacity = self._capacity, None
-            if not capacity.done():
-                capacity.set_result(None)
 
     # --- reading ------------------------------------------------------------------------------------
 
