@@ -73,9 +73,9 @@ class DualStoreBackend(SingleStoreBackend):
         failures = [executor.health.failure() for executor in (self.executor, self._secondary_executor)]
         return "; ".join(filter(None, failures)) or None
 
-    def start(self, wait_s: float) -> None:
-        super().start(wait_s)
-        self._secondary_executor.start_probing(wait_s)
+    def start(self, probe_interval_s: float, wait_s: float) -> None:
+        super().start(probe_interval_s, wait_s)
+        self._secondary_executor.start_probing(probe_interval_s, wait_s)
         reconciliation = StartupReconciliation(
             self.executor, self._secondary_executor, self._secondary, keeps_epochs=self._store.shares_epochs
         )

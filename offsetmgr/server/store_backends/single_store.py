@@ -41,9 +41,9 @@ class SingleStoreBackend:
         """See `StoreHealth.failure`."""
         return self.executor.health.failure()
 
-    def start(self, wait_s: float) -> None:
+    def start(self, probe_interval_s: float, wait_s: float) -> None:
         """Starts the background tasks; see `StoreHealth.start_probing`."""
-        self.executor.start_probing(wait_s)
+        self.executor.start_probing(probe_interval_s, wait_s)
 
     async def read_capabilities(self) -> None:
         """Reads the store's capabilities, and logs which fields of a commit the store drops."""

@@ -61,14 +61,17 @@ class StoreBackend:
         *,
         commit_timeout_s: float = 5.0,
         secondary_wait_s: float = 1.0,
+        probe_interval_s: float = 3.0,
     ) -> None:
         """Times are in seconds. If a write takes longer than ``commit_timeout_s``, the client gets
         COORDINATOR_NOT_AVAILABLE. If the write had already started, it may still take effect, but only before all later
-        writes of the group. ``secondary_wait_s``: see `Secondary`."""
+        writes of the group. ``secondary_wait_s``: see `Secondary`. ``probe_interval_s``: see
+        `StoreHealth.start_probing`."""
         self._store = store
         self._node = node
         self._commit_timeout_s = commit_timeout_s
         self._wait_s = secondary_wait_s
+        self._probe_interval_s = probe_interval_s
         self.keeps_epochs = True
         """Whether the clients' leader epochs are valid for the store's logs; if not, epochs are neither written nor
         returned."""
@@ -88,7 +91,7 @@ class StoreBackend:
         self._stores = (
             DualStoreBackend(store, self._wait_s) if isinstance(store, DualStore) else SingleStoreBackend(store)
         )
-        self._stores.start(FETCH_TIMEOUT_S)
+        self._stores.start(self._probe_interval_s, FETCH_TIMEOUT_S)
         self._starting = asyncio.get_running_loop().create_task(self._stores.read_capabilities())
         return self._starting
 

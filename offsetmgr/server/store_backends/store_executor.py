@@ -130,9 +130,9 @@ class StoreExecutor:
         self._failing_reads = _ReadQueue(self, 1) if separate else None
         self._unreadable_groups: set[str] = set()
 
-    def start_probing(self, wait_s: float) -> None:
+    def start_probing(self, interval_s: float, wait_s: float) -> None:
         """See `StoreHealth.start_probing`."""
-        self.health.start_probing(lambda group, work: asyncio.shield(self.read(group, work)), wait_s)
+        self.health.start_probing(lambda group, work: asyncio.shield(self.read(group, work)), interval_s, wait_s)
 
     async def read_capabilities(self) -> None:
         """Reads the store's capabilities; some stores request them from a server. Raises `OffsetMgrError`."""

@@ -22,7 +22,6 @@ _log = logging.getLogger(__name__)
 
 _PROBE_GROUP: Final = "offsetmgr-store-probe"
 """The group that the probe reads if no other group has failed. This group does not have to exist."""
-_PROBE_INTERVAL_S: Final = 3.0
 _RECENT_S: Final = 1.0
 """Failures do not count during this time, in seconds, after a successful call."""
 
@@ -56,28 +55,28 @@ class StoreHealth:
             self._error, self._group = down, group
 
     def start_probing(
-        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], wait_s: float
+        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], interval_s: float, wait_s: float
     ) -> None:
-        """Starts a task that calls ``read`` whenever no call has succeeded for 3 seconds. ``read`` must
+        """Starts a task that calls ``read`` whenever no call has succeeded for ``interval_s`` seconds. ``read`` must
         call `record` itself; the task records a timeout if ``read`` takes longer than ``wait_s`` seconds."""
-        self._probing = asyncio.get_running_loop().create_task(self._probe_loop(read, wait_s))
+        self._probing = asyncio.get_running_loop().create_task(self._probe_loop(read, interval_s, wait_s))
 
     async def close(self) -> None:
         await cancel_tasks(self._probing)
 
     async def _probe_loop(
-        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], wait_s: float
+        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], interval_s: float, wait_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if loop.time() - self._last_success >= _PROBE_INTERVAL_S:
+            if loop.time() - self._last_success >= interval_s:
                 group = self._group
                 try:
                     async with asyncio.timeout(wait_s):
                         await read(group, [TopicPartition(_PROBE_GROUP, 0)])
                 except TimeoutError:
                     self.record(group, [TimedOut(self._uri, f"did not answer within {wait_s:g} s")])
-            await asyncio.sleep(_PROBE_INTERVAL_S)
+            await asyncio.sleep(interval_s)
 
 
 def _is_down(error: OffsetMgrError) -> bool:
