@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
@@ -98,10 +99,13 @@ class _BounceRun:
             again = behind(history, read_writers(self.view, history))
             if again:
                 named = ", ".join(str(tp) for tp in sorted(again)[:3])
+                find = "a client commits to Kafka alone: find it (offsetmgr runbook check {phase=dual}), then resume"
                 raise GateRefused(
                     f"bounce {start.change}",
                     f"ZooKeeper is behind Kafka again on {named}, right after the copy",
-                    "a client commits to Kafka alone: find it (offsetmgr runbook check --phase dual), then resume",
+                    Advice(
+                        "a client commits to Kafka alone: find it (offsetmgr runbook check {phase=dual}), then resume"
+                    ),
                 )
         state.opened_ms = self.view.clock.now_ms()
         save(state, self.state_path)

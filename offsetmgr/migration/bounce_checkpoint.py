@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
@@ -219,20 +220,23 @@ def resume(path: Path, group: str, to: CommitMode, baseline: Observation | None 
         raise UsageError(
             f"state file {path}",
             f"it belongs to the bounce {other.change} of group {other.group}",
-            "name another one with --state",
+            Advice("name another one with {state}"),
         )
     state = saved.get(group)
     if state is not None and state.finished_ms is not None:
         raise UsageError(
             f"state file {path}",
             f"the bounce {state.change} of group {state.group} is finished",
-            "name another one with --state for a new bounce",
+            Advice("name another one with {state} for a new bounce"),
         )
     if state is not None and belongs_to_earlier(state, baseline):
+        hint = "name another {state} for a new bounce, or remove the file; to resume, give the baseline of that bounce"
         raise UsageError(
             f"state file {path}",
             f"it belongs to an earlier bounce of group {group} (baseline of {observation.at(state.baseline.at_ms)})",
-            "name another --state for a new bounce, or remove the file; to resume, give the baseline of that bounce",
+            Advice(
+                "name another {state} for a new bounce, or remove the file; to resume, give the baseline of that bounce"
+            ),
         )
     return state
 

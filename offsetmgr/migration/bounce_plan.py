@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.migration.bounce_checkpoint import (
     BounceState,
@@ -141,7 +142,7 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
         raise UnrequestedReturn(
             f"bounce {found.change}",
             f"group {spec.group} is in phase {present.value} already, so a bounce to dual would take it back",
-            f"to take it back, name its phase with --from-phase: {spec.way_back}",
+            Advice("to take it back, name its phase with {from_phase}: {}", spec.way_back),
         )
     return found
 

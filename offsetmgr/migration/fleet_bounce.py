@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import AlreadyInPhase
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
@@ -202,7 +203,7 @@ def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Cal
         f"state file {state_path}",
         f"the bounce {saved.change} of group {spec.group} in it is finished, and its members have restarted since; they"
         f" are not known to be in phase {spec.to.value}: {missing_evidence(report)}",
-        "name another one with --state for a new bounce",
+        Advice("name another one with {state} for a new bounce"),
     )
 
 
@@ -212,7 +213,9 @@ def _already_in_phase(view: GroupView, spec: BounceSpec, error: AlreadyInPhase) 
     if report.passed:
         return GroupBounce(spec.group, note=f"in phase {spec.to.value} already")
     why = f"the group commits as this phase does, but the evidence is incomplete: {missing_evidence(report)}"
-    return GroupBounce(spec.group, error=AlreadyInPhase(error.what, why, "give the phase with --from-phase to restart"))
+    return GroupBounce(
+        spec.group, error=AlreadyInPhase(error.what, why, Advice("give the phase with {from_phase} to restart"))
+    )
 
 
 def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:

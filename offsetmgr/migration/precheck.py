@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, require_safe
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
@@ -83,7 +84,7 @@ def find_start(
         raise GateRefused(
             f"bounce of group {group}",
             "no live member is registered in ZooKeeper, so there is no member to restart",
-            "check its name, and the chroot of --zookeeper; to move an idle group, use `offsetmgr migrate`",
+            Advice("check its name, and the chroot of {zookeeper}; to move an idle group, use `offsetmgr migrate`"),
         )
     if start is not None and (start is to or CommitMode.DUAL not in (start, to)):
         observation = view.observe(group)
@@ -129,7 +130,7 @@ def _start_of(found: PhaseEvidence) -> CommitMode:
     raise GateRefused(
         "bounce to dual",
         f"the group's current phase is unknown: {found.why}",
-        "use a longer --window and a partition with traffic, or give the phase with --from-phase",
+        Advice("use a longer {window} and a partition with traffic, or give the phase with {from_phase}"),
     )
 
 

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import SETTINGS, CommitMode
 from offsetmgr.core.errors import UsageError
 
@@ -35,9 +36,9 @@ def check_template(template: str) -> None:
     """Raises `UsageError` if the template does not name the member to restart."""
     if not ({"host", "member"} & placeholders(template)):
         raise UsageError(
-            "--command",
+            Advice("{command}"),
             "the template contains neither {host} nor {member}, so the command would be the same for every member",
-            "for instance: --command 'ssh {host} systemctl restart my-consumer'",
+            Advice("for instance: {command} {}", "'ssh {host} systemctl restart my-consumer'"),
         )
 
 
@@ -71,7 +72,7 @@ def _value(name: str, values: Mapping[str, str | None], quote: str) -> str:
         raise UsageError(
             f"{{{name}}} of member {values['member']}",
             "it is unknown, because the consumer id is configured and does not contain it",
-            "give it with --host MEMBER=HOST, or use {member} in the command",
+            Advice("give it with {host} MEMBER=HOST, or use {} in the command", "{member}"),
         )
     if value.startswith("-"):
         raise UsageError(f"{{{name}}} = {value!r}", "it begins with a dash and would be parsed as an option")

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import SETTINGS, CommitMode
 from offsetmgr.core.errors import UsageError
 from offsetmgr.migration.restart_command import fill_template, placeholders
@@ -41,13 +42,13 @@ class Rollout:
         workload = self.workload.replace("{group}", group)
         if not _WORKLOAD.fullmatch(workload):
             raise InvalidWorkload(
-                f"--kubernetes {workload}",
+                Advice("{kubernetes} {}", workload),
                 "it is neither deployment/NAME nor statefulset/NAME with a NAME of a-z, 0-9, '-' and '.'",
-                "as in --kubernetes deployment/shop",
+                Advice("as in {kubernetes} deployment/shop"),
             )
         if {"host", "member"} & placeholders(self.configure or ""):
             why = "it contains {host} or {member}, but it is run once for all members"
-            raise UsageError("--configure", why, "use {settings}, {phase} and {group}")
+            raise UsageError(Advice("{configure}"), why, "use {settings}, {phase} and {group}")
         return replace(self, workload=workload)
 
     def command(self, group: str, phase: CommitMode) -> str:

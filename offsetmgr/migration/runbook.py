@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, route
 from offsetmgr.core.errors import GateRefused, GroupNotFound
 from offsetmgr.core.model import TopicPartition
@@ -126,8 +127,9 @@ def _hint_for_unknown_phase(history: GroupHistory) -> str:
         not one.kafka.changes and not one.zookeeper.changes and one.lag == 0 for one in history.partitions.values()
     )
     if history.partitions and idle:
-        return "no partition had traffic: send a message to a partition of each member, or give the phase with --from"
-    return "use a --window of at least three times auto.commit.interval.ms, or give the phase with --from"
+        text = "no partition had traffic: send a message to a partition of each member, or give the phase with {from}"
+        return Advice(text)
+    return Advice("use a {window} of at least three times auto.commit.interval.ms, or give the phase with {from}")
 
 
 def check_phase(
@@ -157,7 +159,7 @@ def check_phase(
         raise GroupNotFound(
             f"group {group}",
             "it has neither a live member in ZooKeeper nor an offset in either store",
-            "check its name, and the chroot of --zookeeper",
+            Advice("check its name, and the chroot of {zookeeper}"),
         )
     return assess_phase(history, phase, baseline=baseline, rules=rules)
 
