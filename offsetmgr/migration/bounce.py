@@ -103,9 +103,7 @@ class _BounceRun:
                 raise GateRefused(
                     f"bounce {start.change}",
                     f"ZooKeeper is behind Kafka again on {named}, right after the copy",
-                    Advice(
-                        "a client commits to Kafka alone: find it (offsetmgr runbook check {phase=dual}), then resume"
-                    ),
+                    Advice(find),
                 )
         state.opened_ms = self.view.clock.now_ms()
         save(state, self.state_path)

@@ -234,9 +234,7 @@ def resume(path: Path, group: str, to: CommitMode, baseline: Observation | None 
         raise UsageError(
             f"state file {path}",
             f"it belongs to an earlier bounce of group {group} (baseline of {observation.at(state.baseline.at_ms)})",
-            Advice(
-                "name another {state} for a new bounce, or remove the file; to resume, give the baseline of that bounce"
-            ),
+            Advice(hint),
         )
     return state
 
