@@ -22,16 +22,13 @@ from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, U
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import GroupSelection, is_pattern
-from offsetmgr.migration.fleet import select_groups
-from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import GroupPlan as GroupPlan
 from offsetmgr.migration.plan import GroupScope
 from offsetmgr.migration.plan import PlanOptions as PlanOptions
-from offsetmgr.migration.plan_file import PlanFile, summary_of, write_plan
+from offsetmgr.migration.plan_file import PlanFile, select_groups, summary_of, write_plan
 from offsetmgr.migration.plan_file import PlanSummary as PlanSummary
 from offsetmgr.migration.plan_run import PlanRun, journaled_writer, open_plan, open_renewed
-from offsetmgr.migration.planner import Planner, no_groups_hint
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
@@ -50,6 +47,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.mirror import Mirror
     from offsetmgr.migration.mirror_group import MirrorState as MirrorState
     from offsetmgr.migration.mirror_group import MirrorStatus as MirrorStatus
+    from offsetmgr.migration.planner import Planner
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.refresh import RefreshReport as RefreshReport
     from offsetmgr.migration.renewal import RenewedPlan as RenewedPlan
@@ -139,7 +137,9 @@ def plan(
     `UnknownTopicOrPartition` if a selected topic is in no plan, `PlanError` if the file exists, `OtherCluster`,
     `UsageError`, `Unreachable`, `TimedOut`.
     """
+    from offsetmgr.migration.group_observer import ObservationWindow
     from offsetmgr.migration.partition_map import read_map
+    from offsetmgr.migration.planner import no_groups_hint
     from offsetmgr.migration.waves import read_waves
 
     inputs = inputs or PlanInputs()
@@ -184,6 +184,7 @@ def draft_partition_map(
     """Writes a draft of a partition map for the byte positions of Kafka 0.7 in ``source`` to the new file ``path``.
     Returns the errors of the groups and partitions that could not be read."""
     from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
+    from offsetmgr.migration.planner import Planner
 
     stores, options = _new_sides(connections, source, target, options.for_source(source), sides)
     cluster = stores.cluster()
@@ -749,6 +750,7 @@ def finalize(
     """
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import Finalization
+    from offsetmgr.migration.group_observer import ObservationWindow
     from offsetmgr.migration.verify_rules import Status
 
     rules = rules or FinalizeRules()
@@ -838,6 +840,7 @@ def mirror(
     from offsetmgr.groups.saved_edit import EditOrigin
     from offsetmgr.migration.mirror import Mirror
     from offsetmgr.migration.mirror_images import MirrorImages
+    from offsetmgr.migration.planner import Planner
 
     settings = settings or MirrorSettings()
     if options.if_ahead is AheadPolicy.REWIND:
@@ -952,6 +955,7 @@ def status(
     `JournalError`, `Unreachable` and `TimedOut`.
     """
     from offsetmgr.migration.fleet import FleetStatus
+    from offsetmgr.migration.group_observer import ObservationWindow
     from offsetmgr.migration.location import group_statuses
 
     file, state = open_plan(Path(plan))

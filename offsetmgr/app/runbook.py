@@ -30,11 +30,11 @@ from offsetmgr.migration.bounce_plan import BounceSpec
 from offsetmgr.migration.command_test import CommandTest as CommandTest
 from offsetmgr.migration.command_test import run_command_tests
 from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
-from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.fleet_bounce import GroupBounce as GroupBounce
 from offsetmgr.migration.fleet_bounce import bounce_groups, journal_record, phase_record
 from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow
 from offsetmgr.migration.phase_inference import PhaseReport as PhaseReport
+from offsetmgr.migration.plan_file import select_groups
 from offsetmgr.migration.plan_run import append_to_journal, open_plan
 from offsetmgr.migration.precheck import GateClosed
 from offsetmgr.migration.progress import Stage

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from offsetmgr.app.migrate import status
 from offsetmgr.app.plan_text import expiry_notes, scope_line, time_text
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import one_cluster
@@ -84,6 +83,8 @@ def status_command(
     also comes from the servers, for finalized groups too: the phase of live members, and the partitions that do not
     verify.
     """
+    from offsetmgr.app import migrate
+
     is_page = format in (StatusFormat.MARKDOWN, StatusFormat.HTML)
     if output is not None and not is_page:
         raise UsageError("--output", "is for a page", "add --format html or --format markdown")
@@ -94,7 +95,7 @@ def status_command(
         return one.next.command_line(of_members if bounces else of_plan) or None
 
     def once() -> int:
-        found = status(connect, plan_path, scope.selection(), window_s=window_s, sides=connect.sides(configs))
+        found = migrate.status(connect, plan_path, scope.selection(), window_s=window_s, sides=connect.sides(configs))
         if is_page:
             _write_page(found, format, output)
         else:

@@ -6,45 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.core.advice import Advice, Invocation, for_command_line, option
+from offsetmgr.core.advice import Invocation, for_command_line, option
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.document import DocumentColumn, DocumentPart, Facts, Paragraph, SectionTitle, Table, moment
-from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.phase import Phase
-from offsetmgr.core.selection import GroupSelection
 from offsetmgr.migration.location import RESTART_VARIABLE, GroupStatus, expiry_texts
-from offsetmgr.migration.plan import GroupScope
 from offsetmgr.migration.plan_file import PlanFile, PlanSummary
 from offsetmgr.migration.progress import MigrationState, Stage
 from offsetmgr.migration.runbook_commands import EXAMPLE_RESTART
-
-
-def select_groups(plan: PlanFile, groups: GroupSelection, waves: Iterable[int] = ()) -> GroupScope | None:
-    """Returns the selected groups of the plan, with ``waves`` only those that are in one of them; None if the selection
-    has all groups.
-
-    Raises `GroupNotFound` as `GroupSelection.within` or if none of the selected groups is in the waves, and
-    `UsageError` if the plan does not have a wave.
-    """
-    waves = set(waves)
-    if groups.patterns is None and not groups.excluded and not waves:
-        return None
-    known = {group.group: group.wave for group in plan.groups()}
-    hint = Advice("see: {}", Invocation("migrate status", (str(plan.path),)))
-    if missing := sorted(waves - set(known.values())):
-        found = ", ".join(str(wave) for wave in sorted({wave for wave in known.values() if wave is not None}))
-        why = f"the plan has no such wave (its waves: {found})" if found else "the plan has no waves"
-        raise UsageError(Advice("{wave} {}", missing[0]), why, hint)
-    chosen = frozenset(
-        name for name in groups.within(known, f"plan {plan.path}", hint=hint) if not waves or known[name] in waves
-    )
-    if not chosen and groups.patterns is None:
-        raise GroupNotFound(Advice("{wave}"), "every group of these waves is excluded")
-    if not chosen:
-        raise GroupNotFound(
-            Advice("{group} with {wave}"), "no group of this name is in this wave", "leave out one of them"
-        )
-    return chosen
 
 
 class WaveCounts(NamedTuple):

@@ -162,6 +162,11 @@ def _decode_policy(options: Mapping[str, Any]) -> AheadPolicy | None:
     return policy if options.get("if_ahead_given", policy is not AheadPolicy.KEEP) else None
 
 
+def _decode_comparison(logs: Mapping[str, Any]) -> OriginComparison:
+    relation = Relation(logs["relation"])  # a plan of unknown clusters has the caller's word, if it needs one
+    return OriginComparison(relation, logs["how"], relation is Relation.UNKNOWN and "translate" in logs)
+
+
 def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
     options = encoded["options"]
     partition_map = encoded.get("partition_map")
@@ -185,7 +190,7 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         encoded["cluster_id"],
         encoded["retention_ms"],
         encoded["tool"],
-        None if logs is None else OriginComparison(Relation(logs["relation"]), logs["how"]),
+        None if logs is None else _decode_comparison(logs),
         OffsetTranslation(logs["translate"]) if logs and "translate" in logs else None,
         "" if logs is None else logs["recreation"],
         None if partition_map is None else MapOrigin(**partition_map),

@@ -24,11 +24,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.atomic_file import write_atomically
 from offsetmgr.core.commit_metadata import dropped_form
-from offsetmgr.core.errors import PlanError, UnknownVersion
+from offsetmgr.core.errors import GroupNotFound, PlanError, UnknownVersion, UsageError
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.selection import GroupSelection
 from offsetmgr.migration.plan import (
     LEFT_OUT,
     PLAN_VERSION,
@@ -136,6 +138,34 @@ def summary_of(plan: PlanFile, only: GroupScope | None) -> PlanSummary:
     for group in plan.groups_of(only):
         summary.add(group)
     return summary
+
+
+def select_groups(plan: PlanFile, groups: GroupSelection, waves: Iterable[int] = ()) -> GroupScope | None:
+    """Returns the selected groups of the plan, with ``waves`` only those that are in one of them; None if the selection
+    has all groups.
+
+    Raises `GroupNotFound` as `GroupSelection.within` or if none of the selected groups is in the waves, and
+    `UsageError` if the plan does not have a wave.
+    """
+    waves = set(waves)
+    if groups.patterns is None and not groups.excluded and not waves:
+        return None
+    known = {group.group: group.wave for group in plan.groups()}
+    hint = Advice("see: {}", Invocation("migrate status", (str(plan.path),)))
+    if missing := sorted(waves - set(known.values())):
+        found = ", ".join(str(wave) for wave in sorted({wave for wave in known.values() if wave is not None}))
+        why = f"the plan has no such wave (its waves: {found})" if found else "the plan has no waves"
+        raise UsageError(Advice("{wave} {}", missing[0]), why, hint)
+    chosen = frozenset(
+        name for name in groups.within(known, f"plan {plan.path}", hint=hint) if not waves or known[name] in waves
+    )
+    if not chosen and groups.patterns is None:
+        raise GroupNotFound(Advice("{wave}"), "every group of these waves is excluded")
+    if not chosen:
+        raise GroupNotFound(
+            Advice("{group} with {wave}"), "no group of this name is in this wave", "leave out one of them"
+        )
+    return chosen
 
 
 def write_plan(
