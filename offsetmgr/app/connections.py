@@ -102,8 +102,8 @@ class Connections(Closeable):
         if self.resolved.store is None:
             raise UsageError(
                 "no store given",
-                "none of --store, --zookeeper, --bootstrap-server, a context or OFFSETMGR_* names one",
-                "as in --bootstrap-server HOST:9092, or --zookeeper HOST:2181",
+                Advice("none of {store}, {zookeeper}, {bootstrap_server}, a context or OFFSETMGR_* names one"),
+                Advice("as in {bootstrap_server} HOST:9092, or {zookeeper} HOST:2181"),
             )
         return self.resolved.store
 
@@ -230,7 +230,7 @@ class Connections(Closeable):
         needs the cluster."""
         found = self.cluster_or_none()
         if found is None:
-            hint = "add --bootstrap-server (in a program bootstrap_server=...)"
+            hint = Advice("add {bootstrap_server}")
             raise UsageError(what, "needs to read logs, and no brokers are known", hint)
         return found
 
@@ -283,7 +283,7 @@ class Connections(Closeable):
             return False
         known = self.bootstrap() is not None
         if not known and store.uri.startswith("zookeeper:"):
-            warn("not checked: topics and log ranges, because no brokers are known; add --bootstrap-server")
+            warn(Advice("not checked: topics and log ranges, because no brokers are known; add {bootstrap_server}"))
         return known
 
     def lock_waiting(self, cluster: Cluster) -> Cluster:
@@ -298,7 +298,7 @@ class Connections(Closeable):
         store = self.resolved.store
         address = zookeeper_of(store, self.resolved.connection) if store else None
         if address is None:
-            raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
+            raise UsageError(what, "needs ZooKeeper, and none is named", Advice("add {zookeeper} HOST:PORT/CHROOT"))
         return self._session(address)
 
     def group_describer(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
@@ -451,7 +451,8 @@ class Connections(Closeable):
         needs = "a runbook"
         address = zookeeper_of(self.uri, self.resolved.connection)
         if address is None:
-            raise UsageError(needs, "needs ZooKeeper, where old consumers register", "add --zookeeper HOST:PORT/CHROOT")
+            why = "needs ZooKeeper, where old consumers register"
+            raise UsageError(needs, why, Advice("add {zookeeper} HOST:PORT/CHROOT"))
         cluster = self.cluster(needs)
         store = self.store(f"zookeeper://{address}")
         assert isinstance(store, ZookeeperStore)  # a zookeeper: URI always opens a ZookeeperStore

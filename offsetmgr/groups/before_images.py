@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.config.connection import state_directory
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import remove_abandoned, write_atomically
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, UsageError
@@ -91,7 +92,7 @@ class BeforeImageFile:
         """
         if self.path.exists():
             why = "exists already"
-            raise UsageError(f"before-image {self.path}", why, "name another file with --before-image")
+            raise UsageError(f"before-image {self.path}", why, Advice("name another file with {before_image}"))
         self._write(batch, overwrite=False)
         self.on_durable(self.path)
 
@@ -120,11 +121,11 @@ class BeforeImageFile:
                 overwrite=overwrite,
             )
         except OSError as error:
-            unchanged, hint = "nothing was changed", "name another file with --before-image"
+            unchanged, hint = "nothing was changed", Advice("name another file with {before_image}")
             if overwrite:  # the edit may have changed other groups already
                 unchanged, hint = (
                     "nothing of this group was changed",
-                    "free disk space, then run the same command again",
+                    Advice("free disk space, then run the same command again"),
                 )
             why = f"cannot be written: {error.strerror}; {unchanged}"
             raise FileFailure(f"before-image {path}", why, hint) from error

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import IO, Final, NamedTuple, Self
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.commit_metadata import dropped_form, with_drop
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
@@ -28,7 +29,7 @@ MAX_CHANGES_IN_MEMORY: Final = 60_000
 40 MB."""
 
 
-_IN_ITS_STORE: Final = "repair it in its ZooKeeper alone: add --store zookeeper://HOST:PORT/CHROOT"
+_IN_ITS_STORE: Final = Advice("repair it in its ZooKeeper alone: add {store} zookeeper://HOST:PORT/CHROOT")
 
 
 class PlannedChange(NamedTuple):

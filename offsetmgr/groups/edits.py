@@ -185,8 +185,9 @@ def plan_removal(store: OffsetStore, groups: Sequence[str], *, accept_unseen: bo
     for plan in plan_delete(store, groups, ALL_TOPICS):
         problem, changes = plan.problem or reasons.get(plan.group), list[PlannedChange]()
         if _is_saved(plan.problem) and problem is not None and len(stores) > 1:
-            each = " and ".join(f"--store {quote(one.uri)}" for one in stores)
-            problem = GateRefused(problem.what, problem.why, f"delete the group in each store: {each}")
+            each = " and ".join("{store} {}" for _ in stores)
+            hint = Advice(f"delete the group in each store: {each}", *(quote(one.uri) for one in stores))
+            problem = GateRefused(problem.what, problem.why, hint)
         for one in plan.changes:
             error = one.problem
             if not in_kafka or error is None or (in_trees and _is_saved(error)):
@@ -457,4 +458,4 @@ def _moved_on(group: str, change: PlannedChange, written_offset: int | None, dat
     elif isinstance(current, Committed) and current.offset != back.offset:
         amount = count_of(abs(current.offset - back.offset), "message")
         why += f"; the undo {'repeats' if current.offset > back.offset else 'skips'} {amount}"
-    return Conflict(f"group {group}, {tp}", why, "add --allow-rewind to restore it anyway")
+    return Conflict(f"group {group}, {tp}", why, Advice("add {allow_rewind} to restore it anyway"))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.commit_metadata import with_drop
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
@@ -23,7 +24,9 @@ from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.groups.reset import GROUPS_AT_ONCE, clamp, outside_log
 
-UNCHECKED_HINT: Final = "correct the topic, or leave it out with --topic; --unchecked writes the offset without a check"
+UNCHECKED_HINT: Final = Advice(
+    "correct the topic, or leave it out with {topic}; {unchecked} writes the offset without a check"
+)
 
 
 class LogChecks:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.log_range_cache import LogRangeCache
@@ -33,7 +34,7 @@ from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.kafka.protocol.errors import NegativeOffset
 
-_NEW: Final = "--new-group creates a new one; offsetmgr groups list shows the existing ones"
+_NEW: Final = Advice("{new_group} creates a new one; {} shows the existing ones", Invocation("groups list"))
 _REPLACES: Final = "replaces a negative offset, which an undo does not restore"
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose log ranges are requested together."""
@@ -88,7 +89,7 @@ def resolve(
             return clamp(offset, log)
         case ShiftBy(by):
             if not isinstance(current, Committed):
-                raise UsageError("shift-by", "nothing is committed that could be shifted", "use --to-offset")
+                raise UsageError("shift-by", "nothing is committed that could be shifted", Advice("use {to_offset}"))
             return clamp(current.offset + by, log)
         case ToTime():
             if for_time is None:
@@ -123,7 +124,7 @@ def plan_reset(
         raise UsageError(
             f"reset in {store.uri}",
             "it holds byte positions of Kafka 0.7, and no log can be read at them",
-            "offsetmgr offsets set commits a position unchanged",
+            Advice("{} commits a position unchanged", Invocation("offsets set")),
         )
     named = topics.named()
     counts = cluster.topics(named) if named else {}
@@ -226,9 +227,11 @@ def _unread(group: str, scenario: Scenario) -> GroupOffsets:
 def _nothing_to_reset(group: str, scenario: Scenario) -> GroupNotFound:
     what = f"group {group!r}"
     if not isinstance(scenario, ToOffsets):
-        return GroupNotFound(what, "it has no committed offsets in these topics", "name the topic with --topic")
+        return GroupNotFound(what, "it has no committed offsets in these topics", Advice("name the topic with {topic}"))
     if scenario.offsets.get(group):
-        return GroupNotFound(what, "the file has no offsets for it in these topics", "correct or leave out --topic")
+        return GroupNotFound(
+            what, "the file has no offsets for it in these topics", Advice("correct or leave out {topic}")
+        )
     if named := sorted(name for name, offsets in scenario.offsets.items() if offsets):
         hint = f"groups in the file: {list_of(named, MAX_GROUPS_NAMED)}"
     else:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription, LogRange, Offset, TopicPartition
@@ -45,7 +46,9 @@ def require_running_store(store: OffsetStore) -> RunningGroupStore:
     why = "only a Kafka cluster can remove members from a group for a moment"
     if store.uri.startswith("zookeeper:"):
         why = "consumers that store offsets in ZooKeeper commit before they release a partition, so no edit is safe"
-    raise UnsupportedOperation(f"--running in {store.uri}", why, "stop the consumers, then edit without --running")
+    raise UnsupportedOperation(
+        Advice("{running} in {}", store.uri), why, Advice("stop the consumers, then edit without {running}")
+    )
 
 
 def check_running(checks: RunningChecks, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
@@ -87,7 +90,9 @@ def _old_consumers(
     if not old:
         return None
     why = f"has consumers that are registered in ZooKeeper ({', '.join(old[:5])}); they commit before they release"
-    return GroupActive(f"group {group}", why, "stop these consumers, then edit without --running", members=tuple(old))
+    return GroupActive(
+        f"group {group}", why, Advice("stop these consumers, then edit without {running}"), members=tuple(old)
+    )
 
 
 def _within_log(change: PlannedChange, log: LogRange | OffsetMgrError | None) -> PlannedChange:
@@ -107,7 +112,7 @@ def _without_deletion(change: PlannedChange) -> PlannedChange:
         return change
     why = "the coordinator deletes no offsets of topics to which a group of the consumer protocol subscribes"
     error = UnsupportedOperation(
-        f"deletion of {change.partition}", why, "stop its consumers, then edit without --running"
+        f"deletion of {change.partition}", why, Advice("stop its consumers, then edit without {running}")
     )
     return change._replace(problem=error, writes=False)
 

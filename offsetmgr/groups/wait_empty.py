@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupActive, OffsetMgrError
 from offsetmgr.core.plurals import count_of
@@ -45,4 +46,6 @@ def wait_until_empty(
         if not retries.pause():
             first, number = next(iter(members.items()))
             why = f"still has {count_of(number, 'member')} after {limit_s:g} s"
-            raise GroupActive(f"group {first}", why, "stop its consumers, or wait longer with --wait-empty SECONDS")
+            raise GroupActive(
+                f"group {first}", why, Advice("stop its consumers, or wait longer with {wait_empty} SECONDS")
+            )
