@@ -87,66 +87,47 @@ def find_topic_directories(directories: Sequence[Path], topic: str = CONSUMER_OF
     A directory is used once, even if several paths lead to it. Raises `UsageError` if no partition is found, or if the
     partition directories belong to several topics. Also raises `FileFailure` and `UnsupportedOperation`.
     """
-    builder = _LayoutBuilder(topic)
+    sources = TopicDirectories(topic)
+    single: dict[str, list[tuple[int, Path]]] = defaultdict(list)
+    known: set[Path] = set()
+
+    def add(found: dict[int, list[Path]], number: int, directory: Path) -> None:
+        """Adds a directory, unless it was already added under another path."""
+        real = directory.resolve()
+        if real not in known:
+            known.add(real)
+            found.setdefault(number, []).append(directory)
+
     for directory in dict.fromkeys(directories):
-        builder.add_directory(directory)
-    return builder.result(directories)
-
-
-class _LayoutBuilder:
-    """Sorts the given directories into log directories and directories of single partitions."""
-
-    def __init__(self, topic: str) -> None:
-        self._sources = TopicDirectories(topic)
-        self._single: dict[str, list[tuple[int, Path]]] = defaultdict(list)
-        self._known: set[Path] = set()
-
-    def add_directory(self, directory: Path) -> None:
-        sources = self._sources
-        partitions = [] if segments_in(directory) else named_partitions(directory)
+        has_segments = bool(segments_in(directory))
         log_dir = directory
-        if partitions:
+        if partitions := [] if has_segments else named_partitions(directory):
+            of_topic = {TRANSACTIONS: sources.transactions, sources.topic: sources.partitions}
             for name, found in partitions:
-                if name.topic == sources.topic:
-                    self._add(sources.partitions, name.partition, found)
-                elif name.topic == TRANSACTIONS:
-                    self._add(sources.transactions, name.partition, found)
-        elif segments_in(directory) or (
-            has_partition_dir_name(directory) and partition_of(directory).topic == sources.topic
-        ):
+                if name.topic in of_topic:
+                    add(of_topic[name.topic], name.partition, found)
+        elif has_segments or (has_partition_dir_name(directory) and partition_of(directory).topic == sources.topic):
             name = partition_of(directory)
             log_dir = directory.absolute().parent
-            self._single[name.topic].append((name.partition, directory))
+            single[name.topic].append((name.partition, directory))
         else:
             sources.empty.append(directory)
         if log_dir not in sources.log_dirs:
             sources.log_dirs.append(log_dir)
-
-    def result(self, directories: Sequence[Path]) -> TopicDirectories:
-        sources = self._sources
-        for number, path in self._single.pop(TRANSACTIONS, []):
-            self._add(sources.transactions, number, path)
-        for topic, found in self._single.items():
-            if (sources.partitions or len(self._single) > 1) and topic != sources.topic:
-                raise UsageError(
-                    f"directory {found[0][1]}",
-                    f"is of topic {topic}, other directories are of topic {sources.topic}",
-                )
-            sources.topic, sources.named = topic, True
-            for number, path in found:
-                self._add(sources.partitions, number, path)
-        if not sources.partitions:
-            where = ", ".join(map(str, directories))
-            hint = f"name a directory that contains {sources.topic}-0 or the like, or the directory of a partition"
-            raise UsageError(where, f"holds no directory of topic {sources.topic}", hint)
-        return sources
-
-    def _add(self, found: dict[int, list[Path]], number: int, directory: Path) -> None:
-        """Adds a directory, unless it was already added under another path."""
-        real = directory.resolve()
-        if real not in self._known:
-            self._known.add(real)
-            found.setdefault(number, []).append(directory)
+    for number, path in single.pop(TRANSACTIONS, []):
+        add(sources.transactions, number, path)
+    for named, paths in single.items():
+        if (sources.partitions or len(single) > 1) and named != sources.topic:
+            why = f"is of topic {named}, other directories are of topic {sources.topic}"
+            raise UsageError(f"directory {paths[0][1]}", why)
+        sources.topic, sources.named = named, True
+        for number, path in paths:
+            add(sources.partitions, number, path)
+    if not sources.partitions:
+        where = ", ".join(map(str, directories))
+        hint = f"name a directory that contains {sources.topic}-0 or the like, or the directory of a partition"
+        raise UsageError(where, f"holds no directory of topic {sources.topic}", hint)
+    return sources
 
 
 def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> None:

@@ -122,16 +122,13 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
                 os.close(_locked_files.pop(lock)[0])
 
 
-@contextlib.contextmanager
-def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
+def require_unused_parent(
+    target: Path, elsewhere: str = _ELSEWHERE
+) -> contextlib.AbstractContextManager[BrokerUse | None]:
     """Keeps brokers out, as `require_unused` does, of the log directory in which ``target``, a new file or directory,
     will be created. Locks nothing if ``target`` is outside every broker's log directory."""
     parent = _nearest(target)
-    if _log_dir(parent) is None:
-        yield
-    else:
-        with require_unused(parent, elsewhere):
-            yield
+    return contextlib.nullcontext() if _log_dir(parent) is None else require_unused(parent, elsewhere)
 
 
 def check_parent_unused(target: Path, elsewhere: str = _ELSEWHERE) -> None:

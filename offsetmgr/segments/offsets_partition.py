@@ -17,7 +17,6 @@ from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, Offse
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
 from offsetmgr.segments.committed_offsets import DecodedPartition, decode
-from offsetmgr.segments.entries import EntryReader
 from offsetmgr.segments.offsets import OffsetsReplay
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.recovery import examine
@@ -170,23 +169,13 @@ def _replay_segment(
                 hint = "" if newest else _HINT
                 raise type(error)(where, why, hint) from error
             return ignored_tail
-        incomplete = reader.incomplete_bytes or 0
-    return _incomplete_tail(segment, reader, incomplete, newest=newest)
-
-
-def _incomplete_tail(segment: Segment, reader: EntryReader, incomplete: int, *, newest: bool) -> IgnoredTail | None:
-    """Handles a segment that ends within an entry. Returns the ignored tail if it is the newest segment, and raises
-    `CorruptData` if it is an older segment. Returns None if the segment ends with a complete entry."""
-    if not incomplete:
+    if not reader.incomplete_bytes:
         return None
     why = "the file ends within an entry"
     if not newest:
-        raise CorruptData(
-            f"file {segment.log}, position {reader.position}",
-            f"{why}, although it is not the newest segment",
-            _HINT,
-        )
-    return IgnoredTail(segment.log, reader.position, incomplete, why)
+        where = f"file {segment.log}, position {reader.position}"
+        raise CorruptData(where, f"{why}, although it is not the newest segment", _HINT)
+    return IgnoredTail(segment.log, reader.position, reader.incomplete_bytes, why)
 
 
 def _damaged_tail(segment: Segment, position: int) -> IgnoredTail | None:

@@ -368,16 +368,12 @@ def to_file_metadata(header: SnapshotHeader) -> dict[str, str]:
         "source_uri": header.source_uri,
         "source_kind": header.source_kind,
         "tool_version": header.tool_version,
+        "cluster_id": header.cluster_id,
+        "log_cluster_id": header.log_cluster_id,
+        "log_brokers": json.dumps(header.log_brokers) if header.log_brokers else None,
+        "topic_ids": json.dumps(dict(header.topic_ids), separators=(",", ":")) if header.topic_ids else None,
     }
-    if header.cluster_id is not None:
-        values["cluster_id"] = header.cluster_id
-    if header.log_cluster_id is not None:
-        values["log_cluster_id"] = header.log_cluster_id
-    if header.log_brokers:
-        values["log_brokers"] = json.dumps(header.log_brokers)
-    if header.topic_ids:
-        values["topic_ids"] = json.dumps(dict(header.topic_ids), separators=(",", ":"))
-    return {_META + key: value for key, value in values.items()}
+    return {_META + key: value for key, value in values.items() if value is not None}
 
 
 def _from_metadata(metadata: Mapping[str, Any], what: str) -> SnapshotHeader:

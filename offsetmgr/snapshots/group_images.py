@@ -145,6 +145,10 @@ def _version(stream: BinaryIO) -> str | None:
     return version.decode() if isinstance(version, bytes) else version
 
 
+def _partition(item: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(item["topic"], BrokerPartition.of(item["partition"]))
+
+
 def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
     """Yields the before-images of a file, one group at a time. Checks the whole file before it yields the first group.
 
@@ -164,18 +168,11 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
             if not isinstance(record, dict) or record["end"] is not None:
                 continue
             before = {
-                TopicPartition(o["topic"], BrokerPartition.of(o["partition"])): Committed(
-                    o["offset"], o["metadata"], o["leader_epoch"], o["commit_timestamp"]
-                )
+                _partition(o): Committed(o["offset"], o["metadata"], o["leader_epoch"], o["commit_timestamp"])
                 for o in record["offsets"]
             }
-            after = {
-                TopicPartition(e["topic"], BrokerPartition.of(e["partition"])): e["offset"] for e in record["after"]
-            }
-            raw = {
-                TopicPartition(e["topic"], BrokerPartition.of(e["partition"])): e["hint"].encode("latin-1")
-                for e in record["errors"] or ()
-            }
+            after = {_partition(e): e["offset"] for e in record["after"]}
+            raw = {_partition(e): e["hint"].encode("latin-1") for e in record["errors"] or ()}
             yield GroupImages(record["group"], before, after, _decoded(record.get("tree")), raw)
     except OffsetMgrError:
         raise

@@ -20,7 +20,8 @@ from offsetmgr.snapshots.zk_export import ZkExportFormat
 if TYPE_CHECKING:
     from offsetmgr.snapshots.base import SnapshotReader
 
-FORMATS: Final = ("avro", "csv", "zk", "json", "spark")
+_TEXT_FORMATS: Final = {one.name: one for one in (CsvFormat, ZkExportFormat, KafkaUtilsFormat, SparkFormat)}
+FORMATS: Final = ("avro", *_TEXT_FORMATS)
 
 
 def format_name(path: str, name: str | None = None) -> str:
@@ -37,19 +38,12 @@ def format_name(path: str, name: str | None = None) -> str:
 def by_name(name: str, group: str | None = None) -> Format:
     """Returns the format ``name``. ``group`` is the group of a file that does not contain the name of its group. Raises
     `UsageError`."""
-    match name:
-        case "avro":
-            from offsetmgr.snapshots.avro import AvroFormat
+    if name == "avro":
+        from offsetmgr.snapshots.avro import AvroFormat
 
-            return AvroFormat(group)
-        case "csv":
-            return CsvFormat(group)
-        case "zk":
-            return ZkExportFormat(group)
-        case "json":
-            return KafkaUtilsFormat(group)
-        case "spark":
-            return SparkFormat(group)
+        return AvroFormat(group)
+    if name in _TEXT_FORMATS:
+        return _TEXT_FORMATS[name](group)
     raise UsageError(f"format {name}", "unknown format", f"one of {', '.join(FORMATS)}")
 
 
