@@ -17,7 +17,7 @@ from offsetmgr.app.ui import Declined, Interrupted
 from offsetmgr.cli.colours import coloured_message
 from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
 from offsetmgr.core.advice import for_command_line
-from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UsageError
+from offsetmgr.core.errors import OffsetMgrError, PartialFailure, SparkError, UsageError
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -95,6 +95,8 @@ def _report_offsetmgr_error(error: OffsetMgrError) -> int:
             _print_line(f"  {partition}: {_one_line(worded(failure))}")
     if error.hint:
         _print_line(f"hint: {_one_line(for_command_line(error.hint))}")
+    elif isinstance(error, SparkError) and error.__cause__ is not None:
+        _print_line("hint: --debug shows the complete error")
     return USAGE if isinstance(error, UsageError) else FAILED
 
 

@@ -100,10 +100,6 @@ class StreamState:
         self._streams.append(stream)
         return stream
 
-    @property
-    def streams(self) -> Collection[MessageStream]:
-        return tuple(self._streams)
-
     def may_deliver(self) -> bool:
         return self._may_deliver()
 
@@ -112,11 +108,6 @@ class StreamState:
         True."""
         with self.lock:
             self._may_deliver = may_deliver
-
-    def wake(self) -> None:
-        """Wakes waiting readers."""
-        with self.lock:
-            self._wake()
 
     # --- partitions ----------------------------------------------------------------------------------
 

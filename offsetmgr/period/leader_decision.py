@@ -124,10 +124,9 @@ def _closed(
         member: frozenset(tp for tp in barrier.partitions if node.finished.get(tp, -1) >= number)
         for member, node in sorted(progress.items())
     }
-    ranges = {tp: progress[m].ranges[tp] for m, tps in by.items() for tp in tps if _has_range(progress[m], tp, number)}
-    idle = frozenset(
-        tp for m, tps in by.items() for tp in tps & progress[m].idle if _finished_exactly(progress[m], tp, number)
-    )
+    exact = [(progress[m], tp) for m, tps in by.items() for tp in tps if progress[m].finished.get(tp) == number]
+    ranges = {tp: node.ranges[tp] for node, tp in exact if tp in node.ranges}
+    idle = frozenset(tp for node, tp in exact if tp in node.idle)
     return ClosedPeriod(
         barrier.period,
         open_.opened_ms,
@@ -138,11 +137,3 @@ def _closed(
         idle - ranges.keys(),
         ranges,
     )
-
-
-def _finished_exactly(node: ProgressNode, partition: TopicPartition, number: int) -> bool:
-    return node.finished.get(partition) == number
-
-
-def _has_range(node: ProgressNode, partition: TopicPartition, number: int) -> bool:
-    return partition in node.ranges and _finished_exactly(node, partition, number)

@@ -53,16 +53,9 @@ _ROWS_PER_BATCH: Final = 20_000
 _MAX_ERRORS_SHOWN: Final = 5
 
 
-class GroupsTask(InputPartition):
-    """One task: reads some of the groups."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        super().__init__(names)
-        self.names = names
-
-
 class StoreReader(TableReader):
-    """Lists the groups on the driver and reads them on the executors."""
+    """Lists the groups on the driver and reads them on the executors. The value of a task is the groups that it
+    reads."""
 
     NAME = NAME
     OPTIONS = _READ_OPTIONS
@@ -77,15 +70,15 @@ class StoreReader(TableReader):
         named = source_options.group_patterns(NAME, self._options)
         names = select_groups(self._uri, self._connection(), GroupSelection(named or None))
         tasks = min(source_options.number(NAME, self._options, "tasks", _DEFAULT_TASKS), len(names))
-        return [GroupsTask(tuple(names[first::tasks])) for first in range(tasks)]
+        return [InputPartition(tuple(names[first::tasks])) for first in range(tasks)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Raises `PartialFailure` for unreadable rows, unless ``errors`` is ``true``."""
-        if not isinstance(partition, GroupsTask):  # Spark's placeholder for "nothing to read"
+        if partition is None:  # Spark's placeholder for "nothing to read"
             return
         topics = TopicSelection.parse(source_options.listed(self._options.get("topic")))
         types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
-        rows = read_rows(partition.names, self._uri, self._connection(), topics, errors=self._errors)
+        rows = read_rows(partition.value, self._uri, self._connection(), topics, errors=self._errors)
         for batch in batched(rows, _ROWS_PER_BATCH):
             columns = [pa.array(column, kind) for column, kind in zip(zip(*batch, strict=True), types, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))

@@ -44,6 +44,8 @@ class BatchCommitter:
 
     Example::
 
+        from pyspark.sql import DataFrame
+
         from offsetmgr.spark import BatchCommitter, open_store, session
 
         spark = session("shop-job", master="local[1]")
@@ -51,7 +53,7 @@ class BatchCommitter:
         orders = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "h1:9092")
         stream = orders.option("subscribe", "orders").load().writeStream.trigger(availableNow=True)
 
-        def show(rows, number):
+        def show(rows: DataFrame, _number: int) -> None:
             rows.show()
 
         with BatchCommitter(store, "shop-batches", show, checkpoint="batches") as batches:

@@ -48,16 +48,8 @@ class Range(NamedTuple):
     end: int
 
 
-class LogTask(InputPartition):
-    """One task: reads some ranges of the log."""
-
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
-        super().__init__(ranges)
-        self.ranges = ranges
-
-
 class LogSourceReader(TableReader):
-    """Plans the tasks on the driver and reads on the executors."""
+    """Plans the tasks on the driver and reads on the executors. The value of a task is the ranges that it reads."""
 
     NAME = NAME
     OPTIONS = (source_options.BOOTSTRAP, "topic", "group")
@@ -77,7 +69,7 @@ class LogSourceReader(TableReader):
         finally:
             thread.close()
         tasks = source_options.number(NAME, self._options, "tasks", 1)
-        return [LogTask(part) for part in split_ranges(ranges, tasks)]
+        return [InputPartition(part) for part in split_ranges(ranges, tasks)]
 
     def _ranges(self, thread: ClientThread) -> list[Range]:
         """Returns the range of each partition to read, without empty ranges."""
@@ -96,13 +88,13 @@ class LogSourceReader(TableReader):
         ends = thread.run(lambda deadline: offsets.ends(partitions, deadline))
         return [Range(tp.partition, starts[tp], ends[tp]) for tp in partitions if starts[tp] < ends[tp]]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Raises `TimedOut` if no record arrives within the timeout, and the errors of the brokers."""
-        if not isinstance(partition, LogTask):  # Spark's placeholder for "nothing to read"
+        if partition is None:  # Spark's placeholder for "nothing to read"
             return
         config = self._connection()
         settings = loader_settings(self._bootstrap, config.kafka, _CLIENT_GROUP)
-        runs = read_ranges(self._topic, settings, partition.ranges, config.timeout_ms / 1000)
+        runs = read_ranges(self._topic, settings, partition.value, config.timeout_ms / 1000)
         yield from decode_rows(map(_records_of, runs), self._groups)
 
 

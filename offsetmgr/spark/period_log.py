@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import Conflict, OffsetOutOfRange, TimedOut, UnknownTopicOrPartition
 from offsetmgr.core.errors import UnsupportedOperation as Unsupported
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
@@ -109,7 +110,10 @@ class PeriodLog:
                 f"period {period.number}",
                 f"is open, but the periods after {before.period.number} were closed without this job, although it had "
                 f"records for them, for example in {pending[0]}",
-                "only this job may report its partitions as finished; go back with `period rerun --instead`",
+                Advice(
+                    "only this job may report its partitions as finished; go back with {}",
+                    Invocation("period rerun", named={"instead": True}),
+                ),
             )
         logs = self._logs(partitions, {tp: scans[tp].end for tp in partitions if tp in scans})
         found = {}

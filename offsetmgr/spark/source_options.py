@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from offsetmgr.config.connection import ConnectionConfig, with_properties
 from offsetmgr.core.errors import UsageError
@@ -84,3 +84,8 @@ def group_patterns(source: str, options: Mapping[str, str]) -> list[str]:
 def listed(text: str | None) -> list[str]:
     """Splits a list that is separated by commas. Returns an empty list for None and for an empty text."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def dotted(settings: Mapping[str, object]) -> dict[str, Any]:
+    """Returns the settings of a function's arguments: with a dot for each two underscores of their names."""
+    return {name.replace("__", "."): value for name, value in settings.items()}

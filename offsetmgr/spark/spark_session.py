@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.errors import UsageError
 from offsetmgr.spark.connector import connector_jars
+from offsetmgr.spark.source_options import dotted
 from offsetmgr.spark.versions import require_supported
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
         print(spark.version)
     """
     require_supported("a Spark session with the Kafka connector")
-    settings = {key.replace("__", "."): value for key, value in conf.items()}
+    settings = dotted(conf)
     jars = [str(jar) for jar in connector_jars(connector)]
-    jars_setting = str(settings.pop(_JARS, "") or "")
+    given = filter(None, str(settings.get(_JARS) or "").split(","))
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -54,12 +55,10 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     if "spark.pyspark.python" not in settings:
         # By default workers run the python3 on their PATH, which may not have the packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).config(
-        _JARS, ",".join([*filter(None, jars_setting.split(",")), *jars])
-    )
+    builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in settings.items():
+    for key, value in {**settings, _JARS: ",".join([*given, *jars])}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

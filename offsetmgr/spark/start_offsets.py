@@ -17,6 +17,7 @@ from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, PartialFailu
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster, all_partitions
+from offsetmgr.spark.source_options import dotted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,9 +193,7 @@ def reader_from_group(
         LOG.log(level, "%s", line)
     reader: DataStreamReader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     reader = reader.option("subscribe", ",".join(names)).option("startingOffsets", start.json)
-    for key, value in options.items():
-        reader = reader.option(key.replace("__", "."), str(value))
-    return reader
+    return reader.options(**{name: str(value) for name, value in dotted(options).items()})
 
 
 def _apply_choice(

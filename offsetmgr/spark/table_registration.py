@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from offsetmgr.core.errors import SparkError
 from offsetmgr.spark.data_source import StoreSource
 from offsetmgr.spark.log_source import LogSource
+from offsetmgr.spark.source_options import dotted
 from offsetmgr.spark.versions import require_supported
 
 LOCAL: Final = "local[*,4]"
@@ -69,22 +70,16 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     running = SparkSession.getActiveSession()
     if running is not None:
         return register(running)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).master(master or LOCAL)
-    here: dict[str, object] = {}
+    settings: dict[str, Any] = {**_SETTINGS}
     if master is None:
         # Spark's default of 200 suits a cluster. On one machine, an audit with 200 shuffle partitions would spend most
         # of its time starting tasks.
-        here["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
+        settings["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
         # Only this machine needs to reach the driver.
-        here |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
-    for key, value in {
-        **_SETTINGS,
-        **here,
-        **{key.replace("__", "."): value for key, value in conf.items()},
-    }.items():
-        builder = builder.config(key, value)
-    return register(builder.getOrCreate())
+        settings |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings |= dotted(conf)
+    return register(SparkSession.builder.appName(name).master(master or LOCAL).config(map=settings).getOrCreate())
 
 
 @contextmanager
@@ -100,7 +95,7 @@ def table_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterato
         own = None if running is not None else spark
         yield spark
     except (PySparkException, Py4JError) as error:
-        raise SparkError("the Spark job failed", _reason(str(error)), "--debug shows the complete error") from error
+        raise SparkError("the Spark job failed", _reason(str(error))) from error
     finally:
         if own is not None:
             own.stop()
