@@ -18,9 +18,10 @@ def lazy_exports(package: str) -> tuple[list[str], Callable[[str], Any], Callabl
     The returned ``__getattr__`` raises `AttributeError` for any other name.
     """
     namespace = vars(sys.modules[package])
-    source = namespace["__loader__"].get_source(package)
-    if source is None:
+    file = namespace["__file__"]
+    if not file.endswith(".py"):
         raise ImportError(f"{package} needs its source file, which lists its public names", name=package)
+    source = namespace["__loader__"].get_data(file).decode()
     modules = {name: module for module, name in _EXPORT.findall(source)}
 
     def attribute(name: str) -> Any:
