@@ -194,3 +194,16 @@ def test_an_invalid_topic_name_is_an_error_without_a_request() -> None:
     assert list(found) == PARTITIONS
     assert {type(outcome) for outcome in (*found.values(), *at_times.values())} == {errors.UnknownTopicOrPartition}
     assert str(found[TopicPartition("a b", 0)]) == "a b-0: no topic of Kafka can have this name"
+
+
+def test_groups_are_renamed_and_deleted_and_the_log_undoes_that(admin: OffsetAdmin) -> None:
+    renamed = admin.plan_rename("shop", "store").execute()
+    assert renamed.ok and [call.verb for call in renamed.undo] == ["offsets import"] * 2
+    assert "shop" not in admin.groups()
+    assert admin.plan_delete_groups("store").execute().written == 1
+    deleted = admin.operations("store")[-1]
+    (undo,) = admin.plan_undo_of(deleted.id)
+    assert undo.execute().written == 1
+    assert (admin.operations("store")[-1].undoes, "store" in admin.groups()) == (deleted.id, True)
+    with pytest.raises(errors.UsageError, match="undid it already"):
+        admin.plan_undo_of(deleted.id)
