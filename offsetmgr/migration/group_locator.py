@@ -1,4 +1,4 @@
-"""Reads groups from all configured stores in bulk, and locates them (`group_location`).
+"""Reads groups from all configured stores in bulk, and locates them (`location`).
 
 The number of requests depends on the number of stores and of batches, not on the number of groups. Writes nothing.
 """

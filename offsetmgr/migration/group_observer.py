@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import (
@@ -42,26 +41,15 @@ class RegistryView:
     unreadable: tuple[str, ...] = ()
 
 
-class Registry(Protocol):
-    """The source of live members and owners (`ZookeeperRegistry`)."""
-
-    def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
-        """Returns the members with their subscribed topics. ``existing`` returns the topics that a pattern can match;
-        it is called only if a member subscribes with a pattern."""
-        ...
-
-    def owners(self, group: str) -> RegistryView:
-        """Returns the owners only; ``members`` is empty."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ZookeeperRegistry:
-    """The registry in ZooKeeper, under ``/consumers/GROUP/ids`` and ``/owners``."""
+    """The live members and owners in ZooKeeper, under ``/consumers/GROUP/ids`` and ``/owners``."""
 
     session: ZookeeperSession
 
     def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
+        """Returns the members with their subscribed topics. ``existing`` returns the topics that a pattern can match;
+        it is called only if a member subscribes with a pattern."""
         self.session.sync()  # makes earlier registrations visible on any server of the ensemble
         (listed,) = registry.members_many(self.session, [group])
         if listed.error is not None:
@@ -85,6 +73,7 @@ class ZookeeperRegistry:
         return RegistryView(found, {}, tuple(unreadable))
 
     def owners(self, group: str) -> RegistryView:
+        """Returns the owners only; ``members`` is empty."""
         (found,) = ownership.owners_many(self.session, [group])
         if found.error is not None:
             raise found.error
@@ -102,7 +91,7 @@ class ZookeeperRegistry:
 class GroupView:
     """The sources of an observation: the registry, both stores, the cluster and a clock."""
 
-    registry: Registry
+    registry: ZookeeperRegistry
     zookeeper: OffsetStore
     kafka: OffsetStore
     cluster: Cluster
