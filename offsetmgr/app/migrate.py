@@ -609,7 +609,7 @@ def preview_rollback(
     one_run = step.state.run(run) if run else None
     found = list(preview(step.plan, step.state, step.stores.target, only, allow_rewind=allow_rewind, run=one_run))
     checks = _log_checks(step)
-    checks.load((one.tp, one.before) for one in found if one.before is not None)
+    checks.count((one.tp, one.before) for one in found if one.before is not None and not one.problem)
 
     def log_note(one: RollbackPreview) -> str:
         return "" if one.before is None else checks.note(one.tp, one.before)
