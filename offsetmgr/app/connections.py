@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from shlex import quote
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from offsetmgr.app.ui import Ui, Waits
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
+    from offsetmgr.groups.last_writes import LastWrites
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
     from offsetmgr.migration.group_locator import GroupLocator
@@ -201,6 +202,13 @@ class Connections(Closeable):
                     hint = Advice("{} is in {}: add {store} {}", one, other.uri, quote(other.uri))
                     return GroupNotFound(missing.what, missing.why, hint)
         return missing
+
+    @staticmethod
+    def last_writes(here: OffsetStore, there: OffsetStore, **options: Any) -> LastWrites:
+        """Returns the evidence which of two stores was written last; see `offsetmgr.migration.copied_offsets`."""
+        from offsetmgr.migration import copied_offsets  # only a read of two stores needs it
+
+        return copied_offsets.last_writes(here, there, **options)
 
     def warn_of_unrecognised(self, data: Iterable[UnrecognisedData]) -> None:
         """Warns the user of data of groups that offsetmgr does not understand."""

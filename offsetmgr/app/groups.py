@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.app.connections import Connections
-from offsetmgr.app.offsets import Found, last_writes
+from offsetmgr.app.offsets import Found
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.running_store import OtherGroupKind
@@ -119,7 +119,8 @@ def describe(
     describer = connections.group_describer_with(others)
 
     def described() -> Iterator[DescribedGroup]:
-        for one in describe(store, cluster, describer, found.groups, topics, others=others, writes=last_writes):
+        writes = connections.last_writes
+        for one in describe(store, cluster, describer, found.groups, topics, others=others, writes=writes):
             found.unrecognised(one.read)
             rows = [row for row, _ in one.partitions]
             found.topic_matches.record((row.partition for row in rows), incomplete=one.error is not None)

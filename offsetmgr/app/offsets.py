@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from offsetmgr.groups.export import SnapshotFile
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
-    from offsetmgr.groups.last_writes import LastWrites
     from offsetmgr.groups.log_checks import LogChecks, OutsideLogChecks
     from offsetmgr.segments.batch_reader import Record as Record
     from offsetmgr.stores.snapshot import SnapshotReport
@@ -170,13 +169,6 @@ class Found(Generic[T]):
         self.topic_matches.require_all(self.uri)
 
 
-def last_writes(here: OffsetStore, there: OffsetStore, **options: Any) -> LastWrites:
-    """Returns the evidence which of two stores was written last; see `offsetmgr.migration.copied_offsets`."""
-    from offsetmgr.migration import copied_offsets  # only a command with two stores needs it
-
-    return copied_offsets.last_writes(here, there, **options)
-
-
 def _title(uri: str) -> str:
     from offsetmgr.groups.last_writes import TITLES
 
@@ -233,7 +225,8 @@ def _lag(
 
     named, strict = selection.named(found.groups), selection.patterns is not None
     cluster = connections.cluster_or_none() if logs else None
-    options: dict[str, Any] = {"strict": strict, "partitions": also, "others": found.others, "writes": last_writes}
+    options: dict[str, Any] = {"strict": strict, "partitions": also, "others": found.others}
+    options["writes"] = connections.last_writes
     read = lag(store, cluster, found.groups, found.topics, **options)
     for one in connections.ui.progress(read, "reading", len(found.groups)):
         if one.error is not None:

@@ -1,0 +1,62 @@
+"""The command line and the library can do the same: each command is a function of `offsetmgr.app`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from keyword import iskeyword
+from typing import Any
+
+import typer
+
+from offsetmgr.cli.root import root
+
+ONLY_COMMANDS = ("completion", "context", "help", "sandbox")
+"""Command groups without a function: the shell's completion, the user's configuration, help, and test servers."""
+
+OF_OPTIONS = {
+    ("migrate", "draft_partition_map"): ("plan", "--draft-partition-map"),
+    ("migrate", "refresh"): ("apply", "--refresh"),
+    ("migrate", "plan_reverse"): ("rollback", "--reverse-plan"),
+    ("migrate", "preview_rollback"): ("rollback", "--dry-run"),
+}
+"""The functions of options that make a command do something else."""
+
+
+def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    command = typer.main.get_command(root) if command is None else command
+    if not hasattr(command, "list_commands"):
+        yield path
+        return
+    for name in command.list_commands(None):
+        yield from commands(command.get_command(None, name), (*path, name))
+
+
+def function_of(path: tuple[str, ...]) -> tuple[str, str]:
+    name = path[-1].replace("-", "_")
+    return path[0], f"{name}_" if iskeyword(name) or name in ("list", "set") else name
+
+
+def test_each_command_is_a_function_and_each_function_a_command() -> None:
+    of_commands = {function_of(path) for path in commands() if path[0] not in ONLY_COMMANDS}
+    of_app = {
+        (group, name)
+        for group in {group for group, _ in of_commands}
+        for module in [import_module(f"offsetmgr.app.{group}")]
+        for name, found in vars(module).items()
+        if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_")
+    }
+    assert of_app == of_commands | set(OF_OPTIONS)
+
+
+def test_a_function_takes_connections_or_a_ui_first() -> None:
+    for group, name in {function_of(path) for path in commands() if path[0] not in ONLY_COMMANDS}:
+        function = getattr(import_module(f"offsetmgr.app.{group}"), name)
+        assert next(iter(inspect.signature(function).parameters)) in ("connections", "ui"), (group, name)
+
+
+def test_the_options_of_further_functions_exist() -> None:
+    for (group, _), (name, option) in OF_OPTIONS.items():
+        command = typer.main.get_command(root).get_command(None, group).commands[name]  # type: ignore[attr-defined]
+        assert option in {one for parameter in command.params for one in parameter.opts}, (group, name)
