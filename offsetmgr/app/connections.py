@@ -55,6 +55,8 @@ class Connections(Closeable):
         self.waits = Waits(self.ui)
         self._selected: OffsetStore | None = None
         self._others: tuple[OffsetStore, ...] | None = None
+        self.named_context: str | None = None
+        """The context that the user named; None if the settings come from elsewhere."""
         self._noted: set[str] = set()
         """The stores of which `store_to_read` has told the user."""
         self._homes: dict[str, OtherHome | None] = {}
@@ -210,6 +212,16 @@ class Connections(Closeable):
 
         return copied_offsets.last_writes(here, there, **options)
 
+    def tell_empty(self, what: str, store: OffsetStore | None = None) -> None:
+        """Tells the user that ``store`` (default: the selected one) has no ``what``. A ZooKeeper without a cluster may
+        be a mistyped chroot."""
+        from offsetmgr.stores.cross_cluster_check import names_cluster
+
+        store = store or self.selected()
+        is_zookeeper = what == "groups" and ("zookeeper:" in store.uri or "zookeeper%3A" in store.uri)
+        wrong = is_zookeeper and not names_cluster(store)
+        self.ui.note(f"no {what} in {store.uri}{'; is the chroot right?' if wrong else ''}")
+
     def warn_of_unrecognised(self, data: Iterable[UnrecognisedData]) -> None:
         """Warns the user of data of groups that offsetmgr does not understand."""
         found = list(data)
@@ -278,8 +290,29 @@ class Connections(Closeable):
         return self._clusters[bootstrap]
 
     def check_plan(self, header: PlanHeader) -> None:
-        """Raises `OtherCluster` if the user selected these settings for another cluster than those of the plan. The
-        library does not select them by name, so this class accepts every plan."""
+        """Compares the servers of the named context with those of the plan. Raises `OtherCluster`, and the error of a
+        server if no other server shows that the context is right."""
+        if self.named_context is None:
+            return
+        named = (("kafka:", self.resolved.bootstrap_server), ("zookeeper:", self.resolved.zookeeper))
+        uris = [*(f"{kind}//{at}" for kind, at in named if at), self.resolved.store or ""]
+        found: set[str | None] = set()
+        failed: OffsetMgrError | None = None
+        for uri in dict.fromkeys(one for one in uris if one.startswith(("kafka:", "zookeeper:", "manager:"))):
+            try:
+                store = self.store(uri)
+                identity = store.identity()
+                found |= {identity.id, *identity.former, store.log_origin().cluster_id}
+            except OffsetMgrError as error:
+                failed = failed or error
+            if found & {header.source.id, header.target.id, header.cluster_id or header.target.id}:
+                return
+        if failed is not None:
+            raise failed
+        if found:
+            why = f"its servers are those of another cluster than the plan's: {header.source.uri}, {header.target.uri}"
+            hint = Advice("name the context with which the plan was made, or leave out {context}")
+            raise OtherCluster(Advice("{context} {}", self.named_context), why, hint)
 
     def has_logs(self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None) -> bool:
         """Returns whether the offsets of the store can be compared with logs: brokers are known, and the store does not
@@ -583,4 +616,6 @@ def connect(
     given = SettingsLayer(
         bootstrap_server=bootstrap_server, zookeeper=zookeeper, store=store, command_config=command_config
     )
-    return Connections(resolve(given, context), ui)
+    connections = Connections(resolve(given, context), ui)
+    connections.named_context = context
+    return connections

@@ -156,12 +156,8 @@ class Found(Generic[T]):
             note(f"no committed offsets in {self.uri}")
 
     def tell_empty(self, what: str) -> None:
-        """Tells the user that the store has no ``what``. A ZooKeeper without a cluster may be a mistyped chroot."""
-        from offsetmgr.stores.cross_cluster_check import names_cluster
-
-        is_zookeeper = what == "groups" and ("zookeeper:" in self.uri or "zookeeper%3A" in self.uri)
-        wrong = is_zookeeper and not names_cluster(self._store)
-        self._connections.ui.note(f"no {what} in {self.uri}{'; is the chroot right?' if wrong else ''}")
+        """Tells the user that the store has no ``what``."""
+        self._connections.tell_empty(what, self._store)
 
     def strict(self) -> Iterator[T]:
         """Yields the items. At the end, raises `UnknownTopicOrPartition` for a selected topic that matches nothing."""

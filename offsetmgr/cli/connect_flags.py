@@ -29,14 +29,13 @@ from offsetmgr.cli.terminal import Terminal
 from offsetmgr.cli.watch import Count, Watch, is_watched, watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.advice import Argument, Invocation
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import SideSettings
     from offsetmgr.cli.options import SideConfigs
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.migration.plan import PlanHeader
 from offsetmgr.cli.options import (
     BootstrapServer,
     CommandConfig,
@@ -56,9 +55,9 @@ class ConnectFlags(Connections):
     def __init__(self, settings: SettingsLayer, context: str | None, *, yes: bool = False) -> None:
         self.flags = settings
         """The values of the flags alone, without the values from environment variables and the config file."""
-        self._named_context = context
         resolved = resolve(settings, context)
         super().__init__(resolved, Terminal(yes=yes, context=resolved.context))
+        self.named_context = context
         _note_ignored(self.resolved.command_config)
         self.followup_options = "".join(f" {quote(word)}" for word in self.repeated_options())
         """The text of `repeated_options`. Each word starts with a space."""
@@ -85,31 +84,6 @@ class ConnectFlags(Connections):
         if self.checks_store and uri is None:
             store.log_origin()
         return store
-
-    def check_plan(self, header: PlanHeader) -> None:
-        """Compares the servers of the context that ``--context`` names with those of the plan. Raises `OtherCluster`,
-        and the error of a server if no other server shows that the context is right."""
-        if self._named_context is None:
-            return
-        named = (("kafka:", self.resolved.bootstrap_server), ("zookeeper:", self.resolved.zookeeper))
-        uris = [*(f"{kind}//{at}" for kind, at in named if at), self.resolved.store or ""]
-        found: set[str | None] = set()
-        failed: OffsetMgrError | None = None
-        for uri in dict.fromkeys(one for one in uris if one.startswith(("kafka:", "zookeeper:", "manager:"))):
-            try:
-                store = self.store(uri)
-                identity = store.identity()
-                found |= {identity.id, *identity.former, store.log_origin().cluster_id}
-            except OffsetMgrError as error:
-                failed = failed or error
-            if found & {header.source.id, header.target.id, header.cluster_id or header.target.id}:
-                return
-        if failed is not None:
-            raise failed
-        if found:
-            why = f"its servers are those of another cluster than the plan's: {header.source.uri}, {header.target.uri}"
-            hint = "name the context with which the plan was made, or leave out --context"
-            raise OtherCluster(f"--context {self._named_context}", why, hint)
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
         """Returns the settings of the command line. If ``command_config`` is given, the Kafka settings, the ZooKeeper

@@ -25,7 +25,6 @@ from offsetmgr.cli.options import (
     opt,
     seconds_option,
 )
-from offsetmgr.cli.read_error_report import empty_note
 from offsetmgr.cli.render import (
     GROUP_PARTITION,
     PARTITION,
@@ -262,7 +261,7 @@ def where(
             connect.ui.note(text, warning=True)
     errors = [*located.unlisted, *located.missing]
     if not found and not errors:
-        note(empty_note(connect.store(), "groups"))
+        connect.tell_empty("groups")
     exit_with(report_and_exit_code(errors))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -13,7 +14,6 @@ from offsetmgr.app.plan_text import SHOWN, time_text
 from offsetmgr.cli import migrate_mirror, migrate_output, migrate_status
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with, fail_if, report_and_exit_code
-from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_mirror import IfAhead, parse_renames
 from offsetmgr.cli.migrate_output import end_of_planning, exit_if_interrupted, print_next_step
@@ -53,6 +53,11 @@ _ONE_BEHIND: Final = (
     "note    every offset is exactly one behind the end of its log. If the consumers have processed everything,"
     " they commit the last processed offset, and would process it again: plan with --shift 1"
 )
+
+
+def command_line(*words: object, options: Sequence[str] = ()) -> str:
+    """Returns the command line of ``words`` (text, numbers or paths), followed by ``options``."""
+    return shlex.join(("offsetmgr", *map(str, words), *options))
 
 
 @app.command("plan")

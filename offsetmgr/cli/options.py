@@ -62,9 +62,9 @@ def seconds_option(option: str, help: str, *, least: float = 0, metavar: str = "
 
 def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
     """Checks the value of an option that names an output file. Raises `UsageError` if the value is ``-``."""
-    from offsetmgr.stores.uri import reject_dash
-
-    reject_dash(f"{param.opts[0]} -", str(value), "name a file that does not exist yet")
+    if str(value) == "-":
+        why = "- is not standard input or output here"
+        raise UsageError(f"{param.opts[0]} -", why, "name a file that does not exist yet")
     return value
 
 
