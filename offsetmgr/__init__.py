@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import Change as Change
     from offsetmgr.core.offset_store import GroupEdit as GroupEdit
     from offsetmgr.core.offset_store import OffsetStore as OffsetStore
-    from offsetmgr.core.running_store import RunningEdit as RunningEdit
+    from offsetmgr.core.offset_store import RunningEdit as RunningEdit
     from offsetmgr.core.scenario import ShiftBy as ShiftBy
     from offsetmgr.core.scenario import ToCurrent as ToCurrent
     from offsetmgr.core.scenario import ToEarliest as ToEarliest

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from offsetmgr.config.manager_settings import ManagerSettings as ManagerSettings
     from offsetmgr.core.advice import Invocation as Invocation
     from offsetmgr.core.clock import Clock as Clock
-    from offsetmgr.core.clock_difference import ClockDifference as ClockDifference
-    from offsetmgr.core.group_tree import SavedNode as SavedNode
-    from offsetmgr.core.group_tree import UnrecognisedData as UnrecognisedData
+    from offsetmgr.core.clock import ClockDifference as ClockDifference
     from offsetmgr.core.log_origin import LogOrigin as LogOrigin
     from offsetmgr.core.log_origin import OriginComparison as OriginComparison
     from offsetmgr.core.log_origin import Relation as Relation
@@ -38,7 +36,9 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import GroupOffsets as GroupOffsets
     from offsetmgr.core.offset_store import Guard as Guard
     from offsetmgr.core.offset_store import PartitionKinds as PartitionKinds
+    from offsetmgr.core.offset_store import SavedNode as SavedNode
     from offsetmgr.core.offset_store import StoreIdentity as StoreIdentity
+    from offsetmgr.core.offset_store import UnrecognisedData as UnrecognisedData
     from offsetmgr.core.phase import Confidence as Confidence
     from offsetmgr.core.phase import Phase as Phase
     from offsetmgr.core.phase import PhaseEvidence as PhaseEvidence
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from offsetmgr.groups.edit_plan import PlannedChange as PlannedChange
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
-    from offsetmgr.groups.last_writer import KnownWrite as KnownWrite
-    from offsetmgr.groups.last_writer import LastWriter as LastWriter
+    from offsetmgr.groups.last_writes import KnownWrite as KnownWrite
+    from offsetmgr.groups.last_writes import LastWriter as LastWriter
     from offsetmgr.groups.operation_log import OperationStart as OperationStart
     from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
     from offsetmgr.kafka.client.brokers import ClusterBroker as ClusterBroker

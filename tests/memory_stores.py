@@ -12,11 +12,10 @@ from unittest.mock import patch
 
 from offsetmgr.app.connections import Connections
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
-from offsetmgr.core.group_tree import UnrecognisedData
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.core.offset_store import GroupOffsets, UnrecognisedData
 from offsetmgr.core.scheme_table import register_scheme
-from offsetmgr.stores.scheme import Scheme, StoreUri
+from offsetmgr.stores.uri import Scheme, StoreUri
 from offsetmgr.testing.memory import MemoryStore
 
 STORES: Final[dict[str, MemoryStore]] = {}

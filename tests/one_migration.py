@@ -19,8 +19,8 @@ from offsetmgr import Migration as Library
 from offsetmgr import MigrationConfig, PlanOptions, TopicPartition
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import Committed
-from offsetmgr.migration.journal import Journal, JournalRecord
 from offsetmgr.migration.journaled_writer import Report
+from offsetmgr.migration.progress import Journal, JournalRecord
 from offsetmgr.testing.memory import MemoryStore
 
 ORDERS = [TopicPartition("orders", p) for p in range(4)]

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from forked_commands import ForkedCommand, fits
 
 from offsetmgr.core.errors import PartialFailure
-from offsetmgr.groups.last_writer import CLOCK_MARGIN_MS
+from offsetmgr.groups.last_writes import CLOCK_MARGIN_MS
 
 OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 DEADLINE_S = 300

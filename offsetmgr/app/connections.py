@@ -21,9 +21,8 @@ from offsetmgr.core.selection import GroupSelection
 from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_leftover_locks
 
 if TYPE_CHECKING:
-    from offsetmgr.core.group_tree import UnrecognisedData
     from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
-    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.core.offset_store import OffsetStore, UnrecognisedData
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.groups.last_writes import LastWrites
     from offsetmgr.kafka.cluster.base import Cluster
@@ -512,8 +511,7 @@ class Connections(Closeable):
     def configured_stores(self) -> dict[str, str]:
         """Returns the URIs of all stores that the settings name, by their kind: zookeeper, kafka, manager. The two
         stores of a dual store count as separate stores."""
-        from offsetmgr.stores.pair_uri import inner_uris
-        from offsetmgr.stores.uri import parse_uri
+        from offsetmgr.stores.uri import inner_uris, parse_uri
 
         selected, known = self.uri, self.resolved
         uris = list(inner_uris(selected, known.connection)) if parse_uri(selected).kind == "dual" else [selected]

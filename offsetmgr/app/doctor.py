@@ -70,8 +70,7 @@ def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckRe
 def _endpoints(resolved: ResolvedConnection) -> tuple[list[str], list[tuple[str, bool]]]:
     """Returns the connect strings of ZooKeeper, and the bootstrap addresses of clusters; the second value of each is
     whether they are offset managers. Brokers are first."""
-    from offsetmgr.stores.pair_uri import inner_uris
-    from offsetmgr.stores.uri import bootstrap_of, parse_uri, zookeeper_of
+    from offsetmgr.stores.uri import bootstrap_of, inner_uris, parse_uri, zookeeper_of
 
     selected, config = resolved.store, resolved.connection
     pair = selected is not None and parse_uri(selected).kind == "dual"

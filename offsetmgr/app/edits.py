@@ -15,9 +15,8 @@ from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, TopicPartition
-from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEditResult, OffsetStore
+from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEditResult, OffsetStore, RunningEdit
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.running_store import RunningEdit
 from offsetmgr.core.selection import deletion_of
 from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.describe import reject_active

@@ -14,7 +14,7 @@ from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
-    from offsetmgr.core.clock_difference import ClockDifference
+    from offsetmgr.core.clock import ClockDifference
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.offset_store import OffsetStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from offsetmgr.app.edits import EditListener, EditReport, PlannedEdit
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.group_tree import GroupTreeStore
+from offsetmgr.core.offset_store import GroupTreeStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.copy import plan_copy, verify_copy
 from offsetmgr.groups.describe import require_idle

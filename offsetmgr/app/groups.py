@@ -10,14 +10,13 @@ from offsetmgr.app.connections import Connections
 from offsetmgr.app.offsets import Found
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
-from offsetmgr.core.running_store import OtherGroupKind
+from offsetmgr.core.offset_store import OtherGroupKind
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import PlannedEdit
-    from offsetmgr.core.group_tree import UnrecognisedData
     from offsetmgr.core.log_origin import OffsetTranslation
-    from offsetmgr.core.running_store import RunningEdit
+    from offsetmgr.core.offset_store import RunningEdit, UnrecognisedData
     from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
     from offsetmgr.migration.location import GroupLocation as GroupLocation
     from offsetmgr.migration.location import LocatedPartition as LocatedPartition
@@ -174,7 +173,7 @@ def copy(
     """
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.copy import plan_copy
-    from offsetmgr.groups.topic_matches import require_topics
+    from offsetmgr.groups.scan import require_topics
 
     if group == new_group and to is None:
         raise UsageError("groups copy", "both names are the same")

@@ -22,13 +22,13 @@ from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, U
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import GroupSelection, is_pattern
+from offsetmgr.migration.journaled_writer import PlanRun, journaled_writer, open_plan, open_renewed
 from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import GroupPlan as GroupPlan
 from offsetmgr.migration.plan import GroupScope
 from offsetmgr.migration.plan import PlanOptions as PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, select_groups, summary_of, write_plan
 from offsetmgr.migration.plan_file import PlanSummary as PlanSummary
-from offsetmgr.migration.plan_run import PlanRun, journaled_writer, open_plan, open_renewed
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
@@ -218,7 +218,7 @@ def _new_sides(
 def _with_planned_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
     """Yields the plans. After the last plan, raises `UnknownTopicOrPartition` if a selected topic is in none of the
     plans."""
-    from offsetmgr.groups.topic_matches import TopicMatches
+    from offsetmgr.groups.scan import TopicMatches
 
     topic_matches = TopicMatches(options.selection)
     for group in plans:
@@ -916,7 +916,7 @@ def _announce_mirror(ui: Ui, stores: SourceAndTarget, planner: Planner) -> tuple
 
 def _require_topics(source: OffsetStore, options: PlanOptions, names: list[str]) -> None:
     """Raises an error if a topic of ``options`` matches no offset of the groups."""
-    from offsetmgr.groups.topic_matches import TopicMatches
+    from offsetmgr.groups.scan import TopicMatches
 
     if options.topics:
         topic_matches = TopicMatches(options.selection.within(source.capabilities.partitions))

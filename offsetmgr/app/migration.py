@@ -18,9 +18,9 @@ from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupsFailed
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.selection import GroupSelection
+from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
 from offsetmgr.migration.plan_file import PlanSummary
-from offsetmgr.migration.plan_run import open_plan
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:

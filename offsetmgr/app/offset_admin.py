@@ -20,8 +20,7 @@ from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata, TopicPartition, is_valid_offset
-from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.core.running_store import RunningEdit
+from offsetmgr.core.offset_store import OffsetStore, RunningEdit
 from offsetmgr.core.scenario import Scenario
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.describe import DescribedGroup

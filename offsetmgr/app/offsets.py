@@ -33,15 +33,20 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, GroupSelection, TopicSelection, literal_pattern
-from offsetmgr.groups.scan import choose_groups, require_kind, require_known, scan_in_order
-from offsetmgr.groups.topic_matches import TopicMatches, require_topics
+from offsetmgr.groups.scan import (
+    TopicMatches,
+    choose_groups,
+    require_kind,
+    require_known,
+    require_topics,
+    scan_in_order,
+)
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.consumer.peek import PeekedRecord, RecordPeeker
     from offsetmgr.core.log_origin import OffsetTranslation
-    from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-    from offsetmgr.core.running_store import RunningEdit
+    from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, RunningEdit
     from offsetmgr.groups.diff import OffsetDifference as OffsetDifference
     from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
     from offsetmgr.groups.export import SnapshotFile

@@ -18,7 +18,7 @@ from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.migration.plan import Action
 
 if TYPE_CHECKING:
-    from offsetmgr.core.clock_difference import ClockDifference
+    from offsetmgr.core.clock import ClockDifference
     from offsetmgr.migration.plan import PlanHeader
     from offsetmgr.migration.plan_file import PlanFile, PlanSummary
 

@@ -16,8 +16,7 @@ from offsetmgr.app.migrate import ALL, PlanSelection
 from offsetmgr.app.plan_text import SHOWN
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import FileFailure, GateRefused, GroupNotFound, OffsetMgrError, UsageError
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.errors import FileFailure, GateRefused, GroupNotFound, OffsetMgrError, UsageError, os_error_as
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.groups.operation_log import own_command_line
@@ -33,9 +32,9 @@ from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThreshold
 from offsetmgr.migration.fleet_bounce import GroupBounce as GroupBounce
 from offsetmgr.migration.fleet_bounce import bounce_groups, journal_record, phase_record
 from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow
+from offsetmgr.migration.journaled_writer import append_to_journal, open_plan
 from offsetmgr.migration.phase_inference import PhaseReport as PhaseReport
 from offsetmgr.migration.plan_file import select_groups
-from offsetmgr.migration.plan_run import append_to_journal, open_plan
 from offsetmgr.migration.precheck import GateClosed
 from offsetmgr.migration.progress import Stage
 from offsetmgr.migration.rollout import KILL_AFTER_S, InvalidWorkload, Rollout
@@ -50,10 +49,9 @@ if TYPE_CHECKING:
     from offsetmgr.app.ui import Ui
     from offsetmgr.core.document import DocumentPart
     from offsetmgr.migration.group_observer import GroupView
-    from offsetmgr.migration.journal import JournalRecord
     from offsetmgr.migration.observation import Observation
     from offsetmgr.migration.plan_file import PlanFile
-    from offsetmgr.migration.progress import MigrationState
+    from offsetmgr.migration.progress import JournalRecord, MigrationState
 
 _SUFFIXES: Final = (".json", ".html", ".md")
 _NOTHING: Final = "no selected group has a live member in ZooKeeper, so there is nothing to restart"

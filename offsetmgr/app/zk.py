@@ -428,7 +428,7 @@ def reassign(
     and `ControllerRequestRefused`.
     """
     from offsetmgr.core.atomic_file import replace_file
-    from offsetmgr.core.os_errors import os_error_as
+    from offsetmgr.core.errors import os_error_as
     from offsetmgr.groups.before_images import default_image_path
     from offsetmgr.zookeeper.admin import reassignment
     from offsetmgr.zookeeper.admin.admin_reader import read_state

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, report
+from offsetmgr.cli.render import set_wide
 from offsetmgr.cli.root import root
-from offsetmgr.cli.stop_signals import (
+from offsetmgr.cli.terminal import (
     SIGNALS,
     ignore_first_signal,
     preserved_signal_handlers,
     raise_on_termination_signals,
 )
-from offsetmgr.cli.table_fit import set_wide
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.many_clusters import many_clusters
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows
 
@@ -27,9 +26,7 @@ def _group() -> None:
     """Keeps ``describe`` a separate command."""
 
 
-@app.command()
-@connected
-@many_clusters
+@command(app, "describe", many=True)
 def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -> None:
     """Print the release and the capabilities of each broker.
 

@@ -1,6 +1,6 @@
 """`ConnectFlags`: the stores, clusters and sessions that the connection options of a command line select.
 
-A command that connects to servers has a parameter ``connect: ConnectFlags``. The decorator `connected` replaces this
+A command that connects to servers has a parameter ``connect: ConnectFlags``. The decorator `command` replaces this
 parameter with the connection options. It replaces a parameter with the values of several options, such as
 ``flags: EditFlags``, with these options (`OptionGroups`). If the command has the option ``--group``, the decorator adds
 an argument with the same meaning (`GroupArguments`).
@@ -21,12 +21,11 @@ import typer
 
 from offsetmgr.app.connections import Connections, kafka_stores
 from offsetmgr.cli.errors import exit_with
-from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_for_many
+from offsetmgr.cli.many_clusters import run_for_contexts
 from offsetmgr.cli.options import GroupArguments, OptionGroups
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
-from offsetmgr.cli.row_order import ordered
 from offsetmgr.cli.terminal import Terminal
-from offsetmgr.cli.watch import Count, Watch, is_watched, watch_command
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, ordered, watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.advice import Argument, Invocation
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
@@ -167,14 +166,13 @@ def contexts_of(text: str | None) -> list[str] | None:
     return None if text in contexts.layers else contexts.select(text)
 
 
-def require_many_clusters(command: Callable[..., Any], context: str, settings: SettingsLayer) -> None:
-    """Raises `UsageError` if a command must not run for several contexts."""
+def _require_many_clusters(context: str, settings: SettingsLayer, why_one: str) -> None:
+    """Raises `UsageError` if a command must not run for several contexts. ``why_one`` is the reason why it must not."""
     from offsetmgr.config.contexts import ADDRESS_VARIABLES
 
     what = f"--context {context!r}"
-    if not runs_for_many(command):
-        why = reason_for_one(command) or "this command accepts only one context"
-        raise UsageError(what, why, "name one: offsetmgr context list")
+    if why_one:
+        raise UsageError(what, why_one, "name one: offsetmgr context list")
     if settings.bootstrap_server or settings.zookeeper or settings.store:
         why = "selects several clusters, but --bootstrap-server, --zookeeper or --store names the servers of one"
         raise UsageError(what, why, "leave out one of both")
@@ -184,9 +182,15 @@ def require_many_clusters(command: Callable[..., Any], context: str, settings: S
 
 
 def _run_for_one(
-    command: Callable[..., Any], context: str | None, settings: SettingsLayer, values: dict[str, Any], *, yes: bool
-) -> None:
-    watch = {name: values.pop(name, None) for name in ("watch", "count")} if is_watched(command) else {}
+    command: Callable[..., Any],
+    context: str | None,
+    settings: SettingsLayer,
+    values: dict[str, Any],
+    repeat: tuple[float | None, int | None],
+    *,
+    yes: bool,
+) -> int:
+    """Runs a command, and returns its exit code. ``repeat`` are the values of ``--watch`` and ``--count``."""
     with ConnectFlags(settings, context, yes=yes) as connect:
 
         def once() -> int:
@@ -197,7 +201,7 @@ def _run_for_one(
             except typer.Exit as ended:
                 return ended.exit_code
 
-        exit_with(watch_command(once, watch.get("watch"), watch.get("count")))
+        return watch_command(once, *repeat)
 
 
 def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> None:
@@ -221,15 +225,12 @@ def _run_for_contexts(
     names: list[str],
     settings: SettingsLayer,
     values: dict[str, Any],
+    repeat: tuple[float | None, int | None],
     raw: Mapping[str, Any],
-) -> None:
-    """Runs a command for several contexts. The option ``--watch`` repeats the merged output. ``raw`` are the values of
-    the options, before `OptionGroups` combines them."""
+) -> int:
+    """Runs a command for several contexts, and returns its exit code. The option ``--watch`` repeats the merged output.
+    ``raw`` are the values of the options, before `OptionGroups` combines them."""
     _warn_of_repeated_stores(names, settings)
-    watch = {name: values[name] for name in ("watch", "count") if name in values}
-    if is_watched(command):
-        values = {name: value for name, value in values.items() if name not in watch}
-    own: dict[str, Any] = {name: None if name in watch else value for name, value in values.items()}
     sort, top = raw.get("sort"), raw.get("top")
     order = functools.partial(ordered, sort=sort, top=top) if sort or top else None
 
@@ -237,22 +238,45 @@ def _run_for_contexts(
         with ConnectFlags(settings, name) as connect:
             connect.checks_store = True
             connect.cluster_name = name
-            exit_with(command(connect=connect, **own) or 0)
+            exit_with(command(connect=connect, **values) or 0)
 
     def once() -> int:
         return run_for_contexts(names, run_one, raw.get("output", OutputFormat.TABLE), order)
 
-    exit_with(watch_command(once, watch.get("watch"), watch.get("count")))
+    return watch_command(once, *repeat)
 
 
-def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a command. The wrapper has the connection options as parameters, and passes a `ConnectFlags` to the
-    ``connect`` parameter of the command."""
+def command(
+    app: typer.Typer,
+    name: str,
+    *,
+    many: bool = False,
+    one: str = "this command accepts only one context",
+    watch: bool = False,
+    cls: type[typer.core.TyperCommand] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declares a command of ``app`` that connects to servers. The command has the connection options as parameters;
+    the function gets a `ConnectFlags` as ``connect``, and returns an exit code or None.
+
+    ``many`` is for a function that writes to no server, and writes its results only with `write_rows`,
+    `write_structured_rows`, `note` and `report_and_exit_code`: it runs for several contexts. Otherwise, ``one`` is the
+    reason that the user gets. ``watch`` adds the options ``--watch`` and ``--count``, which repeat the function.
+    ``cls`` is the class of the command.
+    """
+
+    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+        run = _connected(function, many=many, one=one, watch=watch)
+        return app.command(name, cls=cls or (WatchCommand if watch else None))(run)
+
+    return declare
+
+
+def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool) -> Callable[..., Any]:
     options: dict[str, Any] = {
         "bootstrap_server": BootstrapServer,
         "zookeeper": Zookeeper,
         "store": Store,
-        "context": ContextNames if runs_for_many(command) else ContextName,
+        "context": ContextNames if many else ContextName,
         "command_config": CommandConfig,
         "timeout": Timeout,
         "ignore_persistent_members": IgnorePersistentMembers,
@@ -260,7 +284,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(command, eval_str=True)
 
     own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
-    if is_watched(command):
+    if watch:
         repeat = {"watch": Watch, "count": Count}
         own += [
             inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=a) for n, a in repeat.items()
@@ -281,13 +305,16 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         flag_values = {name: values.pop(name) for name in options}
         context, timeout_ms = flag_values.pop("context"), flag_values.pop("timeout")
         settings = SettingsLayer(**flag_values, timeout_ms=timeout_ms)
+        repeat = (values.pop("watch", None), values.pop("count", None)) if watch else (None, None)
         raw = dict(values)
         option_groups.combine(values)
         names = contexts_of(context)
         if names is None:
-            return _run_for_one(command, context, settings, values, yes=bool(raw.get("yes")))
-        require_many_clusters(command, context, settings)
-        return _run_for_contexts(command, names, settings, values, raw)
+            code = _run_for_one(command, context, settings, values, repeat, yes=bool(raw.get("yes")))
+        else:
+            _require_many_clusters(context, settings, "" if many else one)
+            code = _run_for_contexts(command, names, settings, values, repeat, raw)
+        exit_with(code)
 
     shown: Any = run
     shown.__signature__ = signature.replace(parameters=parameters)

@@ -7,12 +7,10 @@ from typing import Final
 
 import typer
 
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import fail_if
-from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.table_fit import NAME_RANK
+from offsetmgr.cli.render import NAME_RANK, Column, OutputFormat, note, write_rows
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.check_result import CheckResult, CheckStatus
 
@@ -27,9 +25,7 @@ CHECKS: Final = (
 )
 
 
-@app.command("doctor")
-@connected
-@many_clusters
+@command(app, "doctor", many=True)
 def doctor(connect: ConnectFlags, group: GroupsOption = None, output: FormatOption = OutputFormat.TABLE) -> None:
     """Check that every configured server can be used: reachable, release, login, permissions, clock; and this machine.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from offsetmgr.app.edits import EditListener, EditReport, PlannedEdit
 from offsetmgr.cli.errors import FAILED, exit_with, worded
 from offsetmgr.cli.render import PLANNED_WRITE, Column, OutputFormat, note, write_plain_csv, write_rows
-from offsetmgr.cli.stop_signals import ignore_first_signal
+from offsetmgr.cli.terminal import ignore_first_signal
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_metadata import dropped_text
 from offsetmgr.core.errors import GateRefused, GroupActive, OffsetMgrError

@@ -14,8 +14,7 @@ from typing import Final
 import typer
 
 from offsetmgr.app.ui import Declined, Interrupted
-from offsetmgr.cli.colours import coloured_message
-from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
+from offsetmgr.cli.render import COLLECTOR, WATCHED_OUTPUT, coloured_message
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure, SparkError, UsageError
 

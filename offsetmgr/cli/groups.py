@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.app import groups
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
-from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
     AcceptUnseen,
     AllowRewind,
@@ -36,9 +35,8 @@ from offsetmgr.cli.render import (
     write_rows,
     write_structured_rows,
 )
-from offsetmgr.cli.row_order import PartitionFlags, PartitionTable
 from offsetmgr.cli.terminal import EditFlags
-from offsetmgr.cli.watch import WatchCommand, watched
+from offsetmgr.cli.watch import PartitionFlags, PartitionTable
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, LogRange
@@ -66,9 +64,7 @@ class _ListCommand(typer.core.TyperCommand):
         return super().parse_args(ctx, remaining_args)
 
 
-@app.command("list", cls=_ListCommand)
-@connected
-@many_clusters
+@command(app, "list", many=True, cls=_ListCommand)
 def list_groups(
     connect: ConnectFlags,
     selected: GroupFilter,
@@ -119,10 +115,7 @@ STATE: Final = (
 )
 
 
-@app.command("describe", cls=WatchCommand)
-@connected
-@many_clusters
-@watched
+@command(app, "describe", many=True, watch=True)
 def describe(
     connect: ConnectFlags,
     selected: GroupFlags,
@@ -215,9 +208,7 @@ OBJECT: Final = tuple(
 _STORES: Final = ("zookeeper", "kafka", "manager")
 
 
-@app.command("where")
-@connected
-@many_clusters
+@command(app, "where", many=True)
 def where(
     connect: ConnectFlags,
     group_flags: GroupFlags,
@@ -327,8 +318,7 @@ Lose = Annotated[
 ]
 
 
-@app.command("delete")
-@connected
+@command(app, "delete")
 def delete(
     connect: ConnectFlags,
     groups: GroupFlags,
@@ -349,8 +339,7 @@ def delete(
     run_edit(app.delete(connect, groups.selection(), lose=lose or (), accept_unseen=accept_unseen), flags)
 
 
-@app.command("copy")
-@connected
+@command(app, "copy")
 def copy(
     connect: ConnectFlags,
     source: ExistingGroup,
@@ -370,8 +359,7 @@ def copy(
     run_edit(edit, flags)
 
 
-@app.command("rename")
-@connected
+@command(app, "rename")
 def rename(
     connect: ConnectFlags,
     source: ExistingGroup,

@@ -15,7 +15,7 @@ import typer
 from offsetmgr.app import log
 from offsetmgr.app.log import DEFAULT_RETENTION_MINUTES, DumpOptions, SaveOptions, ValueFormat
 from offsetmgr.app.ui import Ui
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import fail_if, report_and_exit_code
 from offsetmgr.cli.options import (
     AllowRewind,
@@ -362,8 +362,7 @@ ExportTarget = Annotated[
 ]
 
 
-@app.command("offsets")
-@connected
+@command(app, "offsets")
 def offsets(
     connect: ConnectFlags,
     dirs: Dirs,

@@ -10,13 +10,12 @@ import typer
 from typer.core import TyperCommand
 
 from offsetmgr.app import manager
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED, exit_with, fail_if
-from offsetmgr.cli.many_clusters import many_clusters, one_cluster
+from offsetmgr.cli.connect_flags import ConnectFlags, command
+from offsetmgr.cli.errors import FAILED, fail_if
 from offsetmgr.cli.options import FormatOption, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, write_rows
-from offsetmgr.cli.stop_signals import print_hangups
-from offsetmgr.cli.watch import Changes, Count, Watch, WatchCommand, watch_command
+from offsetmgr.cli.terminal import print_hangups
+from offsetmgr.cli.watch import write_changes
 from offsetmgr.config.manager_settings import (
     ENVIRONMENT,
     SettingOption,
@@ -75,9 +74,7 @@ def _annotation(setting: SettingOption) -> Any:
 SettingFlags: Any = _setting_flags()
 
 
-@app.command("serve", cls=ServeCommand)
-@connected
-@one_cluster("a manager serves one cluster")
+@command(app, "serve", one="a manager serves one cluster", cls=ServeCommand)
 def serve(
     connect: ConnectFlags,
     settings: SettingFlags,
@@ -126,38 +123,26 @@ SHARDS: Final = (
 )
 
 
-@app.command("status", cls=WatchCommand)
-@connected
-@many_clusters
+@command(app, "status", many=True, watch=True)
 def status(
     connect: ConnectFlags,
     managers: Annotated[bool, flag("--managers", "Show a row for each manager instead of one for each shard.")] = False,
-    watch: Watch = None,
-    count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
-) -> None:
+) -> int:
     """Show shards, their owners, loads, and the lag of standbys; exit code 1 if there is a problem.
 
     --bootstrap-server (or --store manager://...) names any manager. With --watch, CHANGE is the change of the number of
     offsets, and PER-SECOND the rate of records in the shard's log (with --managers, of offsets).
     """
     columns, key, position = (MANAGERS, "node_id", "offsets") if managers else (SHARDS, "partition", "position")
-    changes = None if watch is None else Changes(columns, key=[key], value="offsets", position=position)
-
-    def once() -> int:
-        found = manager.status(connect)
-        rows = rows_of(columns, found.managers if managers else found.shards)
-        if changes is None:
-            write_rows(columns, rows, output)
-        else:
-            write_rows(changes.columns, changes.add(rows), output)
-        for address, store in found.other_stores.items() if not managers else ():
-            note(f"manager {address} has no shards: its offsets are in {store}")
-        for text in found.alarms:
-            note(f"alarm: {text}")
-        return FAILED if found.alarms else 0
-
-    exit_with(watch_command(once, watch, count))
+    found = manager.status(connect)
+    rows = rows_of(columns, found.managers if managers else found.shards)
+    write_changes(columns, rows, output, key=[key], value="offsets", position=position)
+    for address, store in found.other_stores.items() if not managers else ():
+        note(f"manager {address} has no shards: its offsets are in {store}")
+    for text in found.alarms:
+        note(f"alarm: {text}")
+    return FAILED if found.alarms else 0
 
 
 ENTRIES: Final = (
@@ -172,9 +157,7 @@ ENTRIES: Final = (
 )
 
 
-@app.command("dump")
-@connected
-@many_clusters
+@command(app, "dump", many=True)
 def dump(
     connect: ConnectFlags,
     shard: Annotated[list[int], opt("--shard", "N", "A shard's number; repeatable.", min=0)],

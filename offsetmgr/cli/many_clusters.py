@@ -1,8 +1,8 @@
 """Runs a read-only command for many contexts at the same time, and merges its tables.
 
-`connected` uses `run_for_contexts` if ``--context`` selects several contexts and the command has the mark
-`many_clusters`. Each context has its own thread with its own connections and an `OutputCollector`, so a cluster that
-does not respond delays no other cluster.
+`offsetmgr.cli.connect_flags.command` uses `run_for_contexts` if ``--context`` selects several contexts. Each context
+has its own thread with its own connections and an `OutputCollector`, so a cluster that does not respond delays no other
+cluster.
 """
 
 from __future__ import annotations
@@ -10,53 +10,33 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.output_collector import COLLECTOR, OutputCollector
-from offsetmgr.cli.render import Column, Meter, OutputFormat, note, separate_tables, write_rows, write_structured_rows
-from offsetmgr.cli.table_fit import rank_of, table_width
+from offsetmgr.cli.render import (
+    COLLECTOR,
+    Column,
+    Meter,
+    OutputCollector,
+    OutputFormat,
+    note,
+    rank_of,
+    separate_tables,
+    table_width,
+    write_rows,
+    write_structured_rows,
+)
 from offsetmgr.core.errors import ConfigError, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 
 CLUSTER: Final = Column("cluster")
 ERROR: Final = Column("error", optional=True)
 _POLL_S: Final = 0.1
-_MARK: Final = "__many_clusters__"
-_REASON: Final = "__one_cluster__"
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 RowOrder: TypeAlias = Callable[[Sequence[Column], Iterable[Sequence[Any]]], Iterable[Sequence[Any]]]
 """Sorts and selects the merged rows of a table with these columns."""
-
-
-def many_clusters(command: Command) -> Command:
-    """Marks a command that writes to no server, and writes its results only with `write_rows`,
-    `write_structured_rows`, `note` and `report_and_exit_code`."""
-    setattr(command, _MARK, True)
-    return command
-
-
-def one_cluster(reason: str) -> Callable[[Command], Command]:
-    """Marks a command that accepts only one context, with the reason for the error message."""
-
-    def mark(command: Command) -> Command:
-        setattr(command, _REASON, reason)
-        return command
-
-    return mark
-
-
-def reason_for_one(command: Callable[..., Any]) -> str:
-    """Returns the reason of `one_cluster`; an empty string without this mark."""
-    return getattr(command, _REASON, "")
-
-
-def runs_for_many(command: Callable[..., Any]) -> bool:
-    """Whether a command has the mark `many_clusters`."""
-    return getattr(command, _MARK, False)
 
 
 class ClusterRun:

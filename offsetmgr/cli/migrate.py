@@ -12,9 +12,8 @@ import typer
 
 from offsetmgr.app.plan_text import SHOWN, time_text
 from offsetmgr.cli import migrate_mirror, migrate_output, migrate_status
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import exit_with, fail_if, report_and_exit_code
-from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_mirror import IfAhead, parse_renames
 from offsetmgr.cli.migrate_output import end_of_planning, exit_if_interrupted, print_next_step
 from offsetmgr.cli.options import (
@@ -60,9 +59,7 @@ def command_line(*words: object, options: Sequence[str] = ()) -> str:
     return shlex.join(("offsetmgr", *map(str, words), *options))
 
 
-@app.command("plan")
-@connected
-@one_cluster("a plan has one source and one target")
+@command(app, "plan", one="a plan has one source and one target")
 def plan_command(
     connect: ConnectFlags,
     from_: SourceStore,
@@ -155,8 +152,7 @@ def _describe(written: WrittenPlan | RenewedPlan, *, whole: bool = True) -> None
         note(line)
 
 
-@app.command("apply")
-@connected
+@command(app, "apply")
 def apply_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
@@ -221,9 +217,7 @@ def apply_command(
     fail_if(not report.ok or planned.failed_groups or planned.refused)
 
 
-@app.command("renew")
-@connected
-@one_cluster("the plan names the servers of one migration")
+@command(app, "renew", one="the plan names the servers of one migration")
 def renew_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
@@ -257,9 +251,7 @@ def renew_command(
 app.registered_commands += migrate_status.app.registered_commands
 
 
-@app.command("verify")
-@connected
-@one_cluster("the plan names the servers of one migration")
+@command(app, "verify", one="the plan names the servers of one migration")
 def verify_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
@@ -299,8 +291,7 @@ def verify_command(
     fail_if(not summary.ok)
 
 
-@app.command("rollback")
-@connected
+@command(app, "rollback")
 def rollback_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
@@ -438,8 +429,7 @@ def _show_preview(found: RollbackPlan) -> None:
     fail_if(bad)
 
 
-@app.command("finalize")
-@connected
+@command(app, "finalize")
 def finalize_command(
     connect: ConnectFlags,
     plan_path: PlanPath,

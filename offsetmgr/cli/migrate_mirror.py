@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from offsetmgr.cli import migrate_output
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.options import (
     BeforeImage,
@@ -62,8 +62,7 @@ class MirrorFlags(NamedTuple):
     reason: Reason = None
 
 
-@app.command("mirror")
-@connected
+@command(app, "mirror")
 def mirror_command(
     connect: ConnectFlags,
     from_: SourceStore,

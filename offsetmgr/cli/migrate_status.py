@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.app.plan_text import expiry_notes, scope_line, time_text
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.many_clusters import one_cluster
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.migrate_output import option_text
 from offsetmgr.cli.options import PlanPath, PlanScope, SideConfigs, file_to_write, opt, seconds_option
-from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, separate_tables, write_rows, write_text
-from offsetmgr.cli.table_fit import table_width
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
+from offsetmgr.cli.render import (
+    Column,
+    OutputFormat,
+    note,
+    rows_of,
+    separate_tables,
+    table_width,
+    write_rows,
+    write_text,
+)
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.document import to_html, to_markdown
@@ -54,9 +60,7 @@ COLUMNS: Final = (
 )
 
 
-@app.command("status", cls=WatchCommand)
-@connected
-@one_cluster("the plan names the servers of one migration")
+@command(app, "status", one="the plan names the servers of one migration", watch=True)
 def status_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
@@ -65,8 +69,6 @@ def status_command(
         float | None,
         seconds_option("--window", "Ask the servers too, and watch the members' commits for up to this time."),
     ] = None,
-    watch: Watch = None,
-    count: Count = None,
     format: Annotated[
         StatusFormat, opt("--format", None, "Output format; markdown and html write one page instead of rows.")
     ] = StatusFormat.TABLE,
@@ -94,18 +96,14 @@ def status_command(
         bounces = one.next.call is not None and one.next.call.verb == "runbook bounce"
         return one.next.command_line(of_members if bounces else of_plan) or None
 
-    def once() -> int:
-        found = migrate.status(connect, plan_path, scope.selection(), window_s=window_s, sides=connect.sides(configs))
-        if is_page:
-            _write_page(found, format, output)
-        else:
-            _write_rows(found, next_command, OutputFormat(format.value))
-            dates = (one.expires_ms for one in found.groups)
-            for text in expiry_notes(plan_path, dates, connect.repeated_options(*configs), watched=found.watched):
-                connect.ui.note(text, warning=True)
-        return 0
-
-    watch_command(once, watch, count)
+    found = migrate.status(connect, plan_path, scope.selection(), window_s=window_s, sides=connect.sides(configs))
+    if is_page:
+        _write_page(found, format, output)
+        return
+    _write_rows(found, next_command, OutputFormat(format.value))
+    dates = (one.expires_ms for one in found.groups)
+    for text in expiry_notes(plan_path, dates, connect.repeated_options(*configs), watched=found.watched):
+        connect.ui.note(text, warning=True)
 
 
 def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | None], output: OutputFormat) -> None:

@@ -8,9 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import report_and_exit_code
-from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
     AllowRewind,
     AllTopics,
@@ -29,8 +28,7 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.terminal import EditFlags
-from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.clock_difference import duration
+from offsetmgr.core.clock import SystemClock, duration
 from offsetmgr.core.durations import parse_datetime, parse_duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata
@@ -82,8 +80,7 @@ ToOffsetOption = Annotated[
 ]
 
 
-@app.command("set")
-@connected
+@command(app, "set")
 def set_offsets(
     connect: ConnectFlags,
     group: OneGroup,
@@ -128,8 +125,7 @@ def set_offsets(
     run_edit(edit, flags)
 
 
-@app.command("reset")
-@connected
+@command(app, "reset")
 def reset(
     connect: ConnectFlags,
     groups: GroupFlags,
@@ -207,8 +203,7 @@ def reset(
     run_edit(edit, flags, as_csv=export_csv)
 
 
-@app.command("delete")
-@connected
+@command(app, "delete")
 def delete(
     connect: ConnectFlags,
     groups: GroupFlags,
@@ -257,9 +252,7 @@ EXPORTED: Final = (Column("file"), Column("groups", right=True), Column("offsets
 """The rows of an export of several clusters."""
 
 
-@app.command("export")
-@connected
-@many_clusters
+@command(app, "export", many=True)
 def export(
     connect: ConnectFlags,
     file: FileArgument,
@@ -296,8 +289,7 @@ def export(
         raise typer.Exit(report_and_exit_code(failed))
 
 
-@app.command("import")
-@connected
+@command(app, "import")
 def import_offsets(
     connect: ConnectFlags,
     file: FileArgument,

@@ -8,9 +8,8 @@ import typer
 
 from offsetmgr.app import offsets
 from offsetmgr.cli import offset_edits
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
-from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
     FormatOption,
     GroupFlags,
@@ -26,10 +25,8 @@ from offsetmgr.cli.render import (
     write_rows,
     write_structured_rows,
 )
-from offsetmgr.cli.row_order import PartitionFlags, PartitionTable
-from offsetmgr.cli.watch import WatchCommand, watched
-from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.clock_difference import duration
+from offsetmgr.cli.watch import PartitionFlags, PartitionTable
+from offsetmgr.core.clock import SystemClock, duration
 from offsetmgr.core.model import Committed
 from offsetmgr.core.plurals import count_of, raw_json
 
@@ -72,10 +69,7 @@ def show(found: Found[Any], shown: int | None) -> int:
     return code
 
 
-@app.command("get", cls=WatchCommand)
-@connected
-@many_clusters
-@watched
+@command(app, "get", many=True, watch=True)
 def get(
     connect: ConnectFlags, groups: GroupFlags, topics: TopicFlags, output: FormatOption = OutputFormat.TABLE
 ) -> int:
@@ -88,10 +82,7 @@ def get(
     return show(found, table.write(_cells(row) for one in found for row in one.rows))
 
 
-@app.command("lag", cls=WatchCommand)
-@connected
-@many_clusters
-@watched
+@command(app, "lag", many=True, watch=True)
 def lag(
     connect: ConnectFlags,
     groups: GroupFlags,
@@ -129,9 +120,7 @@ _CELL: Final = 60
 """Maximum number of characters of a key, a value or headers in a table."""
 
 
-@app.command("peek")
-@connected
-@many_clusters
+@command(app, "peek", many=True)
 def peek(
     connect: ConnectFlags,
     groups: GroupFlags,
@@ -219,9 +208,7 @@ KINDS: Final = {"only-left": "only-from", "only-right": "only-to"}
 options --from and --to."""
 
 
-@app.command("diff")
-@connected
-@many_clusters
+@command(app, "diff", many=True)
 def diff(
     connect: ConnectFlags,
     source: Annotated[

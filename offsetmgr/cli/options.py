@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, g
 
 import typer
 
-from offsetmgr.cli.output_collector import COLLECTOR
-from offsetmgr.cli.render import OutputFormat
+from offsetmgr.cli.render import COLLECTOR, OutputFormat
 from offsetmgr.core.durations import parse_duration, parse_milliseconds
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.running_store import RunningEdit
+from offsetmgr.core.offset_store import RunningEdit
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import Annotated, Final
 import typer
 
 from offsetmgr.app import period as runs
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import fail_if
-from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, time_cell, write_rows
 from offsetmgr.cli.terminal import ChangeFlags
@@ -57,9 +56,7 @@ _HISTORY: Final = (
 )
 
 
-@app.command("status")
-@connected
-@many_clusters
+@command(app, "status", many=True)
 def status(
     connect: ConnectFlags,
     root: Root,
@@ -88,9 +85,7 @@ def status(
     fail_if(holding and held)
 
 
-@app.command("history")
-@connected
-@many_clusters
+@command(app, "history", many=True)
 def history(
     connect: ConnectFlags,
     root: Root,
@@ -105,8 +100,7 @@ def history(
         note(f"no closed period in the history of {root}")
 
 
-@app.command("rerun")
-@connected
+@command(app, "rerun")
 def rerun(
     connect: ConnectFlags,
     root: Root,
@@ -146,8 +140,7 @@ def rerun(
     note(f"started: {plan.root}" if flags.execute else "dry run: nothing was changed; add --execute to do it")
 
 
-@app.command("abort")
-@connected
+@command(app, "abort")
 def abort(
     connect: ConnectFlags,
     root: Root,

@@ -26,9 +26,8 @@ from offsetmgr.app.runbook import (
     report_lines,
 )
 from offsetmgr.app.ui import Interrupted
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import fail_if
-from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import (
     ExcludeGroup,
     Execute,
@@ -43,8 +42,7 @@ from offsetmgr.cli.options import (
     opt,
     seconds_option,
 )
-from offsetmgr.cli.output_collector import COLLECTOR
-from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, write_rows, write_text
+from offsetmgr.cli.render import COLLECTOR, Column, OutputFormat, note, rows_of, write_rows, write_text
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_markdown
@@ -175,9 +173,7 @@ class RunbookGroups(NamedTuple):
         return PlanSelection(groups, tuple(self.wave or ()))
 
 
-@app.command()
-@connected
-@one_cluster("a runbook belongs to the groups of one cluster")
+@command(app, "write", one="a runbook belongs to the groups of one cluster")
 def write(
     connect: ConnectFlags,
     to: Annotated[CommitMode, opt("--to", None, "Target phase of the groups.")],
@@ -221,9 +217,7 @@ def write(
     fail_if(found.failed)
 
 
-@app.command()
-@connected
-@many_clusters
+@command(app, "check", many=True)
 def check(
     connect: ConnectFlags,
     group: OneGroup,
@@ -271,8 +265,7 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
         write_rows([Column(name) for name in names], rows, output)
 
 
-@app.command()
-@connected
+@command(app, "bounce")
 def bounce(
     connect: ConnectFlags,
     to: Annotated[CommitMode, opt("--to-phase", None, "The phase that every member is restarted into.")],
@@ -315,7 +308,7 @@ def bounce(
         float, opt("--command-timeout", "SECONDS", "Maximum run time of the command.", min=0)
     ] = 600,
     execute: Execute = False,
-    yes: Yes = False,  # noqa: ARG001 - `connected` gives it to the terminal
+    yes: Yes = False,  # noqa: ARG001 - `command` gives it to the terminal
     reason: Reason = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:

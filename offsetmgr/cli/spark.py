@@ -8,9 +8,8 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from offsetmgr.app import spark as jobs
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import fail_if
-from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.options import FormatOption, GroupFlags, SideConfigs, TopicFlags, TranslateOption, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, write_rows
 from offsetmgr.cli.terminal import ChangeFlags
@@ -57,9 +56,7 @@ _OUTCOMES: Final = (*_PARTITION, _OFFSET, _OUTCOME, _BEFORE, _ERROR)
 _PLANNED: Final = (*_PARTITION, _OFFSET, _BEFORE, _OUTCOME, _ERROR)
 
 
-@app.command("audit")
-@connected
-@one_cluster("Spark runs one job for one pair of stores")
+@command(app, "audit", one="Spark runs one job for one pair of stores")
 def audit(
     connect: ConnectFlags,
     directory: Annotated[Path, opt("--output -o", "DIR", "A new directory for the results.")],
@@ -95,9 +92,7 @@ def audit(
     fail_if(report.unreadable or report.differences)
 
 
-@app.command("diff")
-@connected
-@one_cluster("Spark runs one job for one pair of stores")
+@command(app, "diff", one="Spark runs one job for one pair of stores")
 def diff(
     connect: ConnectFlags,
     source: OneStore,
@@ -117,8 +112,7 @@ def diff(
     fail_if(count)
 
 
-@app.command("copy")
-@connected
+@command(app, "copy")
 def copy(
     connect: ConnectFlags,
     source: OneStore,

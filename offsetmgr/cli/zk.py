@@ -10,14 +10,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from offsetmgr.app import zk
-from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
-from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupFlags, TopicFlags, check_topics, file_to_write, flag, opt
-from offsetmgr.cli.render import PARTITION, Column, OutputFormat, note, rows_of, write_rows
-from offsetmgr.cli.table_fit import NAME_RANK
+from offsetmgr.cli.render import NAME_RANK, PARTITION, Column, OutputFormat, note, rows_of, write_rows
 from offsetmgr.cli.terminal import RunFlags
-from offsetmgr.cli.watch import WatchCommand, watched
 from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.durations import parse_datetime
 from offsetmgr.core.errors import OffsetMgrError, UsageError
@@ -137,10 +134,7 @@ def _show(columns: Sequence[Column], items: Iterable[Any], output: OutputFormat,
     return report_and_exit_code(errors)
 
 
-@app.command("tree", cls=WatchCommand)
-@connected
-@many_clusters
-@watched
+@command(app, "tree", many=True, watch=True)
 def tree(
     connect: ConnectFlags,
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="The first node, below the chroot.")] = "/",
@@ -155,10 +149,7 @@ def tree(
     return _show(TREE, zk.tree(connect, path, depth), output)
 
 
-@app.command("brokers", cls=WatchCommand)
-@connected
-@many_clusters
-@watched
+@command(app, "brokers", many=True, watch=True)
 def brokers(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -> int:
     """List the live brokers with their addresses, and which of them is the controller."""
     found = zk.brokers(connect)
@@ -187,10 +178,7 @@ def _cluster_line(found: zk.ClusterBrokers) -> str:
     return f"cluster id {cluster_id}, {leader}, controller epoch {'not known' if epoch is None else epoch}"
 
 
-@app.command("topics", cls=WatchCommand)
-@connected
-@many_clusters
-@watched
+@command(app, "topics", many=True, watch=True)
 def topics(
     connect: ConnectFlags,
     topic: TopicFlags,
@@ -203,10 +191,7 @@ def topics(
     return _show(TOPICS, zk.topics(connect, topic.selection()), output)
 
 
-@app.command("members", cls=WatchCommand)
-@connected
-@many_clusters
-@watched
+@command(app, "members", many=True, watch=True)
 def members(
     connect: ConnectFlags,
     groups: GroupFlags,
@@ -219,10 +204,7 @@ def members(
     return _show(MEMBERS, zk.members(connect, groups.selection()), output, "no live members")
 
 
-@app.command("owners", cls=WatchCommand)
-@connected
-@many_clusters
-@watched
+@command(app, "owners", many=True, watch=True)
 def owners(
     connect: ConnectFlags,
     groups: GroupFlags,
@@ -234,10 +216,7 @@ def owners(
     return _show(OWNERS, found, output, "no partition has an owner")
 
 
-@app.command("check", cls=WatchCommand)
-@connected
-@many_clusters
-@watched
+@command(app, "check", many=True, watch=True)
 def check(
     connect: ConnectFlags,
     groups: GroupFlags,
@@ -351,8 +330,7 @@ def _report(request: zk.ControllerRequest, outcomes: Mapping[str, Any], wait_s: 
     return len(left)
 
 
-@app.command("elect")
-@connected
+@command(app, "elect")
 def elect(
     connect: ConnectFlags,
     topic: TopicFlags,
@@ -369,8 +347,7 @@ def elect(
     return _run(zk.elect(connect, topic.selection()), ELECTION, flags, wait_s)
 
 
-@app.command("reassign")
-@connected
+@command(app, "reassign")
 def reassign(
     connect: ConnectFlags,
     reassignment_json_file: Annotated[
@@ -408,8 +385,7 @@ def reassign(
     return _run(request, REASSIGNMENT, flags, wait_s)
 
 
-@app.command("delete-topic")
-@connected
+@command(app, "delete-topic")
 def delete_topic(
     connect: ConnectFlags,
     topic: Annotated[list[str], opt("--topic", "NAME", "A topic, by its whole name; repeatable.")],

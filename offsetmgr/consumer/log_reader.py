@@ -13,10 +13,9 @@ from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client import fetch
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.client import Client, PartitionLeaders
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits
-from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.log_ranges import log_ranges
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import starts_with_complete_batch

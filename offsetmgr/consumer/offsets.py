@@ -26,8 +26,7 @@ from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMet
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, Guard, OffsetStore
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.stores.pair_uri import inner_uris, translate_of
-from offsetmgr.stores.uri import open_store, parse_uri
+from offsetmgr.stores.uri import inner_uris, open_store, parse_uri, translate_of
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.connection import parse_connect
 from offsetmgr.zookeeper.client.session import ZookeeperSession

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition, value_of
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Retries
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.leader_router import UNKNOWN_TOPIC_TIMEOUT_S, find_leaders
+from offsetmgr.kafka.client.client import UNKNOWN_TOPIC_TIMEOUT_S, Client, find_leaders
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.client.pinned_client import PinnedCoordinatorClient
 from offsetmgr.kafka.client.security import Security

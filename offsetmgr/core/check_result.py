@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from offsetmgr.core.clock_difference import ClockDifference
+from offsetmgr.core.clock import ClockDifference
 from offsetmgr.core.errors import OffsetMgrError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol, Self
 
 _BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -43,3 +43,100 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+# `ClockDifference`: the measured difference between a server's clock and this machine's clock. Pure.
+
+CLOCK_BOUND_MS: Final = 10_000
+"""The largest difference of clocks that offsetmgr accepts without a warning."""
+_SECOND_MS: Final = 1_000
+_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000))
+
+
+class ClockDifference(NamedTuple):
+    """The time of a server minus the time of this machine, in milliseconds: at least ``low`` and at most ``high``.
+
+    ``high`` is None if only a lower bound is known, from a timestamp that the server has written at some time in the
+    past. ``source`` names the measurement.
+    """
+
+    low: int
+    high: int | None
+    source: str
+
+    @classmethod
+    def measured(cls, server_ms: int, sent_ms: int, received_ms: int, source: str) -> Self:
+        """Returns the difference for a server that read its clock between the request and the response."""
+        return cls(server_ms - received_ms, server_ms - sent_ms, source)
+
+    @classmethod
+    def at_least(cls, server_ms: int, now_ms: int, source: str) -> Self:
+        """Returns the difference for a server that wrote the time ``server_ms`` at some time before now."""
+        return cls(server_ms - now_ms, None, source)
+
+    @property
+    def is_measured(self) -> bool:
+        """Returns whether the difference was measured, and is not only a lower bound."""
+        return self.high is not None
+
+    @property
+    def ahead_ms(self) -> int | None:
+        """The best estimate: positive if the server's clock is ahead of this machine's clock. None if only a lower
+        bound is known."""
+        return None if self.high is None else (self.low + self.high) // 2
+
+    @property
+    def correction_ms(self) -> int:
+        """The milliseconds to add to a time of this machine's clock: 0 unless the clocks certainly differ by more than
+        `CLOCK_BOUND_MS`. If only a lower bound is known, the correction is this bound."""
+        if not self.exceeds():
+            return 0
+        ahead = self.ahead_ms
+        return self.low if ahead is None else ahead
+
+    @property
+    def agrees(self) -> bool:
+        """Returns whether the clocks agree: the measured difference is within `CLOCK_BOUND_MS`, or the server wrote its
+        newest timestamp within this bound before or after the present time of this machine."""
+        return not self.exceeds() and self.low >= -CLOCK_BOUND_MS
+
+    def exceeds(self) -> bool:
+        """Returns whether the clocks certainly differ by more than `CLOCK_BOUND_MS`."""
+        return self.low > CLOCK_BOUND_MS or (self.high is not None and self.high < -CLOCK_BOUND_MS)
+
+    def __str__(self) -> str:
+        if self.high is None:
+            if self.low <= 0:
+                return f"not measured: the newest timestamp is {duration(-self.low)} old ({self.source})"
+            return f"at least {duration(self.low)} ahead of this machine ({self.source})"
+        ahead, error = (self.low + self.high) // 2, (self.high - self.low + 1) // 2
+        margin = f"+/- {duration(error)}"
+        if abs(ahead) <= error:
+            return f"equal to this machine's clock, {margin} ({self.source})"
+        return f"{duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine, {margin} ({self.source})"
+
+
+def best_difference(differences: Iterable[ClockDifference]) -> ClockDifference | None:
+    """Returns the most precise measurement, else the largest lower bound, else None."""
+    found = list(differences)
+    measured = [one for one in found if one.high is not None]
+    if measured:
+        return min(measured, key=lambda one: (one.high or 0) - one.low)
+    return max(found, key=lambda one: one.low, default=None)
+
+
+def duration(milliseconds: int) -> str:
+    """Formats a duration for messages, such as ``250 ms``, ``3.2 s`` or ``10 d 2 h``."""
+    if milliseconds < 0:
+        return f"-{duration(-milliseconds)}"
+    if milliseconds < _SECOND_MS:
+        return f"{milliseconds} ms"
+    if milliseconds < 60 * _SECOND_MS:
+        return f"{milliseconds / _SECOND_MS:.1f} s"
+    milliseconds = (milliseconds + _SECOND_MS // 2) // _SECOND_MS * _SECOND_MS
+    parts = []
+    for name, size in _UNITS:
+        count, milliseconds = divmod(milliseconds, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2])

@@ -13,14 +13,14 @@ before-image on disk is correct.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError, PartialFailure
-from offsetmgr.core.group_tree import UnrecognisedData
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnsupportedOperation
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
 
@@ -366,3 +366,238 @@ def has_identity(store: OffsetStore, identity: str) -> bool:
     """Returns whether ``identity`` identifies the store, either now or before an upgrade of its brokers."""
     found = store.identity()
     return identity in (found.id, *found.former) or (found.kind == "kafka" and store.log_origin().is_named(identity))
+
+
+# Groups as trees of znodes: data that offsetmgr does not understand, and stores that save and restore whole trees.
+
+
+class UnrecognisedData(NamedTuple):
+    """Data of a group that offsetmgr does not understand: the znode's path, and a description of the data.
+    ``may_hold_offsets`` is True if the znode is at a place where clients store offsets."""
+
+    path: str
+    what: str
+    may_hold_offsets: bool = False
+
+    def __str__(self) -> str:
+        return f"ZooKeeper node {self.path} {self.what}"
+
+
+def hidden_offsets(group: str, unrecognised: Sequence[UnrecognisedData], *, known: bool) -> CorruptData | None:
+    """Returns the error of a group that may have offsets that offsetmgr does not understand: there is such data at a
+    place of offsets, or the group has other data, and no ``known`` offset."""
+    if left := [one for one in unrecognised if one.may_hold_offsets or not known]:
+        more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+        why = f"its offsets may be incomplete: {left[0]}{more}"
+        return CorruptData(f"group {group!r}", why, "find out which client writes it")
+    return None
+
+
+class SavedNode(NamedTuple):
+    """One znode of a group, as a file of before-images keeps it. ``path`` is relative to the group's znode, whose own
+    path is empty. ``acl`` has the permissions, the scheme and the id of each entry. ``data`` is None if the data could
+    not be read and the user accepts its loss. ``version`` is the data version, which no file keeps."""
+
+    path: str
+    data: bytes | None
+    acl: tuple[tuple[int, str, str], ...] = ()
+    version: int = -1
+
+
+@runtime_checkable
+class GroupTreeStore(Protocol):
+    """A store whose groups are trees of znodes, which can hold more than offsets."""
+
+    def unrecognised(self, groups: Iterable[str]) -> Iterator[UnrecognisedData]:
+        """Yields the data of the groups that offsetmgr does not understand. Reads no offsets."""
+        ...
+
+    def saved_tree(self, group: str, unsaved: Container[str] = ()) -> tuple[SavedNode, ...]:
+        """Returns all znodes of a group, parents first. ``unsaved`` are the paths of znodes that may be lost.
+
+        Raises `GroupNotFound`, `GroupActive` if a znode is ephemeral, and `NotAuthorized` if a znode cannot be read."""
+        ...
+
+    def delete_group(self, group: str, saved: Sequence[SavedNode] | None = None) -> object:
+        """Deletes all znodes of a group. Raises `Conflict` if one is not as in ``saved``, and without ``saved`` if one
+        has data that is not an offset."""
+        ...
+
+    def restore_tree(self, group: str, nodes: Sequence[SavedNode]) -> int:
+        """Creates the znodes that do not exist, with their data and ACLs, and returns their number. Raises `Conflict`
+        before the first creation if another znode exists with other data than before."""
+        ...
+
+
+# `LockableStore`, the interface of stores that can lock a group, and `HeldLock`, the lock. While a mirror to a Kafka
+# target runs, it holds the locks of the mirrored groups, so that no other client commits to these groups.
+
+
+class HeldLock(Protocol):
+    """A group lock that a process holds for longer than one edit. While the lock is held, no other client can commit to
+    the group.
+
+    If a consumer joins the group, the lock is released and the consumer continues. From then on ``lost`` returns the
+    reason, and `commit` raises `LockLost`. Brokers of Kafka 0.8.2 support neither group membership nor the group lock.
+    On these brokers other clients may commit at any moment, so the store reads and compares the offsets just before
+    each write.
+    """
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def lost(self) -> OffsetMgrError | None:
+        """Returns the error that describes why the lock was lost; None while the lock is held. `Superseded` means that
+        a later process with the same ``holder`` name has taken over."""
+        ...
+
+    @property
+    def replaced(self) -> bool:
+        """Returns whether an earlier process with the same ``holder`` name, dead or alive, was still a member of the
+        group when this process acquired the lock."""
+        ...
+
+    def fetch(self) -> Mapping[TopicPartition, Committed]:
+        """Returns all committed offsets of the group."""
+        ...
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ChangeOutcome]:
+        """Commits under the lock and returns one outcome for each partition. The method never lowers an offset. Raises
+        `LockLost`."""
+        ...
+
+    def release(self) -> None:
+        """Releases the lock. After the release, consumers can join the group without waiting for the session
+        timeout."""
+        ...
+
+
+@runtime_checkable
+class LockableStore(Protocol):
+    """A store without compare-and-set, whose groups a mirror has to lock."""
+
+    def lock(self, group: str, *, holder: str) -> HeldLock:
+        """Acquires the lock of an idle group.
+
+        ``holder`` names the role of the process. A later process with the same name takes over the lock at once, and
+        the coordinator fences the earlier process (KIP-345). If the group has other members, the method raises
+        `GroupActive` with their names.
+        """
+        ...
+
+    def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
+        """Acquires the locks of many groups in parallel. Yields each group with the lock that `lock` would return, or
+        with the error that it would raise."""
+        ...
+
+    def commit_locked(
+        self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
+    ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
+        """Commits to many locked groups in parallel. Yields each group, in any order, with the value that
+        `HeldLock.commit` would return or with the error that it would raise."""
+        ...
+
+    def refresh_locked(
+        self, held: Iterable[HeldLock], leave_out: Mapping[str, Collection[TopicPartition]] = MappingProxyType({})
+    ) -> Iterator[tuple[str, OffsetMgrError | None]]:
+        """Commits all offsets of locked groups once more, unchanged, so that they do not expire. ``leave_out`` has the
+        partitions of groups whose offsets are not committed.
+
+        Yields one pair for each group. The second element is None if all offsets of the group were committed again. If
+        the commit failed for some partitions, it is the error of one of these partitions. A failed partition does not
+        stop the refresh of other partitions.
+        """
+        ...
+
+    def release_locks(self, held: Iterable[HeldLock]) -> None:
+        """Releases many locks in parallel."""
+        ...
+
+
+# `RunningGroupStore`, the interface of stores that edit groups while their consumers run.
+
+CLASSIC_HEARTBEAT_S: Final = 3.0
+"""The default of ``heartbeat.interval.ms`` of consumers in seconds. Brokers do not know the setting of a consumer."""
+
+
+WAIT_S: Final = 30.0
+"""The maximum time in seconds for which an edit waits until the members of a group are back."""
+
+
+class OtherGroupKind(UnsupportedOperation):
+    """The group is a share group or a group of the Streams protocol, which offsetmgr does not edit. ``state`` is the
+    state of the group, as in `GroupDescription`."""
+
+    state = "UNKNOWN"
+
+
+class RunningGroup(NamedTuple):
+    """A group before an edit: the number of its members, whether it uses the consumer protocol (KIP-848), and the
+    interval in seconds in which its members send heartbeats."""
+
+    members: int
+    consumer_protocol: bool = False
+    heartbeat_s: float = CLASSIC_HEARTBEAT_S
+
+
+class RunningEdit(NamedTuple):
+    """How to edit groups whose consumers run. The consumers leave their group for some seconds, and continue at the new
+    offsets.
+
+    ``on_step`` receives a line of text about each step. ``wait_s`` is the time in seconds for which an edit waits until
+    the consumers are back. If ``conditional`` is True, the edit of a group fails if its members have committed since
+    the plan was made.
+
+    Example::
+
+        from offsetmgr import OffsetAdmin, RunningEdit, ToEarliest
+
+        with OffsetAdmin("kafka://h1:9092", running=RunningEdit(on_step=print)) as admin:
+            report = admin.plan_reset("shop", ToEarliest(), topics="orders").execute()
+            for group, seen in report.evidence.items():
+                print(group, seen)
+            for path in report.before_images:
+                admin.plan_undo(path, allow_rewind=True).execute()
+    """
+
+    on_step: Callable[[str], None] = lambda _text: None
+    wait_s: float = WAIT_S
+    conditional: bool = False
+
+
+class RunningEditListener(Protocol):
+    """Callbacks of `RunningGroupStore.edit_running`. They run in a thread of the store."""
+
+    def on_before(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Receives the before-images of a group: the offsets at the moment at which its members can no longer commit.
+        The store writes nothing before the function has returned. If it raises `OffsetMgrError`, the edit of the group
+        fails with this error."""
+        ...
+
+    def on_step(self, text: str) -> None:
+        """Receives a line that describes the progress."""
+        ...
+
+
+@runtime_checkable
+class RunningGroupStore(Protocol):
+    """A store that can change the offsets of a group without stopping its consumers."""
+
+    def inspect_running(self, groups: Iterable[str]) -> Iterator[tuple[str, RunningGroup | OffsetMgrError]]:
+        """Describes groups before an edit. The error of a group is `UnsupportedOperation` if an edit cannot be exact
+        while its members run."""
+        ...
+
+    def edit_running(
+        self, edits: Iterable[GroupEdit], listener: RunningEditListener, *, wait_s: float, conditional: bool
+    ) -> Iterator[GroupEditResult]:
+        """Executes edits, one group at a time, and yields one result for each edit. The members leave their group for a
+        moment, and continue at the edited offsets.
+
+        If ``conditional`` is True, a change fails with `Conflict` if its ``expected`` differs from the offset at which
+        the members were stopped. Otherwise ``expected`` applies only to groups without members. ``wait_s`` is the
+        maximum time in seconds for which the store waits until the members are back. `how` of a result describes the
+        evidence that the members continue at the new offsets. `atomic` is False if the evidence is incomplete.
+        """
+        ...

@@ -15,9 +15,11 @@ A caller does the following:
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import LockLost, OffsetMgrError, Unreachable
@@ -126,3 +128,25 @@ class BlockingRetries(_Attempts):
         self._pauses += 1
         self._clock.sleep(self._backoff.pause_s(self._pauses))
         return True
+
+
+# The end of background tasks of an event loop, and completed futures.
+
+T = TypeVar("T")
+
+
+async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancels the tasks and waits until they have ended. Ignores None."""
+    started = [task for task in tasks if task is not None]
+    for task in started:
+        task.cancel()
+    for task in started:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def completed(value: T) -> asyncio.Future[T]:
+    """Returns a future of the running event loop that has this result."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future

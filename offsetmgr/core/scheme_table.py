@@ -11,9 +11,9 @@ from typing import Final
 
 SCHEMES: Final[dict[str, str]] = {}
 """Maps the name of a scheme (``kafka`` of ``kafka://...``) to ``module:attribute`` of its
-`offsetmgr.stores.scheme.Scheme`."""
+`offsetmgr.stores.uri.Scheme`."""
 
 
 def register_scheme(name: str, location: str) -> None:
-    """Adds the scheme ``name``; ``location`` is ``module:attribute`` of its `offsetmgr.stores.scheme.Scheme`."""
+    """Adds the scheme ``name``; ``location`` is ``module:attribute`` of its `offsetmgr.stores.uri.Scheme`."""
     SCHEMES[name] = location

@@ -15,9 +15,8 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import remove_abandoned, write_atomically
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, UsageError
-from offsetmgr.core.group_tree import GroupTreeStore, SavedNode
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
+from offsetmgr.core.offset_store import GroupEditResult, GroupTreeStore, OffsetStore, SavedNode
 from offsetmgr.core.version import __version__
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader

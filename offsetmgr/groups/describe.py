@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError
+from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError, value_of
 from offsetmgr.core.model import (
     PERSISTENT_MEMBERS,
     PERSISTENT_MEMBERS_HINT,
@@ -17,7 +17,6 @@ from offsetmgr.core.model import (
     TopicPartition,
 )
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.core.outcome import value_of
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import LagRow, lag, uncommitted

@@ -11,8 +11,7 @@ from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import state_of
-from offsetmgr.groups.scan import scan_in_order
-from offsetmgr.groups.topic_matches import TopicMatches
+from offsetmgr.groups.scan import TopicMatches, scan_in_order
 
 
 class OffsetDifference(NamedTuple):

@@ -16,7 +16,6 @@ from typing import Protocol, runtime_checkable
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.evaluation import same_value
-from offsetmgr.core.group_tree import GroupTreeStore
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     Change,
@@ -25,6 +24,7 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
+    GroupTreeStore,
     OffsetStore,
 )
 from offsetmgr.groups.before_images import BeforeImageFile

@@ -19,9 +19,8 @@ from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.commit_metadata import dropped_form, with_drop
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.evaluation import same_value, stops_group
-from offsetmgr.core.group_tree import GroupTreeStore, SavedNode, UnrecognisedData
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit
+from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, GroupTreeStore, SavedNode, UnrecognisedData
 from offsetmgr.core.plurals import count_of, list_of
 
 MAX_CHANGES_IN_MEMORY: Final = 60_000

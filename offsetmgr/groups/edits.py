@@ -25,9 +25,16 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.evaluation import rejection
-from offsetmgr.core.group_tree import GroupTreeStore
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEditResult, GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import (
+    Change,
+    ChangeOutcome,
+    EditStatus,
+    GroupEditResult,
+    GroupOffsets,
+    GroupTreeStore,
+    OffsetStore,
+)
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.before_images import image_file

@@ -16,8 +16,7 @@ from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
-from offsetmgr.groups.scan import require_known, scan_in_order
-from offsetmgr.groups.topic_matches import TopicMatches
+from offsetmgr.groups.scan import TopicMatches, require_known, scan_in_order
 from offsetmgr.snapshots import registry
 from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
 from offsetmgr.snapshots.line_formats import LineReader

@@ -11,14 +11,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
-from offsetmgr.groups.last_writer import LastWriter
-from offsetmgr.groups.last_writes import TITLES, VIEW_LIMIT_S, GroupPair, LastWrites
+from offsetmgr.groups.last_writes import TITLES, VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
 from offsetmgr.groups.scan import require_known_somewhere, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
 

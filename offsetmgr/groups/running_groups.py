@@ -12,9 +12,15 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription, LogRange, Offset, TopicPartition
-from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, OffsetStore
+from offsetmgr.core.offset_store import (
+    GroupEdit,
+    GroupEditResult,
+    OffsetStore,
+    RunningEdit,
+    RunningGroup,
+    RunningGroupStore,
+)
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.running_store import RunningEdit, RunningGroup, RunningGroupStore
 from offsetmgr.groups.before_images import BeforeImageFile, image_file
 from offsetmgr.groups.describe import GROUPS_AT_ONCE, DescribeGroups
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.core.errors import CorruptData, ErrorCode, UnknownVersion
 from offsetmgr.core.model import NO_OFFSET, is_valid_offset
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.records.base import PartitionCommit

@@ -24,8 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 
 
 class ShardState(Enum):

@@ -21,8 +21,15 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure, UsageError
+from offsetmgr.core.errors import (
+    Conflict,
+    CorruptData,
+    ErrorCode,
+    NotCoordinator,
+    OffsetMgrError,
+    PartialFailure,
+    UsageError,
+)
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import Change

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.core.errors import CorruptData, ErrorCode, UnknownVersion
 from offsetmgr.manager.offset_table import OffsetTable
 from offsetmgr.manager.packed_values import PackedValues
 from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse, PartitionOffset

@@ -32,8 +32,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import Backoff, Retries, cancel_tasks
 from offsetmgr.kafka.groups.group_member import Generation
 from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig
 from offsetmgr.manager.assignment_format import assign_members, decode_assignment, encode_metadata

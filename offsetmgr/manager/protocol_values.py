@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.records.base import PartitionCommit
 
 

@@ -24,8 +24,7 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import UnsupportedOperation
+from offsetmgr.core.errors import ErrorCode, UnsupportedOperation
 from offsetmgr.manager.commit_checks import check_conditions, without_invalid
 from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.offset_expirer import OffsetExpirer

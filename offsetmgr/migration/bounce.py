@@ -17,6 +17,7 @@ from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.apply import behind, copy_forward, read_writers
 from offsetmgr.migration.bounce_checkpoint import (
     BounceState,
     OffsetCopy,
@@ -28,7 +29,6 @@ from offsetmgr.migration.bounce_checkpoint import (
 )
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _find_start, _new_state
 from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.forward_copy import behind, copy_forward, read_writers
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory

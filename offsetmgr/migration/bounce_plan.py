@@ -9,6 +9,7 @@ from pathlib import Path
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
+from offsetmgr.migration.apply import behind, read_writers
 from offsetmgr.migration.bounce_checkpoint import (
     BounceState,
     OffsetCopy,
@@ -16,7 +17,6 @@ from offsetmgr.migration.bounce_checkpoint import (
     resume,
 )
 from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.forward_copy import behind, read_writers
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport

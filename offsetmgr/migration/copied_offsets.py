@@ -7,15 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.core.clock_difference import CLOCK_BOUND_MS
+from offsetmgr.core.clock import CLOCK_BOUND_MS
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.last_writes import LastCopy, LastWrites
 from offsetmgr.groups.operation_log import MAX_GROUPS, OperationLog, RecordedOperation
+from offsetmgr.migration.journaled_writer import OPERATIONS, open_renewed
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.plan_run import OPERATIONS, open_renewed
 from offsetmgr.migration.progress import MigrationState
 
 _BY_COPY: Final = (Action.COPY, Action.REWIND, Action.SKIP_EQUAL)

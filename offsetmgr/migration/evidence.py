@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.phase import Confidence
-from offsetmgr.groups.last_writer import KnownWrite, last_writer
+from offsetmgr.groups.last_writes import KnownWrite, last_writer
 from offsetmgr.migration.observation import Observation, reading_text
 from offsetmgr.migration.ownership_history import PartitionHistory, offset_or
 

@@ -23,11 +23,10 @@ from offsetmgr.core.phase import Confidence
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.edits import unseen
 from offsetmgr.migration.group_batches import read_batches
-from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.progress import Journal, MigrationState
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult
 from offsetmgr.migration.verify_rules import Status
 

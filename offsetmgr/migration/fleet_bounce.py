@@ -18,10 +18,10 @@ from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import BounceState, is_unchanged, load, load_all
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
 from offsetmgr.migration.group_observer import GroupView
-from offsetmgr.migration.journal import JournalRecord
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.plan import PlanHeader
 from offsetmgr.migration.precheck import UnrequestedReturn, missing_evidence
+from offsetmgr.migration.progress import JournalRecord
 from offsetmgr.migration.runbook import check_phase
 
 OPERATION: Final = EditOrigin("runbook bounce")

@@ -17,12 +17,12 @@ from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRa
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.phase import PhaseEvidence
 from offsetmgr.groups.describe import DescribeGroups
-from offsetmgr.groups.last_writer import LastWriter
-from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair
+from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter
 from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
 from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.group_watch import scan_tolerantly, watch_groups
+from offsetmgr.migration.journaled_writer import OPERATIONS, open_plan, open_renewed
 from offsetmgr.migration.location import (
     GroupLocation,
     GroupSample,
@@ -33,7 +33,6 @@ from offsetmgr.migration.location import (
 )
 from offsetmgr.migration.plan import StoreEndpoint
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.plan_run import OPERATIONS, open_plan, open_renewed
 from offsetmgr.migration.progress import MigrationState, Stage
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 

@@ -18,10 +18,10 @@ from offsetmgr.core.errors import (
     OtherCluster,
     PartialFailure,
     UnsupportedOperation,
+    value_of,
 )
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore, has_identity
-from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.core.advice import Advice, Argument, Invocation, option
 from offsetmgr.core.document import moment
 from offsetmgr.core.errors import GateRefused, GroupNotFound, OffsetMgrError, UnsupportedOperation
-from offsetmgr.core.group_tree import UnrecognisedData
 from offsetmgr.core.model import (
     ABSENT,
     BrokerPartition,
@@ -27,13 +26,12 @@ from offsetmgr.core.model import (
     LogRange,
     TopicPartition,
 )
+from offsetmgr.core.offset_store import OtherGroupKind, UnrecognisedData
 from offsetmgr.core.phase import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.plurals import count_of, list_of
-from offsetmgr.core.running_store import OtherGroupKind
 from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.lag import BELOW_START, lag_of, state_of
-from offsetmgr.groups.last_writer import LastWriter
-from offsetmgr.groups.last_writes import TITLES
+from offsetmgr.groups.last_writes import TITLES, LastWriter
 from offsetmgr.migration.observation import OffsetReadResult, at
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import infer_phase

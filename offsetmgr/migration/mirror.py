@@ -17,9 +17,8 @@ from typing import Final
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, RewindRefused, Superseded
-from offsetmgr.core.lockable_store import LockableStore
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, LockableStore, OffsetStore
 from offsetmgr.core.retry import Backoff
 from offsetmgr.migration.change_notifier import ChangeNotifier, first_changed_partition
 from offsetmgr.migration.group_batches import read_batches

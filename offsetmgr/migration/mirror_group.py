@@ -10,11 +10,10 @@ from enum import StrEnum
 from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused
-from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets
+from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets, HeldLock
 from offsetmgr.core.plurals import count_of, list_of
-from offsetmgr.groups.last_writer import LastWriter, skip_text
+from offsetmgr.groups.last_writes import LastWriter, skip_text
 from offsetmgr.migration.mirror_safety import LegacyMemberEvidence
 
 

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import FileFailure, MalformedData, PlanError, UnknownVersion
+from offsetmgr.core.errors import FileFailure, MalformedData, PlanError, UnknownVersion, os_error_as
 from offsetmgr.core.field_reader import MAX_INT, MAX_LONG, FieldReader, parse_json
 from offsetmgr.core.model import BrokerPartition, TopicPartition
-from offsetmgr.core.os_errors import os_error_as
 
 VERSION: Final = 1
 _FORMAT: Final = "offsetmgr_partition_map"

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.ahead_policy import AheadPolicy
-from offsetmgr.core.clock_difference import ClockDifference
+from offsetmgr.core.clock import ClockDifference
 from offsetmgr.core.commit_metadata import with_drop
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError, UsageError
@@ -21,7 +21,7 @@ from offsetmgr.core.model import Committed, LogRange, Offset, OffsetAndMetadata,
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.core.phase import Confidence
 from offsetmgr.core.selection import GroupSelection, TopicSelection
-from offsetmgr.groups.last_writer import LastWriter, skip_text
+from offsetmgr.groups.last_writes import LastWriter, skip_text
 from offsetmgr.migration.partition_map import MapOrigin
 
 PLAN_VERSION: Final = 3

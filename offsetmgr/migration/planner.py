@@ -30,10 +30,10 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     Guard,
     OffsetStore,
+    OtherGroupKind,
     PartitionKinds,
     PartitionScanStore,
 )
-from offsetmgr.core.running_store import OtherGroupKind
 from offsetmgr.groups.last_writes import GroupPair, LastWrites
 from offsetmgr.groups.scan import require_kind
 from offsetmgr.kafka.cluster.base import Cluster

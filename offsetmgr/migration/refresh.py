@@ -24,16 +24,14 @@ from offsetmgr.core.errors import (
     RecreatedTopic,
     UsageError,
 )
-from offsetmgr.core.lockable_store import HeldLock, LockableStore
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.offset_store import HeldLock, LockableStore, OffsetStore
 from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.migration.apply import check_endpoint, recreated_topics
-from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import ReadLegacyMembers, registered_members
-from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.progress import Journal, MigrationState
 
 HOLDER = "offsetmgr-refresh"
 _NOT_RENEWED: Final = "none of its offsets were renewed: set a new one (offsets reset), and repeat the command"

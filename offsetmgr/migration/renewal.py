@@ -21,12 +21,11 @@ from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.group_batches import read_batches
-from offsetmgr.migration.journal import Journal, copy_journal, journal_path, read_journal
+from offsetmgr.migration.journaled_writer import RENEWED
 from offsetmgr.migration.plan import Action, GroupPlan, GroupScope
 from offsetmgr.migration.plan_file import PlanFile, write_plan
-from offsetmgr.migration.plan_run import RENEWED
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.progress import Journal, MigrationState, copy_journal, journal_path, read_journal
 
 MAX_AGE_MS = 24 * 3_600_000
 """The age of a plan from which apply compares its source."""

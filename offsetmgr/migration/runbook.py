@@ -18,9 +18,9 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.phase import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import observation
+from offsetmgr.migration.apply import behind, read_writers
 from offsetmgr.migration.baseline_file import FORMAT, VERSION
 from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.forward_copy import behind, read_writers
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, at
 from offsetmgr.migration.ownership_history import GroupHistory

@@ -17,8 +17,7 @@ from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.phase import Confidence
-from offsetmgr.groups.last_writer import LastWriter
-from offsetmgr.groups.last_writes import GroupPair, LastWrites
+from offsetmgr.groups.last_writes import GroupPair, LastWriter, LastWrites
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.cluster_logs import ClusterLogs

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, Committed, LogRange
 from offsetmgr.core.phase import Confidence
-from offsetmgr.groups.last_writer import LastWriter, skip_text
+from offsetmgr.groups.last_writes import LastWriter, skip_text
 from offsetmgr.migration.plan import Action, MissingTopic, PlanSource, PlanStep, clamp_text
 
 

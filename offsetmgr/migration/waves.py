@@ -16,9 +16,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from offsetmgr.core.errors import FileFailure, MalformedData
+from offsetmgr.core.errors import FileFailure, MalformedData, os_error_as
 from offsetmgr.core.field_reader import parse_json
-from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.core.selection import GroupSelection
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.snapshots.text_files import as_utf8, comma_separated, without_empty_end

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import Conflict, LegacyMembersPresent, OffsetMgrError, ServerError, UsageError
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.errors import Conflict, LegacyMembersPresent, OffsetMgrError, ServerError, UsageError, value_of
 from offsetmgr.period import legacy_nodes
 from offsetmgr.period.leader_decision import Advance, LeaderView
 from offsetmgr.period.records import (

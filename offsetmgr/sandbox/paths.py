@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from offsetmgr.config.user_directories import downloads_directory, user_directory
-from offsetmgr.core.errors import SandboxError
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.errors import SandboxError, os_error_as
 
 
 def cache_directory(environ: Mapping[str, str] | None = None) -> Path:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import SandboxError, UsageError
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.errors import SandboxError, UsageError, os_error_as
 from offsetmgr.core.plurals import count_of
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox import state as states

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import Conflict, FileFailure
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.errors import Conflict, FileFailure, os_error_as
 
 LOCK: Final = ".lock"
 _LOG_DIR_FILES: Final = ("meta.properties", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint")

@@ -18,8 +18,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from crc32c import crc32c
 
-from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, UnknownVersion
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, UnknownVersion, os_error_as
 from offsetmgr.segments.batch_reader import (
     BATCH_HEADER,
     BATCH_MIN_BYTES,

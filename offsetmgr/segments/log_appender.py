@@ -25,8 +25,7 @@ from typing import IO, BinaryIO, Final, NamedTuple, Self
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import CorruptData, FileFailure, UnsupportedOperation
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.errors import CorruptData, FileFailure, UnsupportedOperation, os_error_as
 from offsetmgr.segments.batch_builder import Producer, batch, message_set
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.broker_lock import require_unused, require_unused_parent

@@ -20,9 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from offsetmgr.core.errors import CorruptData, FileFailure, OffsetOutOfRange, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, FileFailure, OffsetOutOfRange, UnsupportedOperation, os_error_as
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
 from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES
 from offsetmgr.segments.segment import KAFKA_07_LOG, LOG, SWAP, LogSlice, Segment

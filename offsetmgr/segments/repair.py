@@ -26,8 +26,7 @@ from typing import BinaryIO, Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import sync_directory, write_synced
-from offsetmgr.core.errors import Conflict, FileFailure, OffsetMgrError
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.errors import Conflict, FileFailure, OffsetMgrError, os_error_as
 from offsetmgr.segments.broker_lock import (
     Use,
     check_parent_unused,

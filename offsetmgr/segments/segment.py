@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from offsetmgr.core.errors import CorruptData, FileFailure, OffsetMgrError, UnsupportedOperation
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.errors import CorruptData, FileFailure, OffsetMgrError, UnsupportedOperation, os_error_as
 from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES, EntryReader, LogEntry
 from offsetmgr.segments.indexes import OffsetIndex, TimeIndex
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 
-from offsetmgr.core.tasks import completed
+from offsetmgr.core.retry import completed
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, LOG_FEATURE
 from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.ownership import OwnershipManager

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, Final, TypeAlias
 import fastavro
 
 from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnknownVersion
-from offsetmgr.core.group_tree import SavedNode
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import SavedNode
 from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, RecordWriter, checked_int, to_file_metadata
 from offsetmgr.snapshots.base import SnapshotHeader
 

@@ -7,10 +7,9 @@ from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.advice import Advice, Invocation
-from offsetmgr.core.errors import Conflict, OffsetOutOfRange, TimedOut, UnknownTopicOrPartition
+from offsetmgr.core.errors import Conflict, OffsetOutOfRange, TimedOut, UnknownTopicOrPartition, value_of
 from offsetmgr.core.errors import UnsupportedOperation as Unsupported
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
-from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.client.background_loop import ClientThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security

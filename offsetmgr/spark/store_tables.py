@@ -19,7 +19,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
-from offsetmgr.groups.topic_matches import TopicMatches
+from offsetmgr.groups.scan import TopicMatches
 from offsetmgr.spark.store_rows import (
     OUTCOMES,
     RECREATED,

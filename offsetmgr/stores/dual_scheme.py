@@ -6,9 +6,15 @@ from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.stores.pair_uri import inner_uris, pair_bootstrap, pair_zookeeper, parse_pair_uri, translate_of
-from offsetmgr.stores.scheme import Scheme
-from offsetmgr.stores.uri import open_store
+from offsetmgr.stores.uri import (
+    Scheme,
+    inner_uris,
+    open_store,
+    pair_bootstrap,
+    pair_zookeeper,
+    parse_pair_uri,
+    translate_of,
+)
 
 
 def _open(uri: str, config: ConnectionConfig) -> OffsetStore:

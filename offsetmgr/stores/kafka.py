@@ -17,21 +17,27 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
-from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
-from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, GroupEdit, GroupEditResult, StoreIdentity
+from offsetmgr.core.offset_store import (
+    Capabilities,
+    Change,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    HeldLock,
+    StoreIdentity,
+)
 from offsetmgr.stores.kafka_protocol_store import ProtocolStore
 
 if TYPE_CHECKING:
-    from offsetmgr.core.running_store import RunningEditListener, RunningGroup
+    from offsetmgr.core.offset_store import RunningEditListener, RunningGroup
     from offsetmgr.kafka.client.client import Client
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaLogs
     from offsetmgr.kafka.groups.static_membership import StaticMemberLock
     from offsetmgr.kafka.protocol.channel import Address
     from offsetmgr.kafka.protocol.releases import Versions
-    from offsetmgr.stores.kafka_edits import KafkaEdits
     from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic, SavedGroups
-    from offsetmgr.stores.protocol_edits import StoreThread
+    from offsetmgr.stores.protocol_edits import KafkaEdits, StoreThread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -73,7 +79,7 @@ class KafkaStore(ProtocolStore):
         return client
 
     def _edits(self, client: Client, timeout_s: float) -> KafkaEdits:
-        from offsetmgr.stores.kafka_edits import KafkaEdits
+        from offsetmgr.stores.protocol_edits import KafkaEdits
 
         return KafkaEdits(client, timeout_s)
 
@@ -151,7 +157,7 @@ class KafkaStore(ProtocolStore):
         return thread.run(lambda deadline: topic.read(deadline, names, limit_s))
 
     def inspect_running(self, groups: Iterable[str]) -> Iterator[tuple[str, RunningGroup | OffsetMgrError]]:
-        """See `offsetmgr.core.running_store.RunningGroupStore`."""
+        """See `offsetmgr.core.offset_store.RunningGroupStore`."""
         from offsetmgr.kafka.groups.group_inspection import inspect_group
 
         thread = self.store_thread()
@@ -161,7 +167,7 @@ class KafkaStore(ProtocolStore):
     def edit_running(
         self, edits: Iterable[GroupEdit], listener: RunningEditListener, *, wait_s: float, conditional: bool
     ) -> Iterator[GroupEditResult]:
-        """See `offsetmgr.core.running_store.RunningGroupStore`."""
+        """See `offsetmgr.core.offset_store.RunningGroupStore`."""
         from offsetmgr.stores.running_edits import RunningEdits
 
         running = RunningEdits(self.store_thread().client, _kafka_edits(self.store_thread()), listener, wait_s)
@@ -180,7 +186,7 @@ class KafkaStore(ProtocolStore):
             raise
 
     def lock(self, group: str, *, holder: str) -> KafkaGroupLock:
-        """See `offsetmgr.core.lockable_store.LockableStore`. Raises `GroupActive` with the names of other members."""
+        """See `offsetmgr.core.offset_store.LockableStore`. Raises `GroupActive` with the names of other members."""
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
         thread = self.store_thread()
@@ -189,7 +195,7 @@ class KafkaStore(ProtocolStore):
         )
 
     def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
-        """See `offsetmgr.core.lockable_store.LockableStore`.
+        """See `offsetmgr.core.offset_store.LockableStore`.
 
         The groups are joined in parallel, because a broker delays the first join of each empty group (by 3 s by
         default).
@@ -207,7 +213,7 @@ class KafkaStore(ProtocolStore):
     def commit_locked(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """See `offsetmgr.core.lockable_store.LockableStore`."""
+        """See `offsetmgr.core.offset_store.LockableStore`."""
 
         async def commit(
             one: tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]],
@@ -222,7 +228,7 @@ class KafkaStore(ProtocolStore):
     def refresh_locked(
         self, held: Iterable[HeldLock], leave_out: Mapping[str, Collection[TopicPartition]] = MappingProxyType({})
     ) -> Iterator[tuple[str, OffsetMgrError | None]]:
-        """See `offsetmgr.core.lockable_store.LockableStore`.
+        """See `offsetmgr.core.offset_store.LockableStore`.
 
         The lock's member subscribes to no topic, so the coordinator measures the retention time of each offset from its
         commit (KIP-211), and a new commit restarts that time.
@@ -235,7 +241,7 @@ class KafkaStore(ProtocolStore):
         yield from self._many(held, refresh, key=lambda one: one.group)
 
     def release_locks(self, held: Iterable[HeldLock]) -> None:
-        """See `offsetmgr.core.lockable_store.LockableStore`."""
+        """See `offsetmgr.core.offset_store.LockableStore`."""
 
         async def release(one: HeldLock) -> None:
             assert isinstance(one, KafkaGroupLock)
@@ -264,14 +270,14 @@ class KafkaStore(ProtocolStore):
 
 
 def _kafka_edits(thread: StoreThread) -> KafkaEdits:
-    from offsetmgr.stores.kafka_edits import KafkaEdits
+    from offsetmgr.stores.protocol_edits import KafkaEdits
 
     assert isinstance(thread.edits, KafkaEdits)  # see `KafkaStore._edits`
     return thread.edits
 
 
 class KafkaGroupLock:
-    """A long-lived group lock; see `offsetmgr.core.lockable_store.HeldLock`."""
+    """A long-lived group lock; see `offsetmgr.core.offset_store.HeldLock`."""
 
     def __init__(self, thread: StoreThread, member_lock: StaticMemberLock) -> None:
         self._thread = thread
@@ -306,7 +312,7 @@ class KafkaGroupLock:
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
         """Works as `edit`, for callers in the store's event loop."""
-        from offsetmgr.stores.conditional_edit import execute, without_epochs
+        from offsetmgr.stores.protocol_edits import execute, without_epochs
 
         if not self._member_lock.locked:
             unlocked = await _kafka_edits(self._thread).unlocked(GroupEdit(self.group, changes), deadline)

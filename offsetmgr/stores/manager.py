@@ -83,7 +83,7 @@ class ManagerStore(ProtocolStore):
         return next((n.removeprefix(STORE_FEATURE) for n in self._offered() if n.startswith(STORE_FEATURE)), None)
 
     def groups(self) -> Iterator[str]:
-        from offsetmgr.kafka.client.manager_group_lists import list_manager_groups
+        from offsetmgr.kafka.client.group_lists import list_manager_groups
 
         thread = self.store_thread()
         yield from thread.run(lambda deadline: list_manager_groups(thread.client, deadline))
@@ -91,7 +91,7 @@ class ManagerStore(ProtocolStore):
     def _offered(self) -> dict[str, int]:
         if self._features is None:
             from offsetmgr.kafka.client.api_versions import features
-            from offsetmgr.kafka.client.deadline import remaining
+            from offsetmgr.kafka.client.connection import remaining
 
             thread = self.store_thread()
 

@@ -14,17 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation
+from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation, value_of
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, NO_OFFSET, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
-from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.conditional_commit import commit_if
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, decide, group_id_error
-from offsetmgr.stores.protocol_edits import ProtocolEdits, edit_each
+from offsetmgr.stores.protocol_edits import COMPARED_FIELDS, ProtocolEdits, decide, edit_each, group_id_error
 
 CONDITIONAL: Final = "the manager compared"
 """The value of `GroupEditResult.how` for conditional commits."""

@@ -12,15 +12,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut
+from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut, value_of
 from offsetmgr.core.java_hash import java_hash, partition_of_hash
 from offsetmgr.core.model import TopicPartition, is_deleted
-from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client import fetch
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import Client, PartitionLeaders
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
-from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.log_ranges import list_offsets, partition_counts
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC

@@ -10,11 +10,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import GroupActive, OffsetMgrError, TimedOut, UnsupportedOperation
-from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.advice import Advice
+from offsetmgr.core.errors import (
+    Conflict,
+    GateRefused,
+    GroupActive,
+    GroupNotFound,
+    LockLost,
+    NotAuthorized,
+    OffsetMetadataTooLarge,
+    OffsetMgrError,
+    ServerError,
+    TimedOut,
+    UnknownTopicOrPartition,
+    UnsupportedOperation,
+    UsageError,
+    value_of,
+)
+from offsetmgr.core.evaluation import evaluate, same_value, stopped
+from offsetmgr.core.java_hash import java_hash, partition_of_hash
+from offsetmgr.core.model import (
+    ABSENT,
+    Absent,
+    BrokerPartition,
+    Committed,
+    GroupDescription,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+    is_valid_offset,
+)
 from offsetmgr.core.offset_store import (
+    Capabilities,
     Change,
     ChangeOutcome,
     CommitErrors,
@@ -24,23 +55,358 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     Guard,
 )
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.background_loop import ClientThread
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.broker_permissions import has_authorizer
+from offsetmgr.kafka.client.client import Client, PartitionLeaders
+from offsetmgr.kafka.client.fetch import LATEST
+from offsetmgr.kafka.client.log_ranges import list_offsets, partition_counts
 from offsetmgr.kafka.client.offset_commits import NotAMember
+from offsetmgr.kafka.groups.lock_membership import delete, non_member
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS
-from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import (
-    EditDecision,
-    all_failed,
-    execute,
-    group_id_error,
-    group_offsets,
-    partitions_to_read,
-    value_error,
+from offsetmgr.kafka.protocol.errors import NegativeOffset, UnstableOffset
+from offsetmgr.kafka.protocol.releases import (
+    DELETES_GROUPS,
+    DELETES_OFFSETS,
+    HOLDS_LOCK,
+    KEEPS_EPOCHS,
+    REPORTS_TRANSACTIONS,
+    is_before,
 )
+from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, FetchedGroup
+
+# Decides on the changes of one group's edit and executes them, for stores over Kafka's protocol. This module performs
+# no I/O: the caller passes the group's current offsets and the functions that write and delete.
+
+COMPARED_FIELDS: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
+"""The fields of a new value that are compared with the committed value. If these fields are equal, nothing is
+written."""
+
+_MAX_STRING_BYTES: Final = 2**15 - 1
+
+Write = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[CommitErrors]]
+Erase = Callable[[Sequence[TopicPartition]], Awaitable[CommitErrors]]
+
+
+class EditDecision(NamedTuple):
+    """The outcomes of changes that need no write (unchanged, rejected, unreadable), and the partitions to write."""
+
+    outcomes: dict[TopicPartition, ChangeOutcome]
+    todo: list[TopicPartition]
+
+
+async def execute(
+    edit: GroupEdit,
+    current: FetchedGroup,
+    write: Write,
+    erase: Erase,
+    decided: EditDecision | None = None,
+) -> dict[TopicPartition, ChangeOutcome]:
+    """Decides on an edit, given the current offsets, executes it, and returns the outcome of each partition.
+
+    If ``decided`` is given, it is used instead of a new decision. If the commit request as a whole fails, its error
+    becomes the outcome of every partition that was to be written or deleted, and nothing is deleted. Raises `LockLost`
+    if the lock was lost before anything was written.
+    """
+    changes = edit.changes
+    outcomes, todo = decided or decide(edit.group, changes, current, whole=edit.whole)
+    commits: dict[TopicPartition, OffsetAndMetadata] = {}
+    deletions: list[TopicPartition] = []
+    for tp in todo:
+        after = changes[tp].after
+        if after is None:
+            deletions.append(tp)
+        else:
+            commits[tp] = after
+    results: CommitErrors = {}
+    try:
+        if commits:
+            results |= await write(commits)
+        if deletions:
+            results |= await erase(deletions)
+    except LockLost:
+        if not results:
+            raise
+        results |= dict.fromkeys(deletions, LockLost("group lock", "was lost before the deletion"))
+    except OffsetMgrError as error:
+        results |= {tp: error for tp in todo if tp not in results}
+    for tp in todo:
+        before = current.offsets.get(tp, ABSENT)
+        if tp not in results:
+            missing = ServerError(str(tp), "the broker's response does not contain it")
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, missing)
+        elif (failure := results[tp]) is None:
+            outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, before)
+        else:
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, failure)
+    return {tp: outcomes[tp] for tp in changes}
+
+
+def decide(
+    group: str, changes: Mapping[TopicPartition, Change], current: FetchedGroup, *, whole: bool = False
+) -> EditDecision:
+    """Returns the decision on each change of the group, given its current offsets; see `GroupEdit.whole`. A negative
+    offset counts as absent, because it is not a position."""
+    outcomes: dict[TopicPartition, ChangeOutcome] = {}
+    todo: list[TopicPartition] = []
+    errors, offsets = current.errors, current.offsets
+    for tp, change in changes.items():
+        unreadable = errors.get(tp) if errors else None
+        if isinstance(unreadable, NegativeOffset):
+            unreadable = None
+        before = offsets.get(tp, ABSENT)
+        if unreadable is not None:
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, None, unreadable)
+        elif (invalid := value_error(tp, change.after)) is not None:
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, invalid)
+        elif (outcome := evaluate(group, tp, change, before, COMPARED_FIELDS)) is not None:
+            outcomes[tp] = outcome
+        else:
+            todo.append(tp)
+    if whole and (others := stopped(group, outcomes, todo)):
+        return EditDecision(outcomes | others, [])
+    return EditDecision(outcomes, todo)
+
+
+def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
+    """Returns the changes without leader epochs, for a broker that does not store them. If the changes kept their
+    epochs, a commit that differs from the stored commit only in its epoch would be written again each time."""
+    return {
+        tp: change
+        if change.after is None or change.after.leader_epoch is None
+        else change._replace(after=change.after._replace(leader_epoch=None))
+        for tp, change in changes.items()
+    }
+
+
+def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
+    """Returns the result of an edit that failed as a whole with ``error``."""
+    return GroupEditResult(
+        edit.group,
+        {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp in edit.changes},
+        how="nothing was written",
+    )
+
+
+def value_error(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
+    """Returns the error if a request cannot contain this partition or value; None if both are valid."""
+    if isinstance(tp.partition, BrokerPartition):
+        return UsageError(
+            str(tp),
+            "is a byte position of Kafka 0.7, not an offset",
+            Advice("see migrate plan {partition_map}"),
+        )
+    if not 0 <= tp.partition < 2**31 or not _is_string(tp.topic):
+        return UnknownTopicOrPartition(str(tp)[:300], "no topic or partition can have this name or number")
+    if after is None:
+        return None
+    if not is_valid_offset(after.offset):
+        return UsageError(str(tp), f"{after.offset} is not an offset")
+    if after.metadata and len(after.metadata.encode()) > _MAX_STRING_BYTES:
+        return OffsetMetadataTooLarge(str(tp), f"metadata of {len(after.metadata)} characters")
+    if after.leader_epoch is not None and not 0 <= after.leader_epoch < 2**31:
+        return UsageError(str(tp), f"{after.leader_epoch} is not a leader epoch")
+    return None
+
+
+def partitions_to_read(edit: GroupEdit) -> list[TopicPartition]:
+    """Returns the partitions of an edit that a request can contain. For a negative partition, Kafka 0.8.2 responds that
+    the group's offsets are still loading."""
+    return [tp for tp in edit.changes if value_error(tp, None) is None]
+
+
+@lru_cache(maxsize=4096)
+def _is_string(text: str) -> bool:
+    return 0 < len(text.encode()) <= _MAX_STRING_BYTES
+
+
+def group_id_error(group: str) -> OffsetMgrError | None:
+    """Returns the error if a request cannot contain this group id; None if it is valid."""
+    if not group or _is_string(group):  # brokers accept the empty group id
+        return None
+    return UsageError(f"group {group[:50]!r}", "is not a valid group id: it must have at most 32767 bytes")
+
+
+def group_offsets(group: str, found: FetchedGroup | OffsetMgrError) -> GroupOffsets:
+    if isinstance(found, OffsetMgrError):
+        return GroupOffsets(group, {}, error=found)
+    return GroupOffsets(group, found.offsets, found.errors)
+
+
+# Finds the offsets of Kafka groups that the coordinator's list of all offsets leaves out. The list leaves out two
+# kinds of offsets without an error: first commits that are pending in an open transaction, and the offsets of topics
+# that the principal may not describe. Before a group is deleted, one of three proofs must show that its list is
+# complete: - The coordinator has no authorizer, and the group's partition of ``__consumer_offsets`` has no open
+# transaction. - The log of this partition, which the principal may read, has no other offset of the group. - All
+# listed offsets were deleted, and the coordinator then reports the group as DEAD. Coordinators of Kafka 2.4 to 3.9
+# keep a group as long as it has an offset, also a pending one. Coordinators of Kafka 4.0 and later keep every group
+# for some minutes, so EMPTY proves nothing there. If this proof fails, the deleted offsets are written back.
+
+_ACCEPT: Final = Advice("or add {accept_unseen=True}: unseen offsets are then lost, and no undo restores them")
+_MAX_NAMED: Final = 200_000
+"""The maximum number of partitions that one call of `UnseenOffsets.add_pending` asks for by name."""
+_CHECK_S: Final = 5.0
+"""The maximum time in seconds for the check of open transactions, which is part of every read of whole groups."""
+
+
+class UnseenOffsets:
+    """Finds unseen offsets in one cluster. Use it in the client's event loop."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._leaders = PartitionLeaders(client)
+        self._partitions = 0
+        """The number of partitions of the offsets topic; 0 if unknown."""
+        self._filters: dict[Address, bool] = {}
+        """Whether a coordinator may leave out offsets."""
+        self.accepted: set[str] = set()
+        """The groups that may be deleted with unseen offsets, because the user accepts it."""
+        self.unproved: dict[str, dict[TopicPartition, Committed]] = {}
+        """The groups that need the third proof, with the offsets that this process has deleted since `reasons`."""
+
+    async def add_pending(
+        self, groups: Sequence[str], found: Mapping[str, FetchedGroup | OffsetMgrError], deadline: float
+    ) -> None:
+        """Adds an error to ``found`` for each partition of these groups whose first commit is pending.
+
+        Asks by name, and only for groups whose partition of the offsets topic has an open transaction. If there are
+        many, asks for some of them only in the topics in which they have other commits. Adds nothing if the principal
+        may not describe the offsets topic.
+        """
+        until = min(deadline, asyncio.get_running_loop().time() + _CHECK_S)
+        try:
+            groups = await self._in_transactions(groups, until)
+            counts = await partition_counts(self._client, None, until) if groups else {}
+            every = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+            named: dict[str, list[TopicPartition]] = {}
+            for at, group in enumerate(groups, 1):
+                known = found[group]
+                topics = {tp.topic for tp in known.offsets} if isinstance(known, FetchedGroup) else set()
+                named[group] = [tp for tp in every if at * len(every) <= _MAX_NAMED or tp.topic in topics]
+            answers = await self._client.fetch(named, until) if named else {}
+        except OffsetMgrError:
+            return
+        for group, answer in answers.items():
+            known = found[group]
+            if isinstance(known, FetchedGroup) and isinstance(answer, FetchedGroup):
+                known.errors.update({tp: e for tp, e in answer.errors.items() if isinstance(e, UnstableOffset)})
+
+    async def _in_transactions(self, groups: Sequence[str], deadline: float) -> list[str]:
+        """Returns the groups in whose partition of the offsets topic a transaction of any group is open."""
+        if not REPORTS_TRANSACTIONS.supported_by((await self._client.any_connection(deadline)).versions):
+            return []
+        if not self._partitions:
+            counts = await partition_counts(self._client, [OFFSETS_TOPIC], deadline)
+            self._partitions = counts.get(OFFSETS_TOPIC, 0)
+        if not self._partitions:
+            return []
+        where = {g: TopicPartition(OFFSETS_TOPIC, partition_of_hash(java_hash(g), self._partitions)) for g in groups}
+        latest = dict.fromkeys(where.values(), LATEST)
+        # The end is read first, so that later commits do not look like open transactions.
+        ends = await list_offsets(self._client, self._leaders, latest, deadline)
+        stable = await list_offsets(self._client, self._leaders, latest, deadline, read_committed=True)
+        return [group for group, tp in where.items() if not _reaches(stable[tp], ends[tp])]
+
+    async def reasons(self, groups: Sequence[str], deadline: float, *, by_deletion: bool) -> dict[str, OffsetMgrError]:
+        """Returns, for each group that must not be deleted, the reason: an offset that is not listed, or that no proof
+        is possible. With ``by_deletion``, groups for which the third proof is possible have no reason; they are in
+        ``unproved`` from now on."""
+
+        async def ask(address: Address, names: list[str]) -> dict[str, bool | OffsetMgrError | None]:
+            """Returns whether the third proof is possible; None for a group that does not need another proof."""
+            connection = await self._client.node(address).connection(deadline)
+            versions = connection.versions
+            if address not in self._filters:
+                reports = REPORTS_TRANSACTIONS.supported_by(versions)
+                self._filters[address] = not reports or await has_authorizer(connection, deadline)
+            in_doubt = names if self._filters[address] else await self._in_transactions(names, deadline)
+            third = by_deletion and DELETES_OFFSETS.supported_by(versions) and is_before("4.0", versions)
+            # Brokers delete the group with the empty id only as a whole, so its deletion proves nothing.
+            return {name: third and name != "" if name in in_doubt else None for name in names}
+
+        valid = [group for group in groups if group not in self.accepted and group_id_error(group) is None]
+        answers = await self._client.per_group(valid, ask, deadline)
+        reasons = {group: answer for group, answer in answers.items() if isinstance(answer, OffsetMgrError)}
+        in_doubt = {group: answer for group, answer in answers.items() if isinstance(answer, bool)}
+        if not in_doubt or self._client.offsets_topic is None:
+            return reasons
+        saved, failed = dict[str, Mapping[TopicPartition, bool]](), None
+        try:
+            saved = await self._client.offsets_topic().partitions_in_log(list(in_doubt), deadline)
+        except OffsetMgrError as error:
+            failed = error
+        # The list is read after the log, so it has every offset that the log has, unless the offset is unseen.
+        listed = await self._client.fetch(dict.fromkeys(in_doubt), deadline)
+        for group, third in in_doubt.items():
+            known = listed[group]
+            if isinstance(known, OffsetMgrError):
+                reasons[group] = known
+            elif failed is not None and third and known.offsets:
+                self.unproved[group] = {}
+            elif failed is not None:
+                reasons[group] = _not_proved(group, failed)
+            else:
+                shown = {*known.offsets, *known.errors}
+                if hidden := {tp: pending for tp, pending in saved[group].items() if tp not in shown}:
+                    reasons[group] = _not_listed(group, hidden)
+        return reasons
+
+    def remember(self, edit: GroupEdit, result: GroupEditResult) -> None:
+        """Keeps the offsets that ``edit`` deleted, in case the third proof of its group fails."""
+        for tp, (status, before, _) in result.outcomes.items() if edit.group in self.unproved else ():
+            if status is EditStatus.WRITTEN and edit.changes[tp].after is None and isinstance(before, Committed):
+                self.unproved[edit.group][tp] = before
+
+    async def delete_by_proof(
+        self, group: str, edit: Callable[[list[GroupEdit]], Awaitable[list[GroupEditResult]]], deadline: float
+    ) -> None:
+        """Makes the coordinator delete a group of ``unproved`` whose listed offsets were deleted. If the coordinator
+        keeps the group, writes the offsets back with ``edit`` and raises `GateRefused`."""
+        deleted = self.unproved.pop(group)
+        state: GroupDescription | OffsetMgrError
+        try:
+            connection = await self._client.node(await self._client.coordinator(group, deadline)).connection(deadline)
+            # With each OffsetDelete the coordinator checks whether the group has an offset, although these are deleted.
+            await delete(connection, non_member(group), list(deleted), deadline)
+            state = (await self._client.describe([group], deadline))[group]
+        except GroupNotFound:
+            return
+        except OffsetMgrError as error:
+            state = error
+        why = f"cannot be described after the deletion of its offsets: {state}"
+        if isinstance(state, GroupDescription):
+            if state.state == "DEAD":
+                return
+            why = f"still exists ({state.state}) after offsetmgr deleted all offsets that this login sees"
+        (back,) = await edit([GroupEdit(group, {tp: Change(one.value(), ABSENT) for tp, one in deleted.items()})])
+        restored = "; offsetmgr has committed the deleted offsets again"
+        if failures := back.failures:
+            first, why_not = next(iter(failures.items()))
+            restored = f"; {count_of(len(failures), 'deleted offset')} could not be written back ({first}: {why_not})"
+        raise GateRefused(f"group {group!r}", why + restored, Advice("allow Read on {}, {}", OFFSETS_TOPIC, _ACCEPT))
+
+
+def _reaches(stable: int | OffsetMgrError, end: int | OffsetMgrError) -> bool:
+    """Returns whether all records before ``end`` are stable. An error means that this is unknown."""
+    return isinstance(stable, int) and isinstance(end, int) and stable >= end
+
+
+def _not_listed(group: str, hidden: Mapping[TopicPartition, bool]) -> GateRefused:
+    """``hidden`` has, for each partition, whether its offset is pending in an open transaction."""
+    named = list_of([f"{tp} (pending in a transaction)" if hidden[tp] else str(tp) for tp in sorted(hidden)], 3)
+    why = f"has {count_of(len(hidden), 'offset')} that its coordinator does not show to this login: {named}"
+    hint = Advice("end the transactions and allow Describe on the topics, {}", _ACCEPT)
+    return GateRefused(f"group {group!r}", why, hint)
+
+
+def _not_proved(group: str, error: OffsetMgrError) -> GateRefused:
+    why = f"may have offsets that its coordinator does not show, and {OFFSETS_TOPIC} cannot be read: {error}"
+    if isinstance(error, NotAuthorized):
+        why = "may have offsets in topics that this login may not describe: brokers with an authorizer leave them out"
+    hint = Advice("allow Read on the topic {}, which shows all offsets, {}", OFFSETS_TOPIC, _ACCEPT)
+    return GateRefused(f"group {group!r}", why, hint)
+
 
 COMPARED: Final = "read and compared just before the write, which was not conditional"
 """The value of `GroupEditResult.how` for edits without a lock or a conditional commit."""
@@ -291,3 +657,168 @@ class StoreThread(ClientThread):
     def __init__(self, client: Client, edits: ProtocolEdits, timeout_s: float) -> None:
         super().__init__(client, timeout_s)
         self.edits = edits
+
+
+# Edits of Kafka groups, protected by the group lock or by a comparison just before the write. Ordering contract under
+# the group lock: join the group, *then* read, compare, commit with the generation, and leave the group. The lock's
+# module is imported only when an edit needs the lock, because most commands never need it.
+
+UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
+"""The value of `GroupEditResult.how` for brokers that do not support the group lock."""
+COMPARED_FIELDS_WITHOUT_LOCK: Final = Capabilities(
+    metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none"
+)
+"""The fields of a commit that are stored by brokers without support for the group lock."""
+
+_LOCK_BACKOFF: Final = Backoff.fixed(0, max_retries=2)
+"""Retries of an edit that has lost its group lock. There is no pause before a retry, because the loss of a lock already
+takes longer than a session."""
+
+
+class KafkaEdits(ProtocolEdits):
+    """Reads and edits of the groups of a Kafka cluster."""
+
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        super().__init__(client, timeout_s)
+        self.unseen = UnseenOffsets(client)
+
+    async def read(
+        self, partitions: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+    ) -> dict[str, FetchedGroup | OffsetMgrError]:
+        """Like the method of the base class. Whole groups have an error for each pending first commit, which the
+        coordinators do not list."""
+        found = await super().read(partitions, deadline)
+        if whole := [group for group, named in partitions.items() if named is None]:
+            await self.unseen.add_pending(whole, found, deadline)
+        return found
+
+    async def scan(self, groups: list[str]) -> list[GroupOffsets]:
+        """Like the base class. The error of a share group, and of a group of the Streams protocol without offsets, is
+        `OtherGroupKind`."""
+        found = await super().scan(groups)
+        unknown = [
+            one.group
+            for one in found
+            if not (one.offsets or one.errors) and (one.error is None or isinstance(one.error, GroupNotFound))
+        ]
+        if not unknown:
+            return found
+        from offsetmgr.kafka.client.group_lists import other_kinds
+
+        kinds = await other_kinds(self._client, unknown, self.deadline())
+        return [GroupOffsets(one.group, {}, error=kinds[one.group]) if one.group in kinds else one for one in found]
+
+    async def delete_group(self, group: str, deadline: float) -> None:
+        """Deletes a group; on brokers that cannot delete groups, deletes all offsets of the group instead. Raises
+        `GateRefused` if the group may have offsets that its coordinator does not list, and is not accepted."""
+        if group in self.unseen.unproved and group not in self.unseen.accepted:
+            await self.unseen.delete_by_proof(group, self.edit, deadline)
+            return
+        for reason in (await self.unseen.reasons([group], deadline, by_deletion=False)).values():
+            raise reason
+        at = await self._client.coordinator(group, deadline)
+        if DELETES_GROUPS.supported_by(await self._client.versions(at, deadline)):
+            await super().delete_group(group, deadline)
+            return
+        found = await self.fetch(group, None, deadline)
+        if not found.offsets:
+            raise GroupNotFound(f"group {group}", "it has no offsets")
+        (result,) = await self._edit_conditionally(
+            [GroupEdit(group, dict.fromkeys(found.offsets, Change(None)))], deadline
+        )
+        for error in result.failures.values():
+            raise error
+
+    async def _edit_conditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
+        valid_groups = [edit.group for edit in edits if edit.changes and group_id_error(edit.group) is None]
+        from offsetmgr.kafka.client.broker_permissions import denied_topics
+        from offsetmgr.kafka.client.group_lists import describe
+
+        topics = {tp.topic for edit in edits if edit.whole for tp in partitions_to_read(edit)}
+        described, fetched, denied = await asyncio.gather(
+            describe(self._client, valid_groups, deadline),
+            self._client.fetch(dict.fromkeys(valid_groups), deadline),
+            denied_topics(self._client, topics, deadline),
+        )
+
+        async def one(edit: GroupEdit) -> GroupEditResult:
+            state, current = value_of(described[edit.group]), value_of(fetched[edit.group])
+            errors = current.errors | {tp: denied[tp.topic] for tp in edit.changes if tp.topic in denied}
+            result = await self._edit(edit, state, current._replace(errors=errors), deadline)
+            self.unseen.remember(edit, result)
+            return result
+
+        return await edit_each(edits, one)
+
+    async def _edit(
+        self, edit: GroupEdit, state: GroupDescription, current: FetchedGroup, deadline: float
+    ) -> GroupEditResult:
+        at = Address.parse(state.coordinator)
+        versions = await self._client.versions(at, deadline)
+        lockable = HOLDS_LOCK.supported_by(versions)
+        if not KEEPS_EPOCHS.supported_by(versions):
+            edit = replace(edit, changes=without_epochs(edit.changes))
+        if lockable and (not state.idle or state.members):
+            from offsetmgr.kafka.groups.lock_membership import active_members_error
+
+            raise active_members_error(edit.group, [str(member) for member in state.members], state.lock_ends_s)
+        decided = decide(edit.group, edit.changes, current, whole=edit.whole)
+        if not decided.todo:
+            return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")
+        if not lockable:
+            return await self.unlocked(edit, deadline, at)
+        if edit.guard is Guard.COMPARE or not edit.group:  # no client can join the group with the empty id
+            return await self._compare_and_write(edit, deadline, at)
+        from offsetmgr.kafka.groups.group_lock import acquire_lock
+
+        # A request for all partitions is shorter than a request that names the partitions of the edit. It has two
+        # disadvantages: the response omits partitions whose only commit belongs to an open transaction, and the
+        # response is long if the group has many more partitions than the edit.
+        few_of_many = len(current.offsets) > 2 * len(edit.changes)
+        named = few_of_many or edit.changes.keys() - current.offsets.keys()
+        read_partitions = partitions_to_read(edit) if named else None
+        retries = Retries(deadline, _LOCK_BACKOFF)
+        while True:
+            try:
+                async with acquire_lock(self._client, edit.group, deadline, at) as lock:
+                    found = await lock.fetch(read_partitions, deadline)
+                    write, erase = partial(lock.commit, deadline=deadline), partial(lock.delete, deadline=deadline)
+                    return GroupEditResult(edit.group, await execute(edit, found, write, erase))
+            except LockLost:
+                # This process was suspended for longer than the lock's session timeout. Nothing was written, so the
+                # edit starts again.
+                if not await retries.pause():
+                    raise
+
+    async def unlocked(self, edit: GroupEdit, deadline: float, at: Address | None = None) -> GroupEditResult:
+        """Edits a group on a broker without the group lock: reads, compares, writes, and reads again to confirm."""
+        result = await self._compare_and_write(edit, deadline, at, UNLOCKED)
+        written = [tp for tp, outcome in result.outcomes.items() if outcome.status is EditStatus.WRITTEN]
+        if not written:
+            return result
+        try:
+            after = await self.fetch(edit.group, written, deadline)
+        except OffsetMgrError as error:
+            return replace(result, how=_not_confirmed("the group", error))
+        outcomes, how = dict(result.outcomes), result.how
+        for tp in written:
+            planned, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
+            if (unreadable := after.errors.get(tp)) is not None:
+                how = _not_confirmed(str(tp), unreadable)
+            elif not same_value(found, planned, COMPARED_FIELDS_WITHOUT_LOCK):
+                outcomes[tp] = ChangeOutcome(
+                    EditStatus.FAILED, outcomes[tp].before, _overwritten_error(tp, planned, found)
+                )
+        return replace(result, outcomes=outcomes, how=how)
+
+
+def _not_confirmed(what: str, error: OffsetMgrError) -> str:
+    return f"{COMPARED}; written, but not confirmed: offsetmgr could not read {what} again: {error}"
+
+
+def _overwritten_error(tp: TopicPartition, planned: OffsetAndMetadata | None, found: Offset) -> Conflict:
+    did = "deleted the offset" if planned is None else f"wrote {planned.offset}"
+    said = "no commit" if isinstance(found, Absent) else f"offset {found.offset}"
+    return Conflict(
+        str(tp), f"offsetmgr {did} and then found {said}: another client commits to the group", actual=found
+    )

@@ -18,21 +18,32 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, Overwritten, TimedOut
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Absent, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
+from offsetmgr.core.offset_store import (
+    Change,
+    ChangeOutcome,
+    EditStatus,
+    GroupEdit,
+    GroupEditResult,
+    RunningEditListener,
+)
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
-from offsetmgr.core.running_store import RunningEditListener
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import Client, PartitionLeaders
 from offsetmgr.kafka.client.fetch import LATEST
-from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.log_ranges import list_offsets
 from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, take_over_consumer_group
 from offsetmgr.kafka.groups.group_inspection import is_consumer_group
 from offsetmgr.kafka.groups.group_takeover import GroupTakeover, settled, take_over
 from offsetmgr.kafka.groups.lock_membership import delete, non_member
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, execute, group_id_error, partitions_to_read
-from offsetmgr.stores.kafka_edits import KafkaEdits
+from offsetmgr.stores.protocol_edits import (
+    COMPARED_FIELDS,
+    KafkaEdits,
+    all_failed,
+    execute,
+    group_id_error,
+    partitions_to_read,
+)
 from offsetmgr.stores.running_evidence import Evidence, TakeoverResult, is_complete, named, report, watched_partitions
 
 _SETTLE_S: Final = 15.0

@@ -10,9 +10,7 @@ from urllib.parse import unquote
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import InvalidUri
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.stores.scheme import Scheme, StoreUri
-from offsetmgr.stores.server_uri import parse_server_uri
-from offsetmgr.stores.uri import EXAMPLES, parse_uri, reject_dash
+from offsetmgr.stores.uri import EXAMPLES, Scheme, StoreUri, parse_server_uri, parse_uri, reject_dash
 
 _LAYOUTS: Final = ("0.8", "0.7", "storm")
 _ROOT: Final = re.compile("(/(?!\\.{1,2}(/|$))[^/]+)+")

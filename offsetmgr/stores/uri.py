@@ -7,15 +7,86 @@ that parsing a URI imports no store.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Final
-from urllib.parse import parse_qsl
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, unquote
 
-from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.config.connection import ConnectionConfig, split_connect
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import InvalidUri, UsageError
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.core.scheme_table import SCHEMES
-from offsetmgr.stores.scheme import Scheme, StoreUri
+
+# The definition of one scheme of store URIs: how to parse a URI and how to open its store.
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUri:
+    """The parts of a store URI.
+
+    ``address`` is ``h1:p1,h2:p2``, the path of a file, or the name of a dual store. ``path`` is the ZooKeeper chroot
+    with its leading slash, or empty.
+    """
+
+    kind: str
+    address: str
+    path: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+
+class Scheme(NamedTuple):
+    """The functions of one scheme.
+
+    ``options`` are the names of the valid options. ``parse`` receives the URI as error messages show it, the text
+    between ``scheme:`` and ``?``, and the options. ``open`` returns the store. ``bootstrap`` returns the Kafka brokers
+    that a URI names, or None if it names none. ``zookeeper`` returns the connect string of the ZooKeeper in which the
+    store's consumers register, or None if there is no such ZooKeeper. Each function raises `InvalidUri`.
+    """
+
+    options: frozenset[str]
+    parse: Callable[[str, str, dict[str, str]], StoreUri]
+    open: Callable[[str, ConnectionConfig], OffsetStore]
+    bootstrap: Callable[[str, ConnectionConfig], str | None] = lambda _uri, _config: None
+    zookeeper: Callable[[str, ConnectionConfig], str | None] = lambda _uri, _config: None
+
+
+# Parser of URIs that list servers: ``kafka://h1:9092,h2:9092`` and ``zookeeper://h1:2181/chroot``.
+
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d+))?")
+
+
+def parse_server_uri(kind: str, shown: str, body: str, options: dict[str, str]) -> StoreUri:
+    """Returns the parts of a URI of the scheme ``kind``. Raises `InvalidUri`."""
+    if not body.startswith("//"):
+        raise InvalidUri(f"store {shown!r}", f"{kind}: must be followed by //HOST:PORT", f"as in {EXAMPLES}")
+    if "@" in body:
+        raise InvalidUri(
+            f"store {shown!r}",
+            "credentials do not belong in a URI",
+            Advice("put them in the file of {command_config} (zookeeper.auth=digest:USER:PASSWORD for ZooKeeper)"),
+        )
+    address, path = split_connect(body[2:], f"store {shown!r}")
+    _check_hosts(shown, kind, address)
+    if path and kind != "zookeeper":
+        raise InvalidUri(f"store {shown!r}", f"{kind}: URIs have no path, but {path!r} was given")
+    if "//" in path:
+        raise InvalidUri(f"store {shown!r}", f"the chroot {path!r} has an empty part")
+    return StoreUri(kind, address, path, options)
+
+
+def _check_hosts(shown: str, kind: str, address: str) -> None:
+    for host in address.split(","):
+        match = _HOST.fullmatch(host)
+        if match is None:
+            raise InvalidUri(f"store {shown!r}", f"{host!r} is not HOST:PORT" if host else "a host is missing")
+        if match[1] is None and kind != "zookeeper":
+            raise InvalidUri(f"store {shown!r}", f"{host!r} has no port", f"as in {kind}://{host}:9092")
+        if match[1] is not None and not 0 < int(match[1]) < 65536:
+            raise InvalidUri(f"store {shown!r}", f"{match[1]} is not a port")
+
 
 EXAMPLES: Final = "zookeeper://h1:2181/chroot, kafka://h1:9092, manager://h1:9192, dual:NAME, file:offsets.avro"
 
@@ -107,3 +178,82 @@ def zookeeper_of(uri: str, config: ConnectionConfig) -> str | None:
     The result is None for Storm's layout, because Storm's spouts do not register.
     """
     return scheme_of(uri).zookeeper(uri, config)
+
+
+# Parser of ``dual:`` URIs, which name two stores: the primary store and the secondary store.
+
+_STORES: Final = ("primary", "secondary")
+"""The two options that contain the stores' URIs."""
+
+
+def parse_pair_uri(shown: str, body: str, options: dict[str, str]) -> StoreUri:
+    """Returns the parts of a dual URI. Raises `InvalidUri`."""
+    inner = set(_STORES) & set(options)
+    if bool(body) == bool(inner) or (inner and len(inner) != 2):
+        raise InvalidUri(
+            f"store {shown!r}",
+            "needs either the name of a [store.NAME] section, or both primary and secondary",
+            "as in dual:NAME, or dual:?primary=kafka%3A%2F%2Fh%3A9092&secondary=zookeeper%3A%2F%2Fh%3A2181",
+        )
+    _parse_translate(f"store {shown!r}", options)
+    return StoreUri("dual", unquote(body), "", options)
+
+
+def _parse_translate(where: str, settings: Mapping[str, str]) -> OffsetTranslation | None:
+    value = settings.get("translate")
+    if value is None:
+        return None
+    if value not in tuple(OffsetTranslation):
+        raise InvalidUri(where, f"unknown translation {value!r}", "translate=none is the only one")
+    return OffsetTranslation(value)
+
+
+def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
+    """Returns the two URIs of a dual store: primary, secondary.
+
+    Raises `InvalidUri`, or the `ConfigError` of the store's section.
+    """
+    parsed = parse_uri(uri)
+    settings = parsed.options
+    if parsed.address:
+        if parsed.address in config.store_errors:
+            raise config.store_errors[parsed.address]
+        if parsed.address not in config.stores:
+            known = ", ".join(sorted(config.stores)) or "none"
+            raise InvalidUri(
+                f"store {uri!r}", f"the config file has no [store.{parsed.address}]", f"stores there: {known}"
+            )
+        settings = dict(config.stores[parsed.address])
+        if set(settings) - {"translate"} != set(_STORES):
+            raise InvalidUri(f"store {uri!r}", f"[store.{parsed.address}] needs both primary and secondary")
+    inner = (settings["primary"], settings["secondary"])
+    for one in inner:
+        if parse_uri(one).kind == "dual":
+            raise InvalidUri(f"store {redact(uri)!r}", "a dual store cannot be part of another pair of stores")
+    if len({parse_uri(one).options.get("layout") == "0.7" for one in inner}) > 1:
+        raise InvalidUri(
+            f"store {redact(uri)!r}",
+            "one of its stores holds byte positions of Kafka 0.7 and the other one holds offsets",
+            Advice("see migrate plan {partition_map}"),
+        )
+    return inner
+
+
+def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None:
+    """Returns the option ``translate`` of a dual store, from its URI or from its section of the configuration file.
+    Returns None if the option is not set. Raises `InvalidUri`."""
+    parsed = parse_uri(uri)
+    section = config.stores.get(parsed.address, {}) if parsed.address else {}
+    return _parse_translate(f"[store.{parsed.address}]", {**section, **parsed.options})
+
+
+def pair_bootstrap(uri: str, config: ConnectionConfig) -> str | None:
+    """Returns the Kafka brokers that a store of the pair names; None if neither store names brokers. If both stores
+    name brokers, the first store is used."""
+    return next((found for one in inner_uris(uri, config) if (found := bootstrap_of(one, config))), None)
+
+
+def pair_zookeeper(uri: str, config: ConnectionConfig) -> str | None:
+    """Returns the ZooKeeper in which the consumers of a store of the pair register; None if there is no such ZooKeeper.
+    If both stores have a ZooKeeper, the first store is used."""
+    return next((found for one in inner_uris(uri, config) if (found := zookeeper_of(one, config))), None)

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import Conflict, CorruptData, OffsetMgrError
-from offsetmgr.core.group_tree import SavedNode, UnrecognisedData, hidden_offsets
+from offsetmgr.core.errors import Conflict, CorruptData, OffsetMgrError, value_of
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import Committed, Offset, TopicPartition, is_valid_topic_name
 from offsetmgr.core.offset_store import (
@@ -25,10 +24,12 @@ from offsetmgr.core.offset_store import (
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
+    SavedNode,
     StoreIdentity,
+    UnrecognisedData,
     fetched,
+    hidden_offsets,
 )
-from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.registry import forget_commits, members_many

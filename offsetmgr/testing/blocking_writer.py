@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.errors import value_of
 from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.manager.log.base import AppendOutcome, ShardGroupWriter
 from offsetmgr.records.base import EncodedRecord

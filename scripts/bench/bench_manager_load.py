@@ -34,8 +34,7 @@ from manager_servers import manager
 from offset_client import OffsetClient
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import AuthenticationFailed, ServerError, UnsupportedOperation
+from offsetmgr.core.errors import AuthenticationFailed, ErrorCode, ServerError, UnsupportedOperation
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from kio.index import load_response_schema
 from kio.serial import entity_writer
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     ConfigError,
+    ErrorCode,
     InvalidRequest,
     MalformedData,
     NotCoordinator,
@@ -26,8 +26,8 @@ from offsetmgr.kafka.client.sasl import OAuthBearer, Scram
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import consumer_protocol, requests
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.metadata_reader import metadata_reader
 from offsetmgr.kafka.protocol.primitives import Cursor
+from offsetmgr.kafka.protocol.requests import metadata_reader
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request, encode_response
 
 topics = st.text("abcXYZ.-_0", min_size=1, max_size=12)

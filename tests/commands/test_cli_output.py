@@ -25,7 +25,7 @@ from test_help import CONNECTION_OPTIONS
 
 from offsetmgr.cli.render import BATCH, Column, OutputFormat, progress, write_rows
 from offsetmgr.cli.root import REGISTRY
-from offsetmgr.cli.stop_signals import stop_on_signal
+from offsetmgr.cli.terminal import stop_on_signal
 from offsetmgr.core.errors import GroupActive, GroupNotFound, PartialFailure
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.core.clock_difference import ClockDifference, best_difference, duration
+from offsetmgr.core.clock import ClockDifference, best_difference, duration
 
 DAY_MS = 86_400_000
 

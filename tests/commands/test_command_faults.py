@@ -22,7 +22,7 @@ from processes import Commands, create_topic
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.migration.journal import Journal, read_journal
+from offsetmgr.migration.progress import Journal, read_journal
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import Unreachable
+from offsetmgr.core.errors import ErrorCode, Unreachable
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.broker_permissions import check_permissions
 from offsetmgr.kafka.protocol.channel import Address, Request

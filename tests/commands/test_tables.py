@@ -16,8 +16,18 @@ from in_process import command, rows
 from reported_logs import Reported, report_log
 
 from offsetmgr.cli.app import run
-from offsetmgr.cli.render import Column, OutputFormat, write_rows
-from offsetmgr.cli.table_fit import NAME_RANK, WHOLE_RANK, fitted_widths, set_wide, shortened, text_width, wrapped_line
+from offsetmgr.cli.render import (
+    NAME_RANK,
+    WHOLE_RANK,
+    Column,
+    OutputFormat,
+    fitted_widths,
+    set_wide,
+    shortened,
+    text_width,
+    wrapped_line,
+    write_rows,
+)
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, Unreachable, UsageError
 from offsetmgr.core.model import LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore

@@ -23,8 +23,7 @@ from fenced_log_scenarios import (
 from simulated_cluster import Cluster
 from simulated_network import SimulatedClient
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.client.produce import ProduceResult
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.errors import ProducerFenced

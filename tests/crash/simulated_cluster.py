@@ -16,7 +16,7 @@ from typing import Protocol
 from simulated_log import Batch, Replica, SentBatch, parse_batch
 from simulated_transactions import TransactionCoordinator
 
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.client.produce import ProduceResult
 
 

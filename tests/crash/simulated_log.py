@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.segments.batch_builder import Producer
 from offsetmgr.segments.batch_builder import batch as encode_batch

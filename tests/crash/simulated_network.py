@@ -16,8 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from simulated_cluster import Cluster, Time
 from simulated_loop import SimulatedLoop
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.produce import ProduceResult

@@ -22,7 +22,7 @@ from offsetmgr import Migration as Library
 from offsetmgr.core.errors import GroupNotFound, JournalError
 from offsetmgr.core.model import Committed
 from offsetmgr.migration import journaled_writer
-from offsetmgr.migration.journal import Journal, JournalRecord
+from offsetmgr.migration.progress import Journal, JournalRecord
 from offsetmgr.testing.memory import MemoryStore
 
 pytestmark = pytest.mark.slow

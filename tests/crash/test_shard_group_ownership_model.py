@@ -12,7 +12,7 @@ import pytest
 from simulated_coordinator import REBALANCE_TIMEOUT_S
 from simulated_group import SHARD_GROUPS, Process, World
 
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.group_member import KafkaGroupMember

@@ -15,7 +15,7 @@ from conftest import MakeTopic
 from simulated_log import Replica, parse_batch
 from simulated_transactions import InitializedProducer, TransactionCoordinator
 
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.produce import produce
 from offsetmgr.kafka.client.producers import ProducerEpoch, describe_producers, init_producer_ids

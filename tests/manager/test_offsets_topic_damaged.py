@@ -13,8 +13,7 @@ from backend_listeners import ManagerListener
 from conftest import MakeTopic
 from memory_listener import FETCH, WireClient, commit_errors
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import CoordinatorLoadInProgress
+from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode
 from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.partitioner import shard_for

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError, Unreachable
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError, Unreachable
 from offsetmgr.kafka.client.produce import ProduceResult
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, TooLarge

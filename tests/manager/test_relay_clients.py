@@ -12,7 +12,7 @@ from processes import wait_for
 from relay_clients import DESCRIBE_CLUSTER, FIND_COORDINATOR, committed, connect, consumer, produce, read
 from running_relay import NODE_ID, RunningRelay
 
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.sandbox import java_tool
 

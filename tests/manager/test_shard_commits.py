@@ -12,7 +12,7 @@ from plain_format import PlainFormat
 from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import OffsetKey, OffsetValue
 from offsetmgr.records.kafka import KafkaRecordFormat

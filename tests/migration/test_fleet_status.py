@@ -18,9 +18,9 @@ from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError
 from offsetmgr.core.phase import Confidence, Phase
-from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.location import LiveGroup
 from offsetmgr.migration.observation import PartitionOwner
+from offsetmgr.migration.progress import Journal
 
 FINALIZED = {"kind": "group-finalized", "group": "shop", "verified": 2, "left_out": 0, "gate": ["seen", ""]}
 ODD = "<b>|odd"

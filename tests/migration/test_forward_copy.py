@@ -11,8 +11,8 @@ from in_process import rows
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.errors import Conflict
 from offsetmgr.core.model import Committed
-from offsetmgr.groups.last_writer import KnownWrite, LastWriter
-from offsetmgr.migration.forward_copy import behind, copy_forward
+from offsetmgr.groups.last_writes import KnownWrite, LastWriter
+from offsetmgr.migration.apply import behind, copy_forward
 from offsetmgr.migration.observation import Observation, PartitionOwner
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.testing.memory import MemoryStore

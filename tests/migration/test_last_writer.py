@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.groups.last_writer import KnownWrite, last_writer
+from offsetmgr.groups.last_writes import KnownWrite, last_writer
 
 AT = 1_700_000_000_000
 CLOCKS_MS = 200

@@ -12,7 +12,7 @@ from one_migration import Migration, commit
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError
 from offsetmgr.migration import journaled_writer
-from offsetmgr.migration.journal import Journal, read_journal
+from offsetmgr.migration.progress import Journal, read_journal
 
 pytest_plugins = ["migration_fixtures"]
 

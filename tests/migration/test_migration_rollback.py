@@ -15,7 +15,7 @@ from offsetmgr import AheadPolicy, OffsetAndMetadata, PlanOptions
 from offsetmgr import Migration as Library
 from offsetmgr.core.errors import CorruptData, GateRefused, JournalError, TopicNotAuthorized, UsageError
 from offsetmgr.core.model import Committed
-from offsetmgr.migration.journal import Journal
+from offsetmgr.migration.progress import Journal
 from offsetmgr.testing.memory import MemoryStore
 
 pytest_plugins = ["migration_fixtures"]

@@ -21,9 +21,9 @@ from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GateRefused, JournalError, PlanError, UnknownVersion
 from offsetmgr.core.offset_store import Guard
-from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.observation import RegisteredMember
 from offsetmgr.migration.plan import Action, GroupPlan, PlanSource, PlanStep, StoreEndpoint
+from offsetmgr.migration.progress import Journal
 
 
 def restored(tmp_path: Path, name: str, *, applied: tuple[str, ...] = ()) -> Migration:
@@ -270,7 +270,7 @@ def test_a_later_plan_or_journal_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     migration = restored(tmp_path, "planned")
     text = migration.path.read_text()
     with monkeypatch.context() as later:
-        later.setattr("offsetmgr.migration.journal.VERSION", 99)
+        later.setattr("offsetmgr.migration.progress.VERSION", 99)
         with Journal(migration.journal, plan_sha256=json.loads(text)["sha256"], clock=SystemClock()):
             pass
     with pytest.raises(UnknownVersion, match="version 99"):

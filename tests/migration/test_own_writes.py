@@ -17,8 +17,8 @@ from one_migration import ORDERS, Migration
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import Committed
 from offsetmgr.groups.operation_log import OperationLog, OperationStart
+from offsetmgr.migration.apply import behind, read_writers
 from offsetmgr.migration.copied_offsets import CopiedOffsets
-from offsetmgr.migration.forward_copy import behind, read_writers
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.testing.memory import MemoryStore

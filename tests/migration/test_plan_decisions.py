@@ -15,7 +15,7 @@ from stopwatch import loop_s
 from offsetmgr import AheadPolicy, Migration, OffsetAndMetadata, PlanOptions
 from offsetmgr.core.errors import CorruptData, GroupNotFound, PlanError, UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange
-from offsetmgr.groups.last_writer import KnownWrite, LastWriter
+from offsetmgr.groups.last_writes import KnownWrite, LastWriter
 from offsetmgr.migration.plan import Action, MissingTopic, PlanStep, decide
 
 pytest_plugins = ["migration_fixtures"]

@@ -13,7 +13,7 @@ OTHER_PROGRAMS = {
     "core/document.py": "CSS",
     "core/document_style.py": "CSS",
     "kafka/client/broker_permissions.py": "kafka-acls",
-    "kafka/client/group_kinds.py": "kafka-share-groups",
+    "kafka/client/group_lists.py": "kafka-share-groups",
     "kafka/cluster/librdkafka_settings.py": "pip",
     "manager/log/fence_settings.py": "kafka-configs",
     "manager/log/kafka/broker_checks.py": "kafka-acls",

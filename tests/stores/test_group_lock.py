@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from offsetmgr.core import errors
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.groups import lock_membership, static_membership

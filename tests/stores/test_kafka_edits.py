@@ -14,7 +14,7 @@ from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPart
 from offsetmgr.core.offset_store import Change, ChangeOutcome, CommitErrors, EditStatus, GroupEdit
 from offsetmgr.kafka.client.background_loop import EventLoopThread, batches, run_batches
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import decide, execute
+from offsetmgr.stores.protocol_edits import decide, execute
 
 A, B, C = (TopicPartition("t", p) for p in range(3))
 

@@ -15,9 +15,8 @@ from processes import wait_for
 from stopwatch import Stopwatch
 
 from offsetmgr.core.errors import Conflict, GroupActive, LockLost
-from offsetmgr.core.lockable_store import LockableStore
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, EditStatus
+from offsetmgr.core.offset_store import Change, EditStatus, LockableStore
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.stores.kafka import KafkaStore
 

@@ -10,8 +10,7 @@ import pytest
 import offsetmgr
 from offsetmgr import ConnectionConfig, open_store
 from offsetmgr.core.errors import InvalidUri
-from offsetmgr.stores.scheme import StoreUri
-from offsetmgr.stores.uri import bootstrap_of, parse_uri, zookeeper_of
+from offsetmgr.stores.uri import StoreUri, bootstrap_of, parse_uri, zookeeper_of
 
 DUAL = "dual:?primary=kafka%3A%2F%2Fh%3A9092&secondary=zookeeper%3A%2F%2Fz%3A2181%2Fc"
 NAMED = ConnectionConfig(stores={"x": {"primary": "kafka://h:9092", "secondary": "zookeeper://z:2181/c"}})

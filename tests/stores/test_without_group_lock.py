@@ -19,7 +19,7 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.sandbox import KafkaBroker, create_topic
-from offsetmgr.stores import conditional_edit
+from offsetmgr.stores import protocol_edits as conditional_edit
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:

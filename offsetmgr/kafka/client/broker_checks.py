@@ -16,8 +16,7 @@ from offsetmgr.kafka.client.broker_clock import controller_clock, leader_clocks
 from offsetmgr.kafka.client.broker_permissions import check_permissions
 from offsetmgr.kafka.client.broker_settings import offsets_retention_ms
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request

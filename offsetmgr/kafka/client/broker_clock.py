@@ -6,14 +6,12 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from offsetmgr.core.clock import Clock
-from offsetmgr.core.clock_difference import ClockDifference, best_difference
+from offsetmgr.core.clock import Clock, ClockDifference, best_difference
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.fetch import MAX_TIMESTAMP_VERSION, newest_timestamp
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request

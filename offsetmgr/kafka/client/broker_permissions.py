@@ -10,12 +10,10 @@ from typing import Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, TopicNotAuthorized
+from offsetmgr.core.errors import ErrorCode, NotAuthorized, OffsetMgrError, TopicNotAuthorized
 from offsetmgr.core.plurals import list_of
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability, Versions, release

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.errors import Conflict, OffsetMgrError, UnsupportedOperation, value_of
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors
-from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.client.api_versions import features
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, CONFLICT, conditional_commit

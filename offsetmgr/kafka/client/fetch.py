@@ -18,7 +18,7 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import EncodedRequest, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.request_codec import send_and_read
+from offsetmgr.kafka.protocol.frames import send_and_read
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -135,7 +135,7 @@ async def offsets_before(
 async def _segment_offsets(
     connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout_s: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-    from offsetmgr.kafka.protocol.old_log_reads import encode_list_offsets_v0, read_list_offsets_v0
+    from offsetmgr.kafka.protocol.old_versions import encode_list_offsets_v0, read_list_offsets_v0
 
     body = encode_list_offsets_v0(times, max_offsets)
     answer = await send_and_read(

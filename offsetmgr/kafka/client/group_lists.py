@@ -12,22 +12,73 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import CoordinatorNotAvailable
+from offsetmgr.core.errors import CoordinatorNotAvailable, ErrorCode, OffsetMgrError, value_of
 from offsetmgr.core.java_hash import java_hash
+from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.offset_store import OtherGroupKind
 from offsetmgr.kafka.client.client import Client, with_retries
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS
-from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
+from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, upper_state
 from offsetmgr.kafka.protocol.schema_codec import Message
+
+# Share groups and groups of the Streams protocol: kinds of groups on brokers from Kafka 4.0 on that offsetmgr does
+# not edit. DescribeGroups reports such a group as dead, and ListGroups returns a share group as a group without
+# offsets, so without this module offsetmgr would report that the group does not exist.
+
+_LISTS_TYPES: Final = 5
+"""The version of ListGroups that reports the types of groups (KIP-848)."""
+_KINDS: Final = {
+    "share": ("is a share group, whose records are acknowledged one by one", "kafka-share-groups.sh"),
+    "streams": ("is a group of Kafka Streams' protocol, whose application keeps state", "kafka-streams-groups.sh"),
+}
+
+
+async def describe(
+    client: Client, groups: Sequence[str], deadline: float
+) -> dict[str, GroupDescription | OffsetMgrError]:
+    """Describes groups like `Client.describe`. The result of a group of another kind is `OtherGroupKind`."""
+    found = await client.describe(groups, deadline)
+    dead = [name for name, one in found.items() if isinstance(one, GroupDescription) and one.state == "DEAD"]
+    return {**found, **await other_kinds(client, dead, deadline)}
+
+
+async def other_kinds(client: Client, groups: Iterable[str], deadline: float) -> dict[str, OffsetMgrError]:
+    """Returns `OtherGroupKind` for each share group and each group of the Streams protocol in ``groups``, and the error
+    of each group whose coordinator could not list its groups."""
+
+    async def ask(address: Address, names: list[str]) -> dict[str, OffsetMgrError | None]:
+        found: dict[str, OffsetMgrError | None] = dict.fromkeys(names)
+        connection = await client.node(address).connection(deadline)
+        if not connection.supports(ApiKey.LIST_GROUPS, _LISTS_TYPES):
+            return found
+        request = Request(ApiKey.LIST_GROUPS, _LISTS_TYPES, {"states_filter": (), "types_filter": tuple(_KINDS)})
+        answer = await connection.call(request, remaining(deadline))
+        if answer["error_code"]:
+            return dict.fromkeys(names, kafka_error(answer["error_code"], "kinds of groups"))
+        for one in answer["groups"]:
+            if (name := one["group_id"]) in found and (kind := _KINDS.get(one["group_type"].lower())):
+                why, tool = kind
+                command = f"{tool} --bootstrap-server {address} --describe --group {shlex.quote(name)}"
+                why = f"{why}; use Kafka's own command: {command}"
+                found[name] = error = OtherGroupKind(f"group {name!r}", why)
+                error.state = upper_state(one["group_state"])
+        return found
+
+    names = list(groups)
+    outcomes = await client.per_group(names, ask, deadline) if names else {}
+    return {group: outcome for group, outcome in outcomes.items() if outcome is not None}
+
 
 _OFFSET_PROTOCOL_TYPES: Final = frozenset({"consumer", "streams", ""})
 """The protocol types of groups that commit offsets. Simple consumers have an empty type. The groups of Connect workers,
@@ -144,3 +195,54 @@ def probe_groups(partitions: int) -> list[str]:
         if hashed >= 0:
             found.setdefault(hashed % partitions, name)
     raise AssertionError("counting has no end")
+
+
+# Lists all groups of a cluster of offset managers. If the list may be incomplete, raises an error instead. Each
+# manager lists the groups of the shards that it owns, and returns an error if one of these shards is not loaded.
+# While a shard group moves from one manager to another, neither of the two managers lists the groups in it. Therefore
+# the client accepts a list only if two conditions are true. First, every shard group has the same owner before and
+# after the ListGroups requests. Second, before and after these requests, the owner returns no error for a fetch of a
+# group that belongs to the shard group. The client fetches 200 groups with fixed names, whose hashes are distributed
+# over the shard groups. There are at most 8 shard groups (`offsetmgr.manager.log.base`), so the probability that a
+# shard group contains none of these names is below 1 in 10 to the power of 10.
+
+PROBES: Final = tuple(f"offsetmgr-probe-{number}" for number in range(200))
+
+
+async def list_manager_groups(client: Client, deadline: float) -> list[str]:
+    """Returns the ids of all groups with offsets. Raises `OffsetMgrError` if a manager does not respond, or if shard
+    groups move until the deadline."""
+
+    async def attempt() -> list[str]:
+        before = await _owners(client, deadline)
+        probes = [(at, [p for p, owner in before.items() if owner == at]) for at in dict.fromkeys(before.values())]
+        await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
+        listed = await asyncio.gather(*(_list_of_manager(client, at, deadline) for at, _ in probes))
+        await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
+        if before != await _owners(client, deadline):
+            raise CoordinatorNotAvailable("list of groups", "shard groups moved during the request")
+        return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
+
+    return await with_retries(client, attempt, deadline)
+
+
+async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
+    """Returns the owner of the shard group of each name in `PROBES`."""
+    return {probe: value_of(owner) for probe, owner in (await client.find_coordinators(PROBES, deadline)).items()}
+
+
+async def _check_ownership(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:
+    """Raises an error unless the manager owns the shard groups of these group names."""
+    connection = await client.node(manager).connection(deadline)
+    request = requests.offset_fetch(dict.fromkeys(probes, ()))
+    for group in (await connection.call(request, remaining(deadline)))["groups"]:
+        if group["error_code"]:
+            raise kafka_error(group["error_code"], "list of groups")
+
+
+async def _list_of_manager(client: Client, manager: Address, deadline: float) -> list[str]:
+    connection = await client.node(manager).connection(deadline)
+    answer = await connection.call(requests.list_groups(), remaining(deadline))
+    if answer["error_code"]:
+        raise kafka_error(answer["error_code"], f"groups of the manager {manager}")
+    return [group["group_id"] for group in answer["groups"]]

@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition, is_valid_topic_name
 from offsetmgr.kafka.client import fetch
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.client import Client, PartitionLeaders
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST
-from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error

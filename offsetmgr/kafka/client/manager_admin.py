@@ -12,8 +12,7 @@ from typing import Any
 
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.manager_api import FIRST_MANAGER_ID, INSPECT, VERSION
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
+    ErrorCode,
     LockLost,
     OffsetMgrError,
     ServerError,

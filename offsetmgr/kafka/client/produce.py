@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import EncodedRequest
+from offsetmgr.kafka.protocol.frames import send_and_read
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, request_string
-from offsetmgr.kafka.protocol.request_codec import send_and_read
 
 _VERSION: Final = 7
 """Every broker from 2.1 to 4.x supports this version."""

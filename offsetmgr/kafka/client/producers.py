@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error

@@ -25,9 +25,8 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Backoff, Retries, UnusableAddress
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import UNKNOWN_TOPIC_TIMEOUT_S, Client, PartitionLeaders
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST
-from offsetmgr.kafka.client.leader_router import UNKNOWN_TOPIC_TIMEOUT_S, PartitionLeaders
 from offsetmgr.kafka.client.log_ranges import list_offsets
 from offsetmgr.kafka.client.topics import describe_topic
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import ServerError, Unreachable
+from offsetmgr.core.errors import ErrorCode, ServerError, Unreachable
 from offsetmgr.kafka.client import broker_settings
 from offsetmgr.kafka.client.client import Client, with_retries
-from offsetmgr.kafka.client.deadline import attempt_deadline, remaining
+from offsetmgr.kafka.client.connection import attempt_deadline, remaining
 from offsetmgr.kafka.client.topic_ids import format_topic_id
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey

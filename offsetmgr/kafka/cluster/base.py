@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
-from offsetmgr.core.clock import Clock
-from offsetmgr.core.clock_difference import ClockDifference
+from offsetmgr.core.clock import Clock, ClockDifference
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 

@@ -11,8 +11,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 
 if TYPE_CHECKING:
-    from offsetmgr.core.clock import Clock
-    from offsetmgr.core.clock_difference import ClockDifference
+    from offsetmgr.core.clock import Clock, ClockDifference
     from offsetmgr.kafka.client.background_loop import ClientThread
     from offsetmgr.kafka.client.brokers import ClusterBroker
 
@@ -134,7 +133,7 @@ class KafkaCluster(KafkaLogs, Closeable):
         requested = list(dict.fromkeys(groups))
         if not requested:
             return {}
-        from offsetmgr.kafka.client.group_kinds import describe
+        from offsetmgr.kafka.client.group_lists import describe
 
         return self._thread.run(lambda deadline: describe(self._thread.client, requested, deadline))
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import confluent_kafka as ck
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
+    ErrorCode,
     OffsetMgrError,
     ServerError,
     TimedOut,

@@ -20,14 +20,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, UnsupportedOperation, value_of
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.outcome import value_of
-from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import Backoff, Retries, cancel_tasks
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.offset_commits import NotAMember, commit_outcomes
 from offsetmgr.kafka.client.topic_ids import format_topic_id, topic_ids
 from offsetmgr.kafka.groups import lock_membership, member_requests

@@ -7,8 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.errors import OffsetMgrError, value_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.channel import Address

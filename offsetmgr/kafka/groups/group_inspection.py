@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError, UnsupportedOperation, value_of
 from offsetmgr.core.model import GroupDescription
-from offsetmgr.core.outcome import value_of
-from offsetmgr.core.running_store import RunningGroup
+from offsetmgr.core.offset_store import RunningGroup
 from offsetmgr.kafka.client.broker_settings import group_setting, reported_settings
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
-from offsetmgr.kafka.client.group_kinds import describe
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
+from offsetmgr.kafka.client.group_lists import describe
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address

@@ -27,14 +27,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import LockLost, OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, LockLost, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.retry import Retries
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import Retries, cancel_tasks
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.group_coordinator import GroupCoordinator, ProblemLog
 from offsetmgr.kafka.groups.member_requests import LockMembership

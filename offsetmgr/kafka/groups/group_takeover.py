@@ -24,15 +24,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, TimedOut
+from offsetmgr.core.errors import ErrorCode, GroupActive, LockLost, OffsetMgrError, TimedOut, value_of
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, TopicPartition
-from offsetmgr.core.outcome import value_of
-from offsetmgr.core.retry import Backoff, Retries, is_retriable
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import Backoff, Retries, cancel_tasks, is_retriable
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.log_ranges import partition_counts
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.group_inspection import check_supported

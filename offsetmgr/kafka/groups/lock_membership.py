@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import Conflict, GroupActive, LockLost, OffsetMgrError
+from offsetmgr.core.errors import Conflict, ErrorCode, GroupActive, LockLost, OffsetMgrError, value_of
 from offsetmgr.core.model import (
     LOCK_SESSION_S,
     Committed,
@@ -23,12 +22,9 @@ from offsetmgr.core.model import (
     TopicPartition,
     deletion_mark,
 )
-from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
-from offsetmgr.kafka.client.node import DedicatedConnection
+from offsetmgr.kafka.client.connection import BrokerConnection, DedicatedConnection, remaining
 from offsetmgr.kafka.client.offset_commits import commit_outcomes
 from offsetmgr.kafka.groups import member_requests
 from offsetmgr.kafka.groups.member_requests import LockMembership
@@ -228,7 +224,7 @@ async def _expire(
     expected: Mapping[TopicPartition, Committed] | None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
     """Commits the offsets again with a deletion mark and an expired retention (see `deletion_mark`)."""
-    from offsetmgr.kafka.protocol.old_offset_commit import expire_offsets
+    from offsetmgr.kafka.protocol.old_versions import expire_offsets
 
     now = asyncio.get_running_loop().time
     for _ in range(_MAX_READS):

@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from offsetmgr.core.errors import LockLost, OffsetMgrError
+from offsetmgr.core.errors import LockLost, OffsetMgrError, value_of
 from offsetmgr.core.model import LOCK_SESSION_S, TopicPartition
-from offsetmgr.core.outcome import value_of
-from offsetmgr.core.retry import Backoff, Retries, is_retriable
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import Backoff, Retries, cancel_tasks, is_retriable
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.group_kinds import describe
+from offsetmgr.kafka.client.group_lists import describe
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.group_lock import GroupLock
 from offsetmgr.kafka.groups.lock_membership import active_members_error

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.core.model import NO_OFFSET, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.varint import encode_varint
 from offsetmgr.kafka.protocol.api_key import ApiKey

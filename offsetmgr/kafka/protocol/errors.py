@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     CorruptData,
+    ErrorCode,
     GroupActive,
     GroupNotFound,
     LockLost,

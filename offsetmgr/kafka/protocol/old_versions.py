@@ -8,22 +8,395 @@ the translation of some APIs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from offsetmgr.core.errors import UnsupportedOperation
+from offsetmgr.core.batches import by_key
+from offsetmgr.core.errors import ErrorCode, UnsupportedOperation
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Channel, EncodedRequest, Request
-from offsetmgr.kafka.protocol.old_configurations import describe_configs
-from offsetmgr.kafka.protocol.old_group_requests import find_coordinators, join_group, leave_group, list_groups
-from offsetmgr.kafka.protocol.old_log_reads import fetch, list_offsets
-from offsetmgr.kafka.protocol.old_metadata import metadata
-from offsetmgr.kafka.protocol.old_offset_commit import offset_commit
-from offsetmgr.kafka.protocol.old_offset_fetch import offset_fetch
+from offsetmgr.kafka.protocol.channel import Address, Channel, EncodedRequest, Request
+from offsetmgr.kafka.protocol.frames import decoded
 from offsetmgr.kafka.protocol.older_broker import OlderBroker, nearest_version
-from offsetmgr.kafka.protocol.request_codec import decoded
-from offsetmgr.kafka.protocol.schema_codec import Message
-from offsetmgr.kafka.protocol.schema_declarations import UnknownSchema
+from offsetmgr.kafka.protocol.primitives import INT8, INT16, INT32, INT64, Cursor, request_string
+from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, metadata_reader
+from offsetmgr.kafka.protocol.schema_codec import Message, UnknownSchema, encode_request
+
+# DescribeConfigs for brokers of 0.11 and 1.0, in version 0, for which kio has no schema.
+
+_UNKNOWN_SOURCE: Final = 0
+_DEFAULT_SOURCE: Final = 5
+
+
+async def describe_configs(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Requests settings. A request in version 0 is one in version 1 without its last byte, ``include_synonyms``."""
+    version = broker.version(api_key, requested)
+    if version:
+        return await broker.send(api_key, version, message)
+    return await broker.exchange_encoded(api_key, 0, encode_request(api_key, 1, message)[:-1], _read_v0)
+
+
+def _read_v0(cursor: Cursor) -> Message:
+    def config() -> Message:
+        return {
+            "name": cursor.string(),
+            "value": cursor.nullable_string(),
+            "read_only": cursor.boolean(),
+            "config_source": _DEFAULT_SOURCE if cursor.boolean() else _UNKNOWN_SOURCE,
+            "is_sensitive": cursor.boolean(),
+            "synonyms": [],
+        }
+
+    def result() -> Message:
+        return {
+            "error_code": cursor.number(INT16),
+            "error_message": cursor.nullable_string(),
+            "resource_type": cursor.number(INT8),
+            "resource_name": cursor.string(),
+            "configs": [config() for _ in range(cursor.count(7))],
+        }
+
+    return {"throttle_time": cursor.int32(), "results": [result() for _ in range(cursor.count(11))]}
+
+
+# JoinGroup, LeaveGroup, ListGroups and FindCoordinator for older brokers.
+
+
+async def join_group(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Sends version 3 or lower to brokers before 2.3, because version 4 makes a new member join twice (KIP-394)."""
+    version = broker.version(api_key, requested)
+    return await broker.send(api_key, version if version >= 5 else min(version, 3), message)
+
+
+async def leave_group(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Sends the single member in the layout of versions before 3, which contain only one member."""
+    (member,) = message["members"]
+    version = broker.version(api_key, requested)
+    return await broker.send(api_key, version, {"group_id": message["group_id"], "member_id": member["member_id"]}) | {
+        "members": []
+    }
+
+
+async def list_groups(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Adds empty group states to the response, because responses before version 4 contain no group states."""
+    answer = await nearest_version(broker, api_key, requested, message)
+    return {**answer, "groups": [{"group_state": "", **group} for group in answer["groups"]]}
+
+
+async def find_coordinators(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Sends one request for each group, because a request before version 4 names only one group."""
+    version = broker.version(api_key, requested)
+
+    async def find(key: str) -> Message:
+        answer = await broker.send(api_key, version, {"key": key, "key_type": message["key_type"]})
+        return {"error_message": None, **answer, "key": key}
+
+    return {"coordinators": await asyncio.gather(*map(find, message["coordinator_keys"]))}
+
+
+# Fetch and ListOffsets for older brokers, in versions for which kio has no schema.
+
+
+async def list_offsets(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Requests offsets in version 1 or later if the broker supports such a version, and in version 0 otherwise. In
+    version 0 the function can request only the start and the end of a log."""
+    version = broker.version(api_key, requested)
+    if version:
+        return await broker.send(api_key, version, {"isolation_level": 0, **message})
+    for topic in message["topics"]:
+        if any(part["timestamp"] >= 0 for part in topic["partitions"]):
+            where = str(broker.connection.address)
+            raise releases.FINDS_BY_TIME.unsupported_error(where, broker.connection.versions)
+    times = {
+        TopicPartition(topic["name"], part["partition_index"]): part["timestamp"]
+        for topic in message["topics"]
+        for part in topic["partitions"]
+    }
+    found = await broker.exchange_encoded(api_key, 0, encode_list_offsets_v0(times, 1), read_list_offsets_v0)
+    parts = (
+        (tp.topic, {"partition_index": tp.partition, "error_code": code, "offset": offsets[0] if offsets else -1})
+        for tp, (code, offsets) in found.items()
+    )
+    return {"topics": [{"name": topic, "partitions": of_topic} for topic, of_topic in by_key(parts).items()]}
+
+
+def encode_list_offsets_v0(times: Mapping[TopicPartition, int], max_offsets: int) -> bytes:
+    """Encodes the body of ListOffsets version 0, with the special or real time of each partition."""
+    topics = by_key(times)
+    body = bytearray(INT32.pack(-1) + INT32.pack(len(topics)))  # -1: the client is not a replica
+    for topic, numbers in topics.items():
+        body += request_string(topic, flexible=False) + INT32.pack(len(numbers))
+        for number in numbers:
+            body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(max_offsets)
+    return bytes(body)
+
+
+def read_list_offsets_v0(cursor: Cursor) -> dict[TopicPartition, tuple[int, list[int]]]:
+    """Decodes ListOffsets version 0: the error code and the offsets of each partition."""
+    found: dict[TopicPartition, tuple[int, list[int]]] = {}
+    for _ in range(cursor.count(6)):
+        topic = cursor.string()
+        for _ in range(cursor.count(10)):
+            tp, code = TopicPartition(topic, cursor.int32()), cursor.number(INT16)
+            found[tp] = code, [cursor.int64() for _ in range(cursor.count(8))]
+    return found
+
+
+async def fetch(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Fetches records. kio has no schema for versions before 4, so this function encodes them."""
+    version = broker.version(api_key, requested)
+    if version >= 4:
+        answer = await broker.send(api_key, version, message)
+    else:
+        body = bytearray(INT32.pack(message["replica_id"]) + INT32.pack(message["max_wait"]))
+        body += INT32.pack(message["min_bytes"])
+        if version >= 3:
+            body += INT32.pack(message["max_bytes"])
+        body += INT32.pack(len(message["topics"]))
+        for topic in message["topics"]:
+            body += request_string(topic["topic"], flexible=False) + INT32.pack(len(topic["partitions"]))
+            for part in topic["partitions"]:
+                body += INT32.pack(part["partition"]) + INT64.pack(part["fetch_offset"])
+                body += INT32.pack(part["partition_max_bytes"])
+        answer = await broker.exchange_encoded(api_key, version, bytes(body), _fetch_reader(version))
+    return {"error_code": ErrorCode.NONE, **answer}
+
+
+def _fetch_reader(version: int) -> Callable[[Cursor], Message]:
+    def read(cursor: Cursor) -> Message:
+        def part() -> Message:
+            return {
+                "partition_index": cursor.int32(),
+                "error_code": cursor.number(INT16),
+                "high_watermark": cursor.int64(),
+                "aborted_transactions": None,
+                "log_start_offset": -1,
+                "records": cursor.nullable_octets(),
+            }
+
+        def topic() -> Message:
+            return {"topic": cursor.string(), "partitions": [part() for _ in range(cursor.count(18))]}
+
+        if version >= 1:
+            cursor.int32()  # throttle time
+        return {"responses": [topic() for _ in range(cursor.count(6))]}
+
+    return read
+
+
+# Metadata for older brokers, without creating missing topics.
+
+IMPOSSIBLE_TOPIC: Final = "?"
+"""An invalid topic name. A Metadata request that names only this topic neither returns nor creates a topic."""
+
+
+async def metadata(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Requests metadata of topics without creating missing topics.
+
+    If a request before version 4 names a missing topic, the broker may create the topic, so the function requests all
+    topics instead. In version 0 an empty list of topics is a request for all topics, so the function requests an
+    invalid name if ``message`` has an empty list. A broker of 0.8.2 lists no brokers while the cluster has no topics.
+    If the response lists no brokers, the result contains the responding broker with the id -1.
+    """
+    version = broker.version(api_key, requested)
+    names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
+    if version >= 4:
+        return await broker.send(api_key, version, message)
+    everything = b"\xff\xff\xff\xff" if version else INT32.pack(0)
+    nothing = INT32.pack(0) if version else INT32.pack(1) + request_string(IMPOSSIBLE_TOPIC, flexible=False)
+    topics = None if names is None else frozenset(names)
+    body = nothing if names == [] else everything
+    answer = await broker.exchange_encoded(api_key, version, body, metadata_reader(version, topics))
+    if not answer["brokers"]:
+        host, port = broker.connection.address
+        answer["brokers"] = [{"node_id": -1, "host": host, "port": port}]
+    if names is not None:
+        found = {topic["name"]: topic for topic in answer["topics"]}
+        missing: Message = {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partitions": []}
+        answer["topics"] = [found.get(name) or {**missing, "name": name} for name in names]
+    return answer
+
+
+# OffsetCommit for older brokers. This module encodes version 1 itself, because kio has no schema for it.
+
+_CHECKS_PARTITIONS_VERSION: Final = 4
+"""The OffsetCommit version that Kafka 2.0 introduced. Brokers of Kafka 2.0 and later reject commits for partitions that
+do not exist."""
+_PARTITION_COUNTS_TTL_S: Final = 5.0
+_partition_counts_cache: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
+"""A cache of the partition counts of all topics, by address of the broker. An entry contains the time of the request,
+on the event loop's clock, and the partition counts."""
+
+
+async def offset_commit(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Commits in version 1 or later, because version 0 would commit to ZooKeeper. Brokers of 0.8.2 support only
+    versions 0 and 1.
+
+    Brokers of Kafka 1.1 and earlier accept commits for partitions that do not exist. The function does not send such
+    commits to these brokers, and returns UNKNOWN_TOPIC_OR_PARTITION for the partitions.
+    """
+    version = broker.version(api_key, requested)
+    if version >= _CHECKS_PARTITIONS_VERSION:
+        return await broker.send(api_key, version, {"retention_time": -1, **message})
+    counts = await _partition_counts(broker, message)
+    topics: list[Message] = []
+    rejected: list[Message] = []
+    for topic in message["topics"]:
+        known = [part for part in topic["partitions"] if part["partition_index"] < counts.get(topic["name"], 0)]
+        unknown = [part["partition_index"] for part in topic["partitions"] if part not in known]
+        if known:
+            topics.append({"name": topic["name"], "partitions": known})
+        if unknown:
+            codes = [
+                {"partition_index": number, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} for number in unknown
+            ]
+            rejected.append({"name": topic["name"], "partitions": codes})
+    answer: Message = {"topics": []}
+    if topics and version >= 2:
+        answer = await broker.send(api_key, version, {"retention_time": -1, **message, "topics": topics})
+    elif topics:
+        body = encode_offset_commit_v1({**message, "topics": topics}, timestamp=-1)
+        answer = await broker.exchange_encoded(api_key, 1, body, _read_offset_commit_v1)
+    return {**answer, "topics": [*answer["topics"], *rejected]}
+
+
+async def _partition_counts(broker: OlderBroker, commit: Mapping[str, Any]) -> Mapping[str, int]:
+    """Returns the partition counts of the cluster's topics, cached for some seconds. Requests the counts again if
+    ``commit`` contains a partition that is not in the cache."""
+    now = asyncio.get_running_loop().time()
+    at, counts = _partition_counts_cache.get(broker.connection.address, (0.0, {}))
+    committed = {
+        topic["name"]: max(part["partition_index"] for part in topic["partitions"]) for topic in commit["topics"]
+    }
+    if now - at > _PARTITION_COUNTS_TTL_S or any(counts.get(name, 0) <= highest for name, highest in committed.items()):
+        answer = await metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
+        counts = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
+        _partition_counts_cache[broker.connection.address] = (now, counts)
+    return counts
+
+
+def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes:
+    """Encodes the body of OffsetCommit version 1. The retention of the offsets starts at ``timestamp`` (milliseconds
+    since 1970), or at the broker's present time if ``timestamp`` is -1."""
+    body = bytearray(request_string(message["group_id"], flexible=False))
+    body += INT32.pack(message["generation_id_or_member_epoch"]) + request_string(message["member_id"], flexible=False)
+    body += INT32.pack(len(message["topics"]))
+    for topic in message["topics"]:
+        body += request_string(topic["name"], flexible=False) + INT32.pack(len(topic["partitions"]))
+        for part in topic["partitions"]:
+            body += INT32.pack(part["partition_index"]) + INT64.pack(part["committed_offset"]) + INT64.pack(timestamp)
+            body += request_string(part["committed_metadata"] or "", flexible=False)
+    return bytes(body)
+
+
+async def expire_offsets(connection: Channel, commit: Mapping[str, Any], timeout_s: float) -> Message:
+    """Deletes offsets on a broker that cannot delete single offsets: commits them with a retention that has expired.
+
+    The broker removes them at its next check for expired offsets (every 10 minutes by default). ``commit`` is an
+    OffsetCommit request of version 7; the result is a response of that version.
+    """
+    broker = OlderBroker(connection, timeout_s)
+    if broker.version(ApiKey.OFFSET_COMMIT, 2) == 2:
+        return await broker.send(ApiKey.OFFSET_COMMIT, 2, {**commit, "retention_time": 1})
+    return await broker.exchange_encoded(
+        ApiKey.OFFSET_COMMIT, 1, encode_offset_commit_v1(commit, timestamp=0), _read_offset_commit_v1
+    )
+
+
+def _read_offset_commit_v1(cursor: Cursor) -> Message:
+    def part() -> Message:
+        return {"partition_index": cursor.int32(), "error_code": cursor.number(INT16)}
+
+    def topic() -> Message:
+        return {"name": cursor.string(), "partitions": [part() for _ in range(cursor.count(6))]}
+
+    return {"topics": [topic() for _ in range(cursor.count(6))]}
+
+
+# OffsetFetch for older brokers. This module sends one request for each group, and converts the errors in the
+# responses to the form of current versions.
+
+_GROUP_ERRORS: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+"""Error codes that concern a whole group. OffsetFetch responses before version 2 contain these error codes in the
+partitions."""
+
+
+async def offset_fetch(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+    """Sends one request for each group, since a request before version 8 names only one group."""
+    version = broker.version(api_key, min(requested, 7))
+
+    async def fetch(group: Mapping[str, Any]) -> Message:
+        topics = group["topics"]
+        if topics is None and version < 2:
+            if not releases.READS_ALL_OFFSETS.supported_by(broker.connection.versions):
+                where = str(broker.connection.address)
+                raise releases.READS_ALL_OFFSETS.unsupported_error(where, broker.connection.versions)
+            return await _all_offsets(broker, version, group["group_id"])
+        if topics is not None and not topics:
+            return {"group_id": group["group_id"], "topics": [], "error_code": ErrorCode.NONE}
+        request = {"group_id": group["group_id"], "topics": topics, "require_stable": message["require_stable"]}
+        answer = await broker.send(api_key, version, request)
+        error = answer.get("error_code", ErrorCode.NONE)
+        if version < 2:
+            parts = [(topic["name"], part) for topic in answer["topics"] for part in topic["partitions"]]
+            error = next(
+                (part["error_code"] for _, part in parts if part["error_code"] in _GROUP_ERRORS), ErrorCode.NONE
+            )
+            unknown = [
+                (name, part) for name, part in parts if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ]
+            if unknown and not error:
+                error = await _check_unknown_partitions(broker, unknown)
+        return {"group_id": group["group_id"], "topics": [] if error else answer["topics"], "error_code": error}
+
+    return {"groups": await asyncio.gather(*map(fetch, message["groups"]))}
+
+
+async def _all_offsets(broker: OlderBroker, version: int, group: str) -> Message:
+    """Returns all offsets of a group from a broker of 0.9 to 0.10.1. These brokers treat a request without topics as a
+    request for all topics.
+
+    The broker returns neither offsets nor an error in two cases: it is still loading the group, or it is not the
+    coordinator of the group. Therefore the function accepts an empty response only if DescribeGroups shows, both before
+    and after the request, that the broker has loaded the group.
+    """
+    request = {"group_id": group, "topics": []}
+    answer = await broker.send(ApiKey.OFFSET_FETCH, version, request)
+    error: int = ErrorCode.NONE
+    for again in (True, False):
+        if answer["topics"] or error:
+            break
+        (described,) = (await broker.send(ApiKey.DESCRIBE_GROUPS, 0, {"groups": [group]}))["groups"]
+        error = described["error_code"]
+        if again and not error:
+            answer = await broker.send(ApiKey.OFFSET_FETCH, version, request)
+    return {"group_id": group, "topics": [] if error else answer["topics"], "error_code": error}
+
+
+async def _check_unknown_partitions(broker: OlderBroker, unknown: list[tuple[str, Message]]) -> int:
+    """Clears the error of partitions that do not exist, because they have no committed offset.
+
+    Brokers of 0.8.2 return UNKNOWN_TOPIC_OR_PARTITION for every partition that they do not know, whether it has a
+    committed offset or not. For a short time after its start, a broker knows no partitions at all. Therefore the
+    function returns a retriable error code for the whole response if the broker's metadata does not contain the offsets
+    topic, or contains one of the unknown partitions. Otherwise it returns 0.
+    """
+    answer = await metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
+    known = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
+    if OFFSETS_TOPIC not in known or any(part["partition_index"] < known.get(name, 0) for name, part in unknown):
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    for _, part in unknown:
+        part["error_code"] = ErrorCode.NONE
+    return ErrorCode.NONE
 
 
 async def send_translated(connection: Channel, request: Request | EncodedRequest, timeout_s: float) -> Message:

@@ -9,9 +9,9 @@ from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Channel, EncodedRequest, Request
+from offsetmgr.kafka.protocol.frames import send_and_read, send_in_version
 from offsetmgr.kafka.protocol.primitives import Cursor
 from offsetmgr.kafka.protocol.releases import Capability, release
-from offsetmgr.kafka.protocol.request_codec import send_and_read, send_in_version
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 T = TypeVar("T")

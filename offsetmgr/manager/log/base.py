@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.records.base import EncodedRecord
 
 MAX_SHARD_GROUPS: Final = 8

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import Backoff, Retries, cancel_tasks
 from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.peer_liveness import REFUSAL_INTERVAL_S, ConnectionAttempt, PeerLiveness
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import cancel_tasks
 from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, UnsuitableTopic
 
 _log = logging.getLogger(__name__)

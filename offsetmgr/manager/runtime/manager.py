@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import CoordinatorLoadInProgress
-from offsetmgr.core.tasks import cancel_tasks, completed
+from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode
+from offsetmgr.core.retry import cancel_tasks, completed
 from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import ShardState

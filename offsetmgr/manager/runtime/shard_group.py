@@ -24,9 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError, TimedOut
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError, TimedOut, value_of
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import Lifecycle, ShardState
 from offsetmgr.manager.log.base import AppendOutcome, CorruptRecords, Fenced, OutcomeUnknown, ShardGroupWriter, TooLarge

@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import TopicLayout
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items

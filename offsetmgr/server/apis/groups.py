@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, count, string
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items
 from offsetmgr.manager.protocol_values import FetchRequest

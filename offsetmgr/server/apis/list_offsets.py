@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, result_by_size
 from offsetmgr.server.network.api import Answer, ApiRequest

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.tasks import completed
+from offsetmgr.core.errors import ErrorCode
+from offsetmgr.core.retry import completed
 from offsetmgr.kafka.protocol.codec_thread import in_codec_thread
 from offsetmgr.manager.commit_checks import without_partitions
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse

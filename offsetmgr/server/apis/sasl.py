@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import AuthenticationFailed
+from offsetmgr.core.errors import AuthenticationFailed, ErrorCode
 from offsetmgr.server.apis.api_context import decoded, encoded
 from offsetmgr.server.network.api import Answer, ApiRequest, FinalResponse
 from offsetmgr.server.security.authentication import MECHANISMS, Authentication, Exchange

@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import cancel_tasks
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address

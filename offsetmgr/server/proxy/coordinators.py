@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.errors import ErrorCode, NotCoordinator, OffsetMgrError, value_of
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.groups.member_requests import LockMembership, heartbeat
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request

@@ -13,10 +13,8 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.retry import Retries
-from offsetmgr.core.tasks import completed
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
+from offsetmgr.core.retry import Retries, completed
 from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse
 from offsetmgr.server.backend import Backend

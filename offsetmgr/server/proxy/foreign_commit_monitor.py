@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import cancel_tasks
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.proxy.coordinators import Coordinators
 

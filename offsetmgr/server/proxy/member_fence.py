@@ -57,7 +57,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import ErrorCode
 
 EVIDENCE_LIFETIME_S: Final = 2.0
 """How long evidence about a member is valid. The value is less than half of the default of group.min.session.timeout.ms

@@ -15,8 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
 from offsetmgr.server.apis.api_context import ApiContext

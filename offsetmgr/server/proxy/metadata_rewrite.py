@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response
 from offsetmgr.server.apis import cluster as cluster_apis

@@ -21,8 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, Unreachable
+from offsetmgr.core.errors import ErrorCode, InvalidRequest, OffsetMgrError, Unreachable
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS

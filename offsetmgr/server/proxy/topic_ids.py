@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.primitives import Cursor

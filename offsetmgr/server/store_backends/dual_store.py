@@ -18,8 +18,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets
 from offsetmgr.server.store_backends.in_doubt_writes import InDoubtWrites

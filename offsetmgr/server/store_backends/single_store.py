@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, PartialFailure
+from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
 from offsetmgr.server.store_backends.store_calls import ChangeOutcomes

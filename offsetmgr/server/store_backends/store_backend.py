@@ -16,11 +16,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, TimedOut
+from offsetmgr.core.errors import Conflict, ErrorCode, GroupActive, GroupNotFound, OffsetMgrError, TimedOut
 from offsetmgr.core.model import ABSENT, NO_OFFSET, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, Committer, OffsetStore
-from offsetmgr.core.tasks import completed
+from offsetmgr.core.retry import completed
 from offsetmgr.kafka.protocol.conditional_commit import (
     CONDITIONAL_FEATURE,
     DROPS_LEADER_EPOCH,

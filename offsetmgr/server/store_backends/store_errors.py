@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     Conflict,
+    ErrorCode,
     GroupActive,
     LockLost,
     NotCoordinator,

@@ -16,7 +16,7 @@ from typing import Final
 from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, TimedOut
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
-from offsetmgr.core.tasks import cancel_tasks
+from offsetmgr.core.retry import cancel_tasks
 
 _log = logging.getLogger(__name__)
 

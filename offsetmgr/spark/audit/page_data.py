@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from offsetmgr.core.document_style import COLOURS
+from offsetmgr.core.document import COLOURS
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.spark.audit import run
 from offsetmgr.spark.audit.history_series import commit_rate, lag_over_time, moments

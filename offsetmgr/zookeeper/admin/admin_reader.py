@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from offsetmgr.core.errors import CorruptData, OffsetMgrError
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, value_of
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, AssignedPartition
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError, value_of
 from offsetmgr.zookeeper.admin.plan import RequestStep
 from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState
 from offsetmgr.zookeeper.nodes import paths

@@ -7,9 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.errors import (
+    ControllerRequestRefused,
+    OffsetMgrError,
+    UnknownTopicOrPartition,
+    UsageError,
+    value_of,
+)
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.outcome import value_of
 from offsetmgr.core.selection import TopicSelection
 from offsetmgr.zookeeper.nodes import paths
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.group_tree import UnrecognisedData
 from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.offset_store import UnrecognisedData
 from offsetmgr.zookeeper.check.findings import Finding, FindingCode
 from offsetmgr.zookeeper.groups.ownership import Owner
 from offsetmgr.zookeeper.groups.registry import RegistryMember

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.errors import NotAuthorized, OffsetMgrError
+from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, value_of
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherGroup, StoredOffset
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.ownership import GroupOwners, owners_many

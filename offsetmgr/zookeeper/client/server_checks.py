@@ -10,8 +10,7 @@ from typing import Final
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.config.tls_context import tls_context
 from offsetmgr.core.check_result import CheckResult, CheckStatus, clock_check, failed_check
-from offsetmgr.core.clock import Clock
-from offsetmgr.core.clock_difference import ClockDifference
+from offsetmgr.core.clock import Clock, ClockDifference
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.sockets import admin_command

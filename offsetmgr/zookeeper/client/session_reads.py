@@ -15,8 +15,7 @@ from kazoo.protocol import serialization as requests
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, value_of
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkNames, BulkRead, SingleRead, split_into_requests
 from offsetmgr.zookeeper.client.connection import Completion, KazooConnection, parse_connect

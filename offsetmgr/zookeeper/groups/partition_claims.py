@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import Conflict
+from offsetmgr.core.errors import Conflict, value_of
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client.conditional_writes import committed, ensure_nodes
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession

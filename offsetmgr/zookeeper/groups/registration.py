@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.core.errors import Conflict
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.errors import Conflict, value_of
 from offsetmgr.zookeeper.client.conditional_writes import commit, ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create

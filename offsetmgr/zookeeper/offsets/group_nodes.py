@@ -23,8 +23,8 @@ from offsetmgr.core.errors import (
     OffsetMgrError,
     UnsupportedOperation,
 )
-from offsetmgr.core.group_tree import SavedNode, UnrecognisedData
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import SavedNode, UnrecognisedData
 from offsetmgr.zookeeper.client.acl import AclEntry, is_masked
 from offsetmgr.zookeeper.client.conditional_writes import RACES
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError

@@ -12,11 +12,10 @@ import re
 from collections.abc import Container
 from typing import Any, Final
 
-from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnsupportedOperation, UsageError, value_of
 from offsetmgr.core.field_reader import parse_json
 from offsetmgr.core.model import BrokerPartition, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import PartitionKinds
-from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import check_offset, parse_decimal
 

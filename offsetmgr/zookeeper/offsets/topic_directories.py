@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-from offsetmgr.core.errors import UsageError
-from offsetmgr.core.outcome import value_of
+from offsetmgr.core.errors import UsageError, value_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.offsets.layouts import Layout
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError
 from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.kafka.client.deadline import attempt_deadline
+from offsetmgr.kafka.client.connection import attempt_deadline
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnection, LeaderConnections
 from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer, Step

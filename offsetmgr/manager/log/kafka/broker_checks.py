@@ -12,7 +12,7 @@ from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import NotAuthorized, Unreachable
 from offsetmgr.kafka.client.broker_settings import reported_settings
 from offsetmgr.kafka.client.client import Client, with_retries
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.manager.log.fence_settings import (
     FENCE_SETTINGS,

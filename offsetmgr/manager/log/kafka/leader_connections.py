@@ -17,11 +17,9 @@ from typing import Final
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.client import Client, find_leaders
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.fetch import FetchLimits, fetch_log
-from offsetmgr.kafka.client.leader_router import find_leaders
 from offsetmgr.kafka.client.produce import ProduceResult, produce
 from offsetmgr.kafka.client.producers import ProducerEpoch, describe_producers, init_producer_ids
 from offsetmgr.kafka.protocol.channel import Address

@@ -16,9 +16,8 @@ from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, UnknownTopic
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.kafka.client import fetch
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import UNKNOWN_TOPIC_TIMEOUT_S, Client, find_leaders
 from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits
-from offsetmgr.kafka.client.leader_router import UNKNOWN_TOPIC_TIMEOUT_S, find_leaders
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory

@@ -12,10 +12,9 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, TimedOut
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client import fetch
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.client import Client, PartitionLeaders
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits
-from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.log.kafka.log_position import GapDetector, is_empty, start_of_log
 from offsetmgr.manager.log.kafka.partition_load import PartitionLoad

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from offsetmgr.core.errors import OffsetMgrError, ServerError
+from offsetmgr.core.errors import OffsetMgrError, ServerError, value_of
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.fetch import FetchedPartition
 from offsetmgr.kafka.client.log_ranges import log_ranges

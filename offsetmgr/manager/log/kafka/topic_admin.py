@@ -16,7 +16,7 @@ from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.background_loop import ClientThread
 from offsetmgr.kafka.client.broker_settings import broker_setting
 from offsetmgr.kafka.client.client import Client, with_retries
-from offsetmgr.kafka.client.deadline import attempt_deadline, remaining
+from offsetmgr.kafka.client.connection import attempt_deadline, remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.client.topics import create_topic, describe_topic, topic_settings
 from offsetmgr.kafka.protocol import requests

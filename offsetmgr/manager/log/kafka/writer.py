@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, NoReturn
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.core.retry import Retries
-from offsetmgr.kafka.client.deadline import attempt_deadline
+from offsetmgr.kafka.client.connection import attempt_deadline
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import ProducerFenced
