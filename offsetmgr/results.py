@@ -1,8 +1,8 @@
-"""The types in the signatures of the public API that no other public package exports.
+"""The types of the arguments and results of public functions and methods that no other public package exports, and the
+enumerations of their fields.
 
-Most of them are types of returned values, which a program gets from `offsetmgr.OffsetAdmin`, `offsetmgr.Migration`, the
-stores and the other entry points. It needs these types only for annotations, and to compare a status. The others are
-types of optional arguments, such as `ManagerSettings`, `Producer` and `RecordSource`.
+A program gets the results from `offsetmgr.OffsetAdmin`, `offsetmgr.Migration`, the stores and the other entry points.
+It needs the types only for annotations, and to compare a status.
 """
 
 from __future__ import annotations
@@ -17,99 +17,51 @@ if TYPE_CHECKING:
     from offsetmgr.app.migrate import RollbackReport as RollbackReport
     from offsetmgr.app.migrate import VerifyResults as VerifyResults
     from offsetmgr.config.manager_settings import ManagerSettings as ManagerSettings
-    from offsetmgr.core.advice import Invocation as Invocation
     from offsetmgr.core.clock import Clock as Clock
     from offsetmgr.core.clock import ClockDifference as ClockDifference
     from offsetmgr.core.log_origin import LogOrigin as LogOrigin
-    from offsetmgr.core.log_origin import OriginComparison as OriginComparison
     from offsetmgr.core.log_origin import Relation as Relation
     from offsetmgr.core.model import GroupDescription as GroupDescription
-    from offsetmgr.core.model import GroupMember as GroupMember
     from offsetmgr.core.model import LogRange as LogRange
-    from offsetmgr.core.model import Offset as Offset
     from offsetmgr.core.model import Weakness as Weakness
     from offsetmgr.core.offset_store import Capabilities as Capabilities
-    from offsetmgr.core.offset_store import ChangeOutcome as ChangeOutcome
-    from offsetmgr.core.offset_store import Committer as Committer
     from offsetmgr.core.offset_store import EditStatus as EditStatus
     from offsetmgr.core.offset_store import GroupEditResult as GroupEditResult
     from offsetmgr.core.offset_store import GroupOffsets as GroupOffsets
     from offsetmgr.core.offset_store import Guard as Guard
-    from offsetmgr.core.offset_store import PartitionKinds as PartitionKinds
-    from offsetmgr.core.offset_store import SavedNode as SavedNode
     from offsetmgr.core.offset_store import StoreIdentity as StoreIdentity
-    from offsetmgr.core.offset_store import UnrecognisedData as UnrecognisedData
     from offsetmgr.core.phase import Confidence as Confidence
     from offsetmgr.core.phase import Phase as Phase
-    from offsetmgr.core.phase import PhaseEvidence as PhaseEvidence
     from offsetmgr.core.scenario import Scenario as Scenario
-    from offsetmgr.core.selection import TopicPattern as TopicPattern
-    from offsetmgr.core.selection import TopicSelection as TopicSelection
     from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
-    from offsetmgr.groups.describe import DescribedPartition as DescribedPartition
     from offsetmgr.groups.edit_plan import Counts as Counts
     from offsetmgr.groups.edit_plan import GroupEditPlan as GroupEditPlan
     from offsetmgr.groups.edit_plan import PlannedChange as PlannedChange
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
-    from offsetmgr.groups.last_writes import KnownWrite as KnownWrite
-    from offsetmgr.groups.last_writes import LastWriter as LastWriter
-    from offsetmgr.groups.operation_log import OperationStart as OperationStart
     from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
     from offsetmgr.kafka.client.brokers import ClusterBroker as ClusterBroker
     from offsetmgr.kafka.cluster.base import Cluster as Cluster
     from offsetmgr.kafka.protocol.channel import Address as Address
-    from offsetmgr.kafka.protocol.releases import Capability as Capability
     from offsetmgr.manager.runtime.status import Role as Role
     from offsetmgr.manager.runtime.status import ShardStatus as ShardStatus
-    from offsetmgr.migration.evidence import PartitionEvidence as PartitionEvidence
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
-    from offsetmgr.migration.finalize import GroupGate as GroupGate
-    from offsetmgr.migration.journaled_writer import GroupOutcome as GroupOutcome
-    from offsetmgr.migration.journaled_writer import Report as Report
     from offsetmgr.migration.location import GroupLocation as GroupLocation
-    from offsetmgr.migration.location import GroupSample as GroupSample
-    from offsetmgr.migration.location import LocatedPartition as LocatedPartition
-    from offsetmgr.migration.location import MigratedGroup as MigratedGroup
-    from offsetmgr.migration.location import NextStep as NextStep
-    from offsetmgr.migration.location import StoreSample as StoreSample
-    from offsetmgr.migration.partition_map import MapOrigin as MapOrigin
-    from offsetmgr.migration.phase_inference import MemberEvidence as MemberEvidence
     from offsetmgr.migration.phase_inference import PhaseReport as PhaseReport
     from offsetmgr.migration.plan import Action as Action
     from offsetmgr.migration.plan import GroupPlan as GroupPlan
     from offsetmgr.migration.plan import PlanHeader as PlanHeader
-    from offsetmgr.migration.plan import PlanSource as PlanSource
-    from offsetmgr.migration.plan import PlanStep as PlanStep
-    from offsetmgr.migration.plan import StoreEndpoint as StoreEndpoint
     from offsetmgr.migration.plan_file import PlanSummary as PlanSummary
-    from offsetmgr.migration.progress import GroupNote as GroupNote
-    from offsetmgr.migration.progress import GroupProgress as GroupProgress
     from offsetmgr.migration.progress import MigrationState as MigrationState
-    from offsetmgr.migration.progress import PartitionSet as PartitionSet
-    from offsetmgr.migration.progress import RunProgress as RunProgress
     from offsetmgr.migration.progress import Stage as Stage
-    from offsetmgr.migration.rollback import RollbackDifference as RollbackDifference
     from offsetmgr.migration.verify import PartitionResult as PartitionResult
-    from offsetmgr.migration.verify import VerifySummary as VerifySummary
     from offsetmgr.migration.verify_rules import Status as Status
     from offsetmgr.period.barrier import OpenPeriod as OpenPeriod
     from offsetmgr.period.barrier import ReportStatus as ReportStatus
     from offsetmgr.period.barrier import TimePosition as TimePosition
-    from offsetmgr.period.job_records import Attempt as Attempt
     from offsetmgr.period.job_records import PublishedOutput as PublishedOutput
-    from offsetmgr.period.job_records import RangeScan as RangeScan
-    from offsetmgr.period.job_records import Work as Work
     from offsetmgr.segments.batch_builder import Producer as Producer
     from offsetmgr.segments.batch_reader import RecordBatch as RecordBatch
-    from offsetmgr.segments.entries import Chunk as Chunk
-    from offsetmgr.segments.entries import EntryHeader as EntryHeader
-    from offsetmgr.segments.entries import EntryReader as EntryReader
-    from offsetmgr.segments.entries import LogEntry as LogEntry
-    from offsetmgr.segments.indexes import IndexEntry as IndexEntry
-    from offsetmgr.segments.indexes import OffsetIndex as OffsetIndex
-    from offsetmgr.segments.indexes import TimeEntry as TimeEntry
-    from offsetmgr.segments.indexes import TimeIndex as TimeIndex
     from offsetmgr.segments.log_appender import AppendInfo as AppendInfo
     from offsetmgr.segments.message_scan import LogMessage as LogMessage
     from offsetmgr.segments.retention import DeletionCandidate as DeletionCandidate

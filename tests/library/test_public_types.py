@@ -33,7 +33,7 @@ ANNOTATED = """
 from collections.abc import Iterator
 
 from offsetmgr import Migration, OffsetAdmin, PlannedEdit, ToEarliest
-from offsetmgr.results import DescribedGroup, GroupLag, PlannedChange, Report, RollbackReport
+from offsetmgr.results import ApplyReport, DescribedGroup, GroupLag, PlannedChange, RollbackReport
 
 
 def late(admin: OffsetAdmin) -> Iterator[GroupLag]:
@@ -49,7 +49,7 @@ def changes(admin: OffsetAdmin) -> list[PlannedChange]:
     return [change for group in plan for change in group.changes]
 
 
-def run(migration: Migration) -> tuple[Report, RollbackReport]:
+def run(migration: Migration) -> tuple[ApplyReport, RollbackReport]:
     return migration.apply(), migration.rollback()
 """
 
