@@ -394,7 +394,7 @@ def _sides(connections: Connections, source: str | None, target: str | None) -> 
     zookeeper, bootstrap = own or settings.zookeeper, connections.bootstrap()
     defaults = (zookeeper and f"zookeeper://{zookeeper}", bootstrap and f"kafka://{bootstrap}")
     found = [given or default for given, default in zip((source, target), defaults, strict=True)]
-    for name, server, uri in zip(("from", "to"), ("ZooKeeper", "broker"), found, strict=True):
+    for name, server, uri in zip(("source:from", "target:to"), ("ZooKeeper", "broker"), found, strict=True):
         if uri is None:
             why = f"no store is named, and no {server} is configured"
             raise UsageError(Advice(f"{{{name}}}"), why, Advice(f"add {{{name}}} URI"))

@@ -142,7 +142,7 @@ def count_lines(summary: PlanSummary) -> Iterator[str]:
             summary.active_groups,
             Advice(
                 "active: the group has members in Kafka; apply refuses it, or waits for it with {}",
-                Advice("{wait_empty} SECONDS"),
+                Advice("{wait_empty_s:wait_empty} SECONDS"),
             ),
         ),
         (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Argument: TypeAlias = "str | int | float | bool | tuple[str, ...] | None"
-_FIELD: Final = re.compile(r"\{(\w*)(?:=([^}]*))?\}")
+_FIELD: Final = re.compile(r"\{(\w*)(?::(\w+))?(?:=([^}]*))?\}")
 _SHORT: Final = {("migrate plan", "output"): "-o", ("runbook write", "output"): "-o"}
 """The arguments that a printed command has in their short form."""
 
@@ -56,13 +56,15 @@ class Invocation(NamedTuple):
 class Advice(str):
     """A text for a program, in which ``{name}`` of the template is the argument ``name=``, ``{name=value}`` is the
     argument with a value (``True`` for a flag), and ``{}`` is the next one of ``values``. `command_line` words the same
-    text for the command line, with ``--name`` and with commands.
+    text for the command line, with ``--name`` and with commands. ``{name:option}`` has another name there.
 
     >>> advice = Advice("add {bootstrap_server}, or call {}", Invocation("groups where", ("shop",)))
     >>> advice
     "add bootstrap_server=, or call groups.where('shop')"
     >>> advice.command_line()
     'add --bootstrap-server, or call offsetmgr groups where shop'
+    >>> str(Advice("a longer {timeout_ms:timeout}")), Advice("a longer {timeout_ms:timeout}").command_line()
+    ('a longer timeout_ms=', 'a longer --timeout')
     >>> Advice("add {translate=none} and {execute=True}").command_line()
     'add --translate none and --execute'
     """
@@ -72,7 +74,7 @@ class Advice(str):
     values: tuple[object, ...]
 
     def __new__(cls, template: str, *values: object) -> Advice:
-        text = super().__new__(cls, _worded(template, values, lambda name, value: f"{name}={value}", str))
+        text = super().__new__(cls, _worded(template, values, lambda name, _option, value: f"{name}={value}", str))
         text.template, text.values = template, values
         return text
 
@@ -95,8 +97,8 @@ def option(name: str) -> str:
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
-def _option_with(name: str, value: str) -> str:
-    return option(name) if value in ("", "True") else f"{option(name)} {value}"
+def _option_with(_name: str, as_option: str, value: str) -> str:
+    return option(as_option) if value in ("", "True") else f"{option(as_option)} {value}"
 
 
 def _number(value: str | float) -> str:
@@ -104,7 +106,15 @@ def _number(value: str | float) -> str:
 
 
 def _worded(
-    template: str, values: tuple[object, ...], argument: Callable[[str, str], str], text_of: Callable[[object], str]
+    template: str,
+    values: tuple[object, ...],
+    argument: Callable[[str, str, str], str],
+    text_of: Callable[[object], str],
 ) -> str:
     rest = iter(values)
-    return _FIELD.sub(lambda field: argument(field[1], field[2] or "") if field[1] else text_of(next(rest)), template)
+
+    def word(field: re.Match[str]) -> str:
+        name, as_option, value = field.groups(default="")
+        return argument(name, as_option or name, value) if name else text_of(next(rest))
+
+    return _FIELD.sub(word, template)

@@ -47,5 +47,7 @@ def wait_until_empty(
             first, number = next(iter(members.items()))
             why = f"still has {count_of(number, 'member')} after {limit_s:g} s"
             raise GroupActive(
-                f"group {first}", why, Advice("stop its consumers, or wait longer with {wait_empty} SECONDS")
+                f"group {first}",
+                why,
+                Advice("stop its consumers, or wait longer with {wait_empty_s:wait_empty} SECONDS"),
             )

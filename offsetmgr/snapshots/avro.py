@@ -198,7 +198,9 @@ class AvroReader(SnapshotReader):
     def _index(self) -> SnapshotHeader:
         self._stream.seek(0)
         if self._stream.read(len(MAGIC)) != MAGIC:
-            raise MalformedData(self._what, "not an Avro file", Advice("name its format with {as_=csv|zk|json|spark}"))
+            raise MalformedData(
+                self._what, "not an Avro file", Advice("name its format with {format:as=csv|zk|json|spark}")
+            )
         self._stream.seek(0)
         try:
             file = fastavro.block_reader(self._stream, reader_schema=_NAMES_ONLY)

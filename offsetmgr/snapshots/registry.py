@@ -31,7 +31,7 @@ def format_name(path: str, name: str | None = None) -> str:
     if format_or_suffix in FORMATS:
         return format_or_suffix
     why = f"format {format_or_suffix!r} is not known" if name is not None else "its suffix is not that of a format"
-    hint = Advice(f"name it with {{as_={'|'.join(FORMATS)}}}, or in a URI with ?format=")
+    hint = Advice(f"name it with {{format:as={'|'.join(FORMATS)}}}, or in a URI with ?format=")
     raise UsageError(f"snapshot {path}", why, hint)
 
 

@@ -96,7 +96,9 @@ def messages() -> Iterator[str]:
                 yield node.value
     for path in Path(offsetmgr.__file__).parent.rglob("*.py"):
         for found in re.findall(r'\bAdvice\(\s*"([^"]*)"', path.read_text(encoding="utf-8")):
-            yield " ".join(f"--{name.replace('_', '-')}" for name in re.findall(r"\{(\w+)\}", found))
+            yield " ".join(
+                f"--{name.replace('_', '-')}" for name in re.findall(r"\{(?:\w+:)?(\w+)(?:=[^}]*)?\}", found)
+            )
 
 
 @pytest.mark.slow

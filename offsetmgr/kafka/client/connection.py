@@ -80,7 +80,9 @@ _MAX_IN_FLIGHT: Final = 200
 
 _LOGIN_REQUESTS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
-TIMEOUT_HINT: Final = Advice("check that this is a broker's port; if the broker is only slow, use a longer {timeout}")
+TIMEOUT_HINT: Final = Advice(
+    "check that this is a broker's port; if the broker is only slow, use a longer {timeout_ms:timeout}"
+)
 
 _HEADER: Final = struct.Struct(">hhi")
 
