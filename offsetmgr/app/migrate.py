@@ -439,14 +439,24 @@ def renew(
 
 class VerifyResults(Iterator["PartitionResult"]):
     """Compares every partition with a plan: iterate over it for the results. ``summary`` has their counts; it reads the
-    results first that the caller has not read. ``is_rolled_back`` tells whether the plan was rolled back."""
+    results first that the caller has not read. ``is_rolled_back`` tells whether the plan was rolled back. If an error
+    ends the results, further calls raise it again."""
 
     def __init__(self, results: Iterable[PartitionResult], summary: VerifySummary, *, is_rolled_back: bool) -> None:
         self._results, self._summary = iter(results), summary
+        self._error: BaseException | None = None
         self.is_rolled_back = is_rolled_back
 
     def __next__(self) -> PartitionResult:
-        return next(self._results)
+        if self._error is not None:
+            raise self._error
+        try:
+            return next(self._results)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
 
     @property
     def summary(self) -> VerifySummary:

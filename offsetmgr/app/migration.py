@@ -164,16 +164,22 @@ class Migration(Closeable):
         the report has the failed groups. Raises `PlanError` if a store is not the planned one, `JournalError` if the
         plan was rolled back or finalized, or another process executes it, `Unreachable`, `TimedOut`.
         """
-        self._connections.ui = _StoppedBy(stop)
-        report = self._step(migrate.apply, groups, wait_empty_s=wait_empty_s, accept_stale=accept_stale)
+        report = self._step(migrate.apply, groups, stop, wait_empty_s=wait_empty_s, accept_stale=accept_stale)
         if raise_on_failure and (report.failed or report.closed):
             failures = {group: next(iter(outcome.failed.values())) for group, outcome in report.failed.items()}
             raise GroupsFailed(f"apply of {self._plan.path}", report, failures, report.closed)
         return report
 
-    def _step(self, step: Callable[..., _T], groups: GroupsArgument | None = None, **options: Any) -> _T:
-        """Executes a step with the given groups of the plan."""
+    def _step(
+        self,
+        step: Callable[..., _T],
+        groups: GroupsArgument | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        **options: Any,
+    ) -> _T:
+        """Executes a step with the given groups of the plan, until ``stop`` returns True."""
         selection = migrate.PlanSelection(GroupSelection.of(groups))
+        self._connections.ui = _StoppedBy(stop)
         return step(self._connections, self._plan.path, selection, sides=self._sides, **options)
 
     def verify(self, *, groups: GroupsArgument | None = None) -> VerifyResults:
@@ -202,8 +208,7 @@ class Migration(Closeable):
         Raises `JournalError` if nothing was applied, `GateRefused` if the migration was finalized (see `plan_reverse`),
         `PlanError`, `Unreachable`, `TimedOut`.
         """
-        self._connections.ui = _StoppedBy(stop)
-        return self._step(migrate.rollback, groups, allow_rewind=allow_rewind, wait_empty_s=wait_empty_s)
+        return self._step(migrate.rollback, groups, stop, allow_rewind=allow_rewind, wait_empty_s=wait_empty_s)
 
     def plan_reverse(
         self, path: str | Path, *, allow_rewind: bool = False, if_ahead: AheadPolicy | None = None

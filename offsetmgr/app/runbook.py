@@ -16,7 +16,15 @@ from offsetmgr.app.migrate import ALL, PlanSelection
 from offsetmgr.app.plan_text import SHOWN
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import FileFailure, GateRefused, GroupNotFound, OffsetMgrError, UsageError, os_error_as
+from offsetmgr.core.errors import (
+    FileFailure,
+    GateRefused,
+    GroupNotFound,
+    OffsetMgrError,
+    UsageError,
+    as_advice,
+    os_error_as,
+)
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.groups.operation_log import own_command_line
@@ -200,8 +208,8 @@ class _Plan(NamedTuple):
         try:
             append_to_journal(self.file, records)
         except OffsetMgrError as error:
-            hint = f" ({error.hint})" if error.hint else ""
-            ui.note(f"the plan's journal does not record this step: {error}{hint}", warning=True)
+            hint = Advice(" ({})", error.hint) if error.hint else ""
+            ui.note(Advice("the plan's journal does not record this step: {}{}", as_advice(error), hint), warning=True)
 
 
 class _Groups:

@@ -16,7 +16,7 @@ import typer
 from offsetmgr.app.ui import Declined, Interrupted
 from offsetmgr.cli.render import COLLECTOR, WATCHED_OUTPUT, coloured_message
 from offsetmgr.core.advice import for_command_line
-from offsetmgr.core.errors import OffsetMgrError, PartialFailure, SparkError, UsageError
+from offsetmgr.core.errors import OffsetMgrError, PartialFailure, SparkError, UsageError, as_advice
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -72,8 +72,7 @@ def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
 
 def worded(error: OffsetMgrError) -> str:
     """Returns the text of an error for the command line."""
-    what, why = for_command_line(error.what), for_command_line(error.why)
-    return f"{what}: {why}" if why else what
+    return for_command_line(as_advice(error))
 
 
 def exit_with(code: int) -> None:

@@ -415,7 +415,10 @@ def _show_preview(found: RollbackPlan) -> None:
     rows = found.partitions
     write_rows(
         PLANNED_WRITE,
-        [(one.group, *one.tp, one.now, one.before, one.problem or found.log_note(one) or None) for one in rows],
+        [
+            (one.group, *one.tp, one.now, one.before, for_command_line(one.problem) or found.log_note(one) or None)
+            for one in rows
+        ],
         OutputFormat.TABLE,
     )
     bad = sum(bool(one.problem) for one in rows)

@@ -27,6 +27,7 @@ from offsetmgr.cli.options import (
     seconds_option,
 )
 from offsetmgr.cli.render import OutputFormat, rows_of, write_rows
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.errors import UsageError
 
@@ -135,7 +136,8 @@ def mirror_command(
     bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.succeeded]
     if bad or format is not OutputFormat.TABLE:
         columns = migrate_output.MIRROR_COLUMNS
-        write_rows(columns, rows_of(columns, bad or mirror.groups.values()), format)
+        rows = rows_of(columns, bad or mirror.groups.values())
+        write_rows(columns, ((*row[:-1], for_command_line(row[-1])) for row in rows), format)
     if mirror.interrupted:
         raise migrate.Interrupted("some offsets were not copied yet")
     fail_if(bad)

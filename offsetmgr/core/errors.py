@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
@@ -129,6 +130,11 @@ class OffsetMgrError(Exception):
     def name(self) -> str | None:
         """The name of ``code`` in Kafka's protocol."""
         return None if self.code is None else self.code.name
+
+
+def as_advice(error: OffsetMgrError) -> str:
+    """Returns the text of an error so that the command line can word it with options."""
+    return Advice("{}: {}", error.what, error.why) if error.why else error.what
 
 
 # --- invalid calls -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import AlreadyInPhase
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
@@ -224,21 +224,20 @@ def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:
     plan."""
     if isinstance(found.error, AlreadyInPhase | UnrequestedReturn):
         return None
-    if found.error is not None:
-        return {
-            "kind": "group-blocked",
-            "group": group,
-            "step": found.error.what,
-            "why": found.error.why,
-            "hint": found.error.hint,
-        }
+    if (error := found.error) is not None:
+        return _blocked_record(group, error.what, error.why, error.hint)
     if (result := found.result) is None or result.outcome in (BounceOutcome.STOPPED, BounceOutcome.PLANNED):
         return None
     if result.outcome is BounceOutcome.FAILED:
-        step = f"bounce {result.change}"
-        return {"kind": "group-blocked", "group": group, "step": step, "why": result.why, "hint": result.hint}
+        return _blocked_record(group, f"bounce {result.change}", result.why, result.hint)
     assert result.report is not None  # a finished bounce has passed the gate of the whole group
     return phase_record(group, result.report)
+
+
+def _blocked_record(group: str, *reason: str) -> JournalRecord:
+    """Returns the record of a failed bounce. ``reason`` is the step, the reason and the hint."""
+    step, why, hint = map(for_command_line, reason)
+    return {"kind": "group-blocked", "group": group, "step": step, "why": why, "hint": hint}
 
 
 def phase_record(group: str, report: PhaseReport) -> JournalRecord:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from offsetmgr.core.advice import Advice, Argument, Invocation
+from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.atomic_file import remove_abandoned
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import Conflict, GroupActive, JournalError, OffsetMgrError
+from offsetmgr.core.errors import Conflict, GroupActive, JournalError, OffsetMgrError, as_advice
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Change,
@@ -290,7 +290,12 @@ class JournalSink:
         }
         if outcome.failed:
             record["failed"] = [
-                [tp.topic, BrokerPartition.to_json(tp.partition), type(error).__name__, str(error)]
+                [
+                    tp.topic,
+                    BrokerPartition.to_json(tp.partition),
+                    type(error).__name__,
+                    for_command_line(as_advice(error)),
+                ]
                 for tp, error in outcome.failed.items()
             ]
         if not outcome.atomic:

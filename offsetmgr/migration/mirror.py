@@ -16,7 +16,15 @@ from typing import Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, RewindRefused, Superseded
+from offsetmgr.core.errors import (
+    GroupActive,
+    LockLost,
+    OffsetMgrError,
+    RecreatedTopic,
+    RewindRefused,
+    Superseded,
+    as_advice,
+)
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, LockableStore, OffsetStore
 from offsetmgr.core.retry import Backoff
@@ -393,7 +401,7 @@ class Mirror:
         mirror.lock.release()
         mirror.compute_lag()
         if isinstance(error, GroupActive):
-            mirror.mark_taken(str(error))
+            mirror.mark_taken(as_advice(error))
         elif isinstance(error, Superseded):
             mirror.mark_taken(f"another mirror took this group over ({error.why})")
         else:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.commit_metadata import dropped_text, form_of
-from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused
+from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused, as_advice
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets, HeldLock
 from offsetmgr.core.plurals import count_of, list_of
@@ -116,11 +117,11 @@ class GroupMirror:
             return ""
         tp, error = min(self.recreated.items())
         more = f", and {len(self.recreated) - 1} more partitions" if len(self.recreated) > 1 else ""
-        return f"refused: {tp}: {error.why}{more}"
+        return Advice("refused: {}: {}{}", tp, error.why, more)
 
     def fail(self, error: OffsetMgrError, *, lag_unknown: bool = False) -> None:
         """Records an error. The mirror retries later. With ``lag_unknown``, the lag of the group becomes unknown."""
-        self.state, self.detail = MirrorState.FAILING, str(error)
+        self.state, self.detail = MirrorState.FAILING, as_advice(error)
         if lag_unknown:
             self.lag = None
 
@@ -131,7 +132,8 @@ class GroupMirror:
         """Ends the mirror of the group, because a consumer or another mirror uses the group from now on."""
         self.state, self.detail, self.lock = MirrorState.TAKEN, why, None
         if self.lag:
-            self.detail += f"; the target was {count_of(self.lag, 'offset')} behind the source then"
+            behind = count_of(self.lag, "offset")
+            self.detail = Advice("{}; the target was {} behind the source then", why, behind)
 
     def set_target_offsets(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         self.target_offsets = {tp: c.offset for tp, c in offsets.items()}
@@ -191,7 +193,8 @@ class GroupMirror:
         known = ((self.held.get((tp, c.offset), c.metadata), c.metadata) for tp, c in self.mirrored_offsets.items())
         forms = Counter(form_of(one) for there, one in known if one and (self.drops_metadata or there != one))
         dropped = f"drops {dropped_text(forms)}" if forms else ""
-        self.detail = "; ".join(filter(None, (self.note, self.not_mirrored, refused, dropped)))
+        details = [text for text in (self.note, self.not_mirrored, refused, dropped) if text]
+        self.detail = Advice("; ".join("{}" for _ in details), *details)
 
     def record_outcomes(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
         """Records the outcomes of a write. Returns False if a partition failed with an error that should be retried

@@ -460,6 +460,8 @@ class MigrationState:
         group = plan.group
         if plan.error:
             return Stage.NOT_PLANNED
+        if group in self.finalized:  # by itself: no rollback changes it
+            return Stage.FINALIZED
         if self.is_group_rolled_back(group):
             return Stage.ROLLED_BACK_IN_PART if self.is_rolled_back_in_part(group) else Stage.ROLLED_BACK
         if self.group_finalized_at(group) is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import command
 from memory_stores import StoreWithTopicIds
 from one_migration import ORDERS, Migration, commit
 
@@ -219,6 +220,10 @@ def test_the_undo_of_a_killed_run_restores_what_no_other_run_may_have_written(tw
         shown = undo(two, run, code=1)
         assert f"the run {other} may have written it too" in shown
         assert "leave out --run to undo all runs of the group" in shown
+    assert "leave out --run to undo" in two.status()["shop"]["blocked_by"]
+    with two.stores():
+        preview = command("migrate", "rollback", two.path, "--run", second, "--dry-run", code=1)
+    assert "leave out --run to undo" in preview.stdout
     assert two.target_offsets() == {"audit": BEFORE, "shop": AFTER}
     assert two.rollback().ok
     assert two.target_offsets() == {"audit": BEFORE, "shop": BEFORE}
@@ -260,6 +265,28 @@ def test_a_finalize_that_leaves_out_a_group_is_recorded_as_failed(two: Migration
     ):
         two.run(*step, "--yes", code=code)
         assert two.edits()[-1]["outcome"] == outcome, step
+
+
+def test_a_rollback_of_the_rest_leaves_a_finalized_group(two: Migration) -> None:
+    two.source = MemoryStore("source", kind="file", data=two.source.data)
+    two.plan_again()
+    two.apply()
+    two.run("finalize", "shop", "--yes")
+    two.rollback()
+    assert two.target_offsets() == {"audit": BEFORE, "shop": AFTER}
+    assert two.states() == {"audit": "rolled back", "shop": "finalized"}
+
+
+def test_a_stop_ends_only_its_own_step(two: Migration) -> None:
+    two.source = MemoryStore("source", kind="file", data=two.source.data)
+    two.plan_again()
+    stops: list[bool] = []
+    with two.opened() as library:
+        library.apply(stop=lambda: bool(stops))
+        stops.append(True)
+        deleted = library.finalize(delete_source=True).deleted
+    assert deleted is not None
+    assert (deleted.written, deleted.interrupted) == (4, False)
 
 
 def reverse_plan_of(migration: Migration, *options: str) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from one_migration import Migration, commit
+
+from offsetmgr.core.errors import Unreachable
 
 GROUPS = [f"g{n:02}" for n in range(30)]
 HELD = "orders-0: holds 10, and held no offset before the plan was applied"
@@ -59,6 +62,14 @@ def test_a_rollback_compares_groups_whose_write_failed_according_to_the_journal(
     migration.apply()
     migration.journal.write_bytes(first_run)
     assert f"g {HELD}" in migration.run("rollback", "--yes", code=1)
+
+
+def test_a_verification_that_an_error_ended_has_no_summary(applied: Migration) -> None:
+    with applied.opened() as library, patch.object(applied.target, "scan", side_effect=Unreachable("target")):
+        found = library.verify()
+        for read in (lambda: list(found), lambda: found.summary):
+            with pytest.raises(Unreachable):
+                read()
 
 
 def test_a_rollback_of_an_apply_that_was_stopped_early_finds_the_rest_unchanged(applied: Migration) -> None:
