@@ -50,7 +50,8 @@ def groups(connect: Callable[[], Connections], limit_s: float) -> Names:
     connections = connect()
     selected, configured = connections.uri, connections.configured_stores().values()
     # Groups of Storm and of Kafka 0.7 have one store.
-    others = configured if selected in configured and "layout=" not in selected else ()
+    has_others = selected in configured and "layout=" not in selected
+    others = [one for one in configured if one != selected] if has_others else []
 
     def read(uri: str) -> tuple[list[str], LogOrigin | None]:
         store = connect().store(uri)

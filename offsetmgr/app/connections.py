@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from shlex import quote
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakSet
 
 from offsetmgr.app.ui import Ui, Waits
@@ -45,6 +45,8 @@ class Connections(Closeable):
     each ZooKeeper. One thread at a time may call the methods.
     """
 
+    refuses_other_cluster: ClassVar[bool] = True
+    """Whether a read fails if the brokers belong to another cluster than the store. The command line warns."""
     given: Mapping[str, Argument] = MappingProxyType({})
     """The connection options that a further command for the same servers needs."""
 
@@ -54,6 +56,8 @@ class Connections(Closeable):
         self.waits = Waits(self.ui)
         self._selected: OffsetStore | None = None
         self._others: tuple[OffsetStore, ...] | None = None
+        self.copied_to: dict[str, OffsetStore] = {}
+        """The stores to which groups were copied, by the URI that the caller gave."""
         self.named_context: str | None = None
         """The context that the user named; None if the settings come from elsewhere."""
         self._noted: set[str] = set()
@@ -152,7 +156,7 @@ class Connections(Closeable):
         for uri in dict.fromkeys(home.uri for home in homes) if here not in self._noted else ():
             found = [home for home in homes if home.uri == uri]
             others = [one for one in found[0].candidates if one != here] if uri in (None, here) else [uri]
-            self.ui.note(f"reading {here}: {homes_text(found)}", warning=moved is None)
+            self.ui.reads(f"reading {here}: {homes_text(found)}", warning=moved is None)
             hint = " or ".join(["{store} {}"] * len(others))
             self.ui.note(Advice(f"hint: {hint} reads the other store", *map(quote, others)))
         self._noted.add(here)
@@ -162,12 +166,6 @@ class Connections(Closeable):
         """Returns the store at ``uri``. The first call opens it."""
         self.require_open()
         return self._stores.get(uri) or self.store(uri)
-
-    @property
-    def other_opened(self) -> list[OffsetStore]:
-        """The open stores other than the selected one, in the order in which they were opened."""
-        selected = self.selected()
-        return [one for one in dict.fromkeys(self._stores.values()) if one is not selected]
 
     def undo_options(self, uri: str) -> Mapping[str, Argument]:  # noqa: ARG002
         """Returns the arguments for the connection that the undo of an edit of the store at ``uri`` needs besides
@@ -412,14 +410,14 @@ class Connections(Closeable):
             raise home.refusal()
 
     def kafka_counterpart(
-        self, store: OffsetStore, warn: Callable[[str], None] | None = None, *, strict: bool = False
+        self, store: OffsetStore, warn: Callable[[str], None] | None = None, *, strict: bool | None = None
     ) -> OffsetStore | None:
         """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
         to ZooKeeper may commit to this Kafka store.
 
         Returns `None` if no brokers are known. Also returns `None`, and calls ``warn`` (default: `warn`) with the
         reason, if ZooKeeper does not show to which cluster it belongs, or if the brokers belong to another cluster.
-        With ``strict``, raises `OtherCluster` then.
+        With ``strict`` (default: `refuses_other_cluster`), raises `OtherCluster` in the last case.
         """
         from offsetmgr.core.log_origin import compare_origins
         from offsetmgr.stores.uri import parse_uri
@@ -427,7 +425,7 @@ class Connections(Closeable):
         parsed, bootstrap = parse_uri(self.uri), self.resolved.bootstrap_server
         if parsed.kind != "zookeeper" or parsed.options.get("layout", "0.8") != "0.8" or bootstrap is None:
             return None
-        kafka = self.store(f"kafka://{bootstrap}")
+        kafka = self.opened(f"kafka://{bootstrap}")
         origin = store.log_origin()
         compared = compare_origins(origin, kafka.log_origin())
         if compared.keeps_epochs:
@@ -437,7 +435,7 @@ class Connections(Closeable):
             (warn or self.warn)(why)
             return None
         why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
-        if strict:
+        if self.refuses_other_cluster if strict is None else strict:
             raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
         (warn or self.warn)(f"{bootstrap} {why}")
         return None
@@ -459,7 +457,7 @@ class Connections(Closeable):
             return ()
         origin, found = store.log_origin(), []
         for uri in uris.values():
-            other = self.store(uri)
+            other = self.opened(uri)
             try:
                 compared = compare_origins(origin, other.log_origin())
             except OffsetMgrError as error:
@@ -496,7 +494,7 @@ class Connections(Closeable):
         cluster = self.cluster(needs)
         store = self.store(f"zookeeper://{address}")
         assert isinstance(store, ZookeeperStore)  # a zookeeper: URI always opens a ZookeeperStore
-        kafka = self.store(f"kafka://{self.bootstrap()}")
+        kafka = self.opened(f"kafka://{self.bootstrap()}")
         crossing = CrossClusterCheck(store, kafka, roles=("ZooKeeper", "Kafka side"))
         if crossing.other_cluster:
             hint = "name the ZooKeeper and the brokers that the group's members use"

@@ -319,7 +319,7 @@ class PlannedEdit(Closeable):
                 self._connections.ui.note(f"group {result.group}: {result.how}")
         rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome.status is not EditStatus.WRITTEN}
         report.written += len(result.outcomes) - len(rest)
-        report.unchanged += sum(outcome.error is None for outcome in rest.values())
+        report.unchanged += sum(outcome.status is EditStatus.UNCHANGED for outcome in rest.values())
         report.outcomes.setdefault(result.group, {}).update(rest)
         if result.error is not None:
             report.failed_groups[result.group] = result.error

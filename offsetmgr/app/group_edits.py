@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from offsetmgr.app.edits import EditListener, EditReport, PlannedEdit
+from offsetmgr.app.ui import Interrupted
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.offset_store import GroupTreeStore
 from offsetmgr.core.plurals import count_of
@@ -84,7 +85,7 @@ class GroupDeletion(PlannedEdit):
                     if error is None:
                         ui.note(f"removed {empty}group {name!r} from {inner.uri}")
                         continue
-                    ui.note(f"error: {error}")
+                    ui.note(Advice("error: {}", error.text))
                     if error.hint:
                         ui.note(Advice("hint: {}", error.hint))
                     recorded.failed += 1
@@ -129,9 +130,12 @@ class GroupRename(PlannedEdit):
         require_idle(self._connections.group_describer_for_edit(), [source], "deletion")
         path = f"{before_images}.deleted" if before_images else None
         name, lose, accept_unseen = "groups rename delete", self._lose, self._accept_unseen
-        with GroupDeletion(
-            self._connections, name, store, [source], lose=lose, accept_unseen=accept_unseen
-        ) as deletion:
+        try:
+            planned = GroupDeletion(self._connections, name, store, [source], lose=lose, accept_unseen=accept_unseen)
+        except Interrupted as error:
+            done = "group {} was copied to {}, and was not deleted; undo: {}"
+            raise Interrupted(Advice(done, source, target, *report.undo[:1])) from error
+        with planned as deletion:
             deletion.is_confirmed = True
             if listener is not None:
                 listener.planned(deletion)

@@ -113,7 +113,7 @@ def describe(
     from offsetmgr.groups.scan import choose_groups
 
     store, others = connections.selected(), connections.others()
-    cluster = connections.cluster("only_with_lag") if only_with_lag else connections.cluster_or_none()
+    cluster = connections.cluster(Advice("{only_with_lag}")) if only_with_lag else connections.cluster_or_none()
     found: Found[DescribedGroup] = Found(connections, store, choose_groups(store, selection, others), topics, others)
     describer = connections.group_describer_with(others)
 
@@ -179,7 +179,9 @@ def copy(
         raise UsageError("groups copy", "both names are the same")
     store = connections.selected()
     connections.require_home([group])
-    target = store if to is None else connections.opened(to)
+    target = store
+    if to is not None:
+        target = connections.copied_to[to] = connections.opened(to)
     crossing = connections.check_crossing("groups copy", store, target, translate)
     topics = topics.within(store.capabilities.partitions)
     found = plan_copy(store, group, target, new_group, topics, allow_rewind=allow_rewind, crossing=crossing)

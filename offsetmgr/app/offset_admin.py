@@ -362,7 +362,7 @@ class OffsetAdmin(Closeable):
 
         path, selected = Path(before_images), self.store
         with closing(open_file(path, "avro")) as images_file:
-            store = store_of_images(path, images_file.header, selected, self._connections.other_opened)
+            store = store_of_images(path, images_file.header, selected, self._connections.copied_to.values())
         if not holds_images(path):
             next(load_images(path))  # raises the error that names the content of the file
         options = offsets.ImportOptions(translate=translate, allow_rewind=allow_rewind)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -130,8 +128,18 @@ class Found(Generic[T]):
         self._committed.update(set(self.topics.named()).difference(missing))
 
     def tell(self, shown: int | None) -> None:
-        """Tells the user, after the last item, about offsets that are older than those of another store, and about
-        topics without a commit. ``shown`` is the number of rows that the user sees; None if the user left out rows."""
+        """Does what `tell_newer` does, and tells the user the topics without a commit. ``shown`` is the number of rows
+        that the user sees; None if the user left out rows."""
+        self.tell_newer()
+        if self.errors:
+            return
+        for topic in sorted(self._uncommitted - self._committed):
+            self._connections.ui.note(f"no committed offsets in topic {topic} in {self.uri}")
+        if shown == 0 and not self._uncommitted - self._committed:
+            self._connections.ui.note(f"no committed offsets in {self.uri}")
+
+    def tell_newer(self) -> None:
+        """Tells the user, after the last item, about offsets that are older than those of another store."""
         from offsetmgr.groups.lag import ELSEWHERE, STALE, UNCLEAR
 
         note, here = self._connections.ui.note, _title(self.uri)
@@ -153,12 +161,6 @@ class Found(Generic[T]):
                 where = self._connections.invocation("groups where", literal_pattern(self._newer_group), window=60)
                 shows = "hint: {store} {} shows what {} holds; {} shows where the group commits"
                 note(Advice(shows, quote(uri), title, where))
-        if self.errors:
-            return
-        for topic in sorted(self._uncommitted - self._committed):
-            note(f"no committed offsets in topic {topic} in {self.uri}")
-        if shown == 0 and not self._uncommitted - self._committed:
-            note(f"no committed offsets in {self.uri}")
 
     def tell_empty(self, what: str) -> None:
         """Tells the user that the store has no ``what``."""
@@ -626,6 +628,9 @@ def export(
 def _written_to(file: str) -> Iterator[str]:
     """Yields the path to which the snapshot is written. If ``file`` is ``-``, yields the path of a temporary file, and
     copies this file to standard output when the snapshot is complete. Therefore a failure leaves no partial output."""
+    import shutil
+    import tempfile
+
     if file != "-":
         yield file
         return

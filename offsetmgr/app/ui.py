@@ -41,6 +41,10 @@ class Ui:
 
             logging.getLogger("offsetmgr").warning("%s", text)
 
+    def reads(self, text: str, *, warning: bool = True) -> None:  # a user interface shows it as a note or a warning
+        """Tells the user that a use case reads another store than the selected one."""
+        self.note(text, warning=True)
+
     def progress(self, items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
         """Yields the items, and shows how many of ``total`` there were."""
         return items

@@ -250,7 +250,7 @@ def _registered_groups(connections: Connections, session: ZookeeperSession, grou
 
     known = session.children(CONSUMERS) or []
     if not known and groups.patterns is None:
-        store = connections.store(f"zookeeper://{session.connect}")
+        store = connections.opened(f"zookeeper://{session.connect}")
         hint = "" if names_cluster(store) else "; is the chroot right?"
         connections.ui.note(f"no groups in {store.uri}{hint}")
     return groups.within(known, f"ZooKeeper at {session.connect}")

@@ -51,6 +51,8 @@ class ConnectFlags(Connections):
     """The connection options of one command line. Opens the stores and clusters that the options select, and closes
     them at the end of the command."""
 
+    refuses_other_cluster = False
+
     def __init__(self, settings: SettingsLayer, context: str | None, *, yes: bool = False) -> None:
         self.flags = settings
         """The values of the flags alone, without the values from environment variables and the config file."""

@@ -157,7 +157,7 @@ def _rejection(error: OffsetMgrError) -> str:
 
 def _outcome_rows(edit: PlannedEdit, report: EditReport) -> Iterator[tuple[Any, ...]]:
     for group in edit:
-        known, failure = report.outcomes.get(group.group), report.failed_groups.get(group.group)
+        known = report.outcomes.get(group.group)
         for row, change in zip(_plan_rows([group]), group.changes, strict=True):
             if change.problem is not None or group.problem is not None:
                 outcome, text = "refused", row[-1]
@@ -165,8 +165,6 @@ def _outcome_rows(edit: PlannedEdit, report: EditReport) -> Iterator[tuple[Any, 
                 outcome, text = "unchanged", row[-1]
             else:
                 found = None if known is None else known.get(change.partition, _WRITTEN)
-                if failure is not None and found is _WRITTEN:
-                    found = ChangeOutcome(EditStatus.FAILED, error=failure)
                 outcome = "unknown" if found is None else found.status.value
                 text = worded(found.error) if found is not None and found.error is not None else row[-1]
             yield (*row[:-1], outcome, text)

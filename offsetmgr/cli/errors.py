@@ -16,7 +16,7 @@ import typer
 from offsetmgr.app.ui import Declined, Interrupted
 from offsetmgr.cli.render import COLLECTOR, WATCHED_OUTPUT, coloured_message
 from offsetmgr.core.advice import for_command_line
-from offsetmgr.core.errors import OffsetMgrError, PartialFailure, SparkError, UsageError, as_advice
+from offsetmgr.core.errors import OffsetMgrError, PartialFailure, SparkError, UsageError
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -61,7 +61,7 @@ def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
         collector.errors += failed
         return FAILED if failed else 0
     watched = WATCHED_OUTPUT.get()
-    for text in dict.fromkeys(_one_line(worded(error)) for error in failed):
+    for text in dict.fromkeys(worded(error) for error in failed):
         _print_line(f"error: {text}" if watched is None else f"error: {watched.time}: {text}")
     if watched is not None:
         return FAILED if failed else 0
@@ -71,8 +71,8 @@ def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
 
 
 def worded(error: OffsetMgrError) -> str:
-    """Returns the text of an error for the command line."""
-    return for_command_line(as_advice(error))
+    """Returns the text of an error for the command line, in one line."""
+    return _one_line(error.text.command_line())
 
 
 def exit_with(code: int) -> None:
@@ -87,10 +87,10 @@ def fail_if(failed: object) -> None:
 
 
 def _report_offsetmgr_error(error: OffsetMgrError) -> int:
-    _print_line(f"error: {_one_line(worded(error))}")
+    _print_line(f"error: {worded(error)}")
     if isinstance(error, PartialFailure):
         for partition, failure in sorted(error.failures.items()):
-            _print_line(f"  {partition}: {_one_line(worded(failure))}")
+            _print_line(f"  {partition}: {worded(failure)}")
     if error.hint:
         _print_line(f"hint: {_one_line(for_command_line(error.hint))}")
     elif isinstance(error, SparkError) and error.__cause__ is not None:

@@ -149,7 +149,7 @@ def describe(
         where = None if only_with_lag else " in these topics" if topics.topic else ""
         shown = table.write(row for one in described for row in _partition_rows(one, where))
     code = report_and_exit_code(found.errors)
-    found.tell(None)
+    found.tell_newer()
     if not shown and not code:
         found.tell_empty("partitions that need attention" if found.groups else "groups")
     return code

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import typer
 
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import FAILED, worded
 from offsetmgr.cli.render import (
     COLLECTOR,
     Column,
@@ -123,7 +123,7 @@ def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:
             if error.why.startswith("does not exist"):
                 absent[error.what] += 1
             else:
-                others.append(f"{run.name}: {_one_line(error)}")
+                others.append(f"{run.name}: {worded(error)}")
         if dropped and len(dropped) == len(run.output.errors):
             run.code = 0
         run.output.errors[:] = [error for error in run.output.errors if error not in dropped]
@@ -148,7 +148,7 @@ def _write(runs: list[ClusterRun], output: OutputFormat, order: RowOrder | None)
             rows += [(run.name, *row) if own is not None else (run.name, *row, None) for row in found]
             if not number and not run.output.has_rows and run.output.errors:
                 cells: list[Any] = [run.name, *([None] * (len(columns) - 1))]
-                cells[-1 if own is None else own + 1] = label + _one_line(run.output.errors[0])
+                cells[-1 if own is None else own + 1] = label + worded(run.output.errors[0])
                 (rows if order is None else failed).append(tuple(cells))
         if order is not None:
             rows = [*order(columns, rows), *failed]
@@ -166,17 +166,13 @@ def _is_text(table: Sequence[Column]) -> bool:
     return last is not None and not (last.right or last.time or last.detail or rank_of(last.name, last.rank))
 
 
-def _one_line(error: OffsetMgrError) -> str:
-    return " ".join(str(error).split())
-
-
 def _report(runs: list[ClusterRun]) -> None:
     """Prints the notes and the remaining errors of each cluster."""
     for run in runs:
         for text in dict.fromkeys(run.output.notes):
             note(f"{run.name}: {text}")
         shown = run.output.errors if run.output.has_rows else run.output.errors[1:]
-        for text in dict.fromkeys(_one_line(error) for error in shown):
+        for text in dict.fromkeys(worded(error) for error in shown):
             note(f"error: {run.name}: {text}")
     failed = [run.name for run in runs if run.output.errors]
     if failed:

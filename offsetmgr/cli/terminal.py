@@ -207,6 +207,9 @@ class Terminal(Ui):
             self._next = now + (_TERMINAL_INTERVAL_S if sys.stderr.isatty() else _FILE_INTERVAL_S)
         note(f"warning: {for_command_line(text)}" if warning else text)
 
+    def reads(self, text: str, *, warning: bool = True) -> None:
+        self.note(text, warning=warning)
+
     def progress(self, items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
         return progress(items, what, total)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import FAILED, worded
 from offsetmgr.cli.options import FormatOption, flag, opt, parse_seconds, seconds_option
 from offsetmgr.cli.render import (
     WATCHED_OUTPUT,
@@ -99,7 +99,7 @@ def _output(once: Callable[[], int], time_of_output: str, *, first: bool) -> int
     except OffsetMgrError as error:
         if isinstance(error, UsageError) or (first and not error.retriable):
             raise
-        note(f"error: {time_of_output}: {' '.join(str(error).split())}")
+        note(f"error: {time_of_output}: {worded(error)}")
         return FAILED
 
 

@@ -11,7 +11,7 @@ import typer
 
 from offsetmgr.app import zk
 from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import FAILED, report_and_exit_code
+from offsetmgr.cli.errors import FAILED, report_and_exit_code, worded
 from offsetmgr.cli.options import FormatOption, GroupFlags, TopicFlags, check_topics, file_to_write, flag, opt
 from offsetmgr.cli.render import NAME_RANK, PARTITION, Column, OutputFormat, note, rows_of, write_rows
 from offsetmgr.cli.terminal import RunFlags
@@ -282,7 +282,7 @@ def _run(request: zk.ControllerRequest, columns: Sequence[Column], flags: RunFla
     """Shows a request, executes it with --execute, and returns the exit code."""
     plan, output, in_table = request.plan, flags.output, flags.output is OutputFormat.TABLE
     for error in plan.rejections:
-        note(f"error: {error}")
+        note(f"error: {worded(error)}")
     for hint in dict.fromkeys(error.hint for error in plan.rejections if error.hint):
         note(Advice("hint: {}", hint))
     execute = flags.execute and bool(plan.todo)

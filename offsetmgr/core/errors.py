@@ -127,6 +127,11 @@ class OffsetMgrError(Exception):
         return f"{self.what}: {self.why}" if self.why else self.what
 
     @property
+    def text(self) -> Advice:
+        """The text of the error, which the command line can word."""
+        return Advice("{}: {}", self.what, self.why) if self.why else Advice("{}", self.what)
+
+    @property
     def name(self) -> str | None:
         """The name of ``code`` in Kafka's protocol."""
         return None if self.code is None else self.code.name

@@ -149,7 +149,7 @@ def with_trees(
             continue
         except OffsetMgrError as error:
             if problem is not None:  # names all options at once
-                why, hint = f"{problem.why}; {error.why}", Advice("{}; {}", problem.hint, error.hint)
+                why, hint = (Advice("{}; {}", *both) for both in ((problem.why, error.why), (problem.hint, error.hint)))
                 error = GateRefused(problem.what, why, hint)
             yield replace(plan, problem=error)
             continue
@@ -223,15 +223,15 @@ def start_deletion(
         return start_edit(store, plan, path, on_durable)
 
     def deleted(planned: GroupEditPlan) -> GroupEditResult:
+        changes = [one for one in planned.changes if one.writes]
         try:
             trees.delete_group(planned.group, planned.removes)
         except OffsetMgrError as error:
-            return GroupEditResult(planned.group, {}, error=error)
+            failed = {one.partition: ChangeOutcome(EditStatus.FAILED) for one in changes}
+            return GroupEditResult(planned.group, failed, error=error)
         on_removed(f"removed group {planned.group!r} with {count_of(len(planned.removes), 'znode')}")
-        changes = (one for one in planned.changes if one.writes)
-        return GroupEditResult(
-            planned.group, {one.partition: ChangeOutcome(EditStatus.WRITTEN, one.before) for one in changes}
-        )
+        written = {one.partition: ChangeOutcome(EditStatus.WRITTEN, one.before) for one in changes}
+        return GroupEditResult(planned.group, written)
 
     def removals(failed: Container[str] = ()) -> Iterator[GroupEditPlan]:
         return (one for one in plan if one.removes and one.problem is None and one.group not in failed)
@@ -247,14 +247,14 @@ def start_deletion(
     started = start_edit(store, plan, path, on_durable)
 
     def results_of_pair() -> Generator[GroupEditResult, None, None]:
-        failed: set[str] = set()
+        failed = {one.group for one in plan if any(change.problem for change in one.changes)}
         with closing(started.results) as written:
             for result in written:
                 failed |= {result.group} if result.failures else set()
                 yield result
         for planned in removals(failed):
             if (result := deleted(planned)).error is not None:
-                yield result
+                yield replace(result, outcomes={})  # the offsets were deleted before
 
     return SavedEdit(started.images, results_of_pair())
 

@@ -105,9 +105,17 @@ class GroupLag(NamedTuple):
         >>> row = LagRow("g", TopicPartition("t", 0), None, None, None, 5)
         >>> GroupLag("g", [row, row]).total, GroupLag("g", [row, row._replace(lag=None)]).total
         (10, None)
+        >>> GroupLag("g", [], read=GroupOffsets("g", {}, hidden=OffsetMgrError("not understood"))).total is None
+        True
         """
         lags = [row.lag for row in self.rows if row.lag is not None]
-        return None if self.error is not None or len(lags) < len(self.rows) else sum(lags)
+        return None if self.failure is not None or len(lags) < len(self.rows) else sum(lags)
+
+    @property
+    def failure(self) -> OffsetMgrError | None:
+        """The reason why offsets of the group are missing: ``error``, or that of offsets that offsetmgr does not
+        understand."""
+        return self.error or (None if self.read is None else self.read.hidden)
 
     @property
     def largest(self) -> int | None:

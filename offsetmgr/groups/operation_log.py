@@ -298,7 +298,10 @@ def _undo_calls(record: FieldReader) -> Iterator[Invocation | str]:
 
 def _of_command_line(text: str) -> Invocation | str:
     """Returns the call that a command line of an earlier release is; the text itself if it has another form."""
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError:  # an unbalanced quotation mark
+        return text
     at = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
     named: dict[str, Any] = {}
     name = ""

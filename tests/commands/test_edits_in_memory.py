@@ -244,6 +244,18 @@ def test_a_group_that_only_one_of_two_clusters_has_is_excluded_there(
 
 
 @pytest.mark.parametrize("view", [("groups", "describe"), ("offsets", "get"), ("offsets", "lag")])
+def test_a_topic_with_a_commit_has_no_note(saved: Cli, view: tuple[str, str]) -> None:
+    saved.ranges = {T0: LogRange(0, 9), T1: LogRange(0, 30)}
+    assert saved(*view, "-g", "b", "--topic", "t:0").stderr == ""
+    assert "no committed offsets" not in saved(*view, "-g", "b", "--topic", "t", code=None).stderr
+
+
+def test_an_option_of_a_command_keeps_its_form_in_an_error(saved: Cli) -> None:
+    refused = saved("groups", "describe", "-g", "b", "--only-with-lag", code=2).stderr
+    assert refused.startswith("error: --only-with-lag: needs to read logs")
+
+
+@pytest.mark.parametrize("view", [("groups", "describe"), ("offsets", "get"), ("offsets", "lag")])
 def test_a_misspelled_group_hides_no_other_group(saved: Cli, view: tuple[str, str]) -> None:
     saved.ranges = {T0: LogRange(0, 9)}
     done = saved(*view, "-g", "misspelled", "-g", "b", "--format", "json", code=1)

@@ -58,7 +58,7 @@ def views(cli: Cli, here: list[str], group: str, topic: str) -> dict[str, dict[i
             found[f"{command} {name}"] = {r["partition"]: r["state"] for r in rows("offsets", command, *options)}
     for name, words in {"lag note": ("offsets", "lag"), "describe": ("groups", "describe")}.items():
         found[name] = {row["partition"]: row["note"] for row in rows(*words)}
-    table = cli("groups", "where", group, *here).stdout
+    table = cli("groups", "where", group, "--partitions", *here).stdout
     cells = [line.split() for line in table.splitlines()]
     found["where"] = {int(row[2]): row[3] for row in cells if row[:2] == [group, topic]}
     return found
