@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Argument, Invocation, option
@@ -681,6 +681,8 @@ class _Statuses:
             return stage, state.group_finalized_at(name), removed
         if stage is not Stage.NOT_PLANNED and note is not None and note.phase is not None:
             return Phase.of(note.phase), note.at, note.text
+        if stage is Stage.APPLIED and name not in state.apply.done:
+            stage = Stage.PLANNED  # it has nothing to write, and no run of apply concerned it
         was_applied = stage in (Stage.APPLIED, Stage.APPLIED_IN_PART)
         return stage, state.apply.at.get(name) if was_applied else self.plan.header.created_at, ""
 
@@ -754,13 +756,16 @@ class _Statuses:
         self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None, expires: int | None
     ) -> NextStep:
         phase = word if isinstance(word, Phase) else Phase.MOVED if word is Stage.FINALIZED else self.start
+        plan = migrated_group(self.plan, self.state, group)
+        if plan.stage is Stage.PLANNED and self.state.is_applied(group):  # apply has nothing to write
+            plan = replace(plan, stage=Stage.APPLIED)
         return next_step(
             Situation(
                 group.group,
                 phase,
                 self.start,
                 self.end,
-                migrated_group(self.plan, self.state, group),
+                plan,
                 has_members=bool(group.old_members if live is None else live.members),
                 expires_ms=expires,
                 bounce=self._bounce(group.group),

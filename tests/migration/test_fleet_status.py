@@ -120,6 +120,15 @@ def test_members_that_were_seen_in_the_phase_end_the_block_of_their_bounce(migra
     assert status(migration, live=inferred)["blocked_by"]
 
 
+def test_a_group_without_writes_is_planned_until_it_is_finalized(migration: Migration) -> None:
+    commit(migration.target, "audit", 10, 20)
+    migration.plan_again()
+    before = status(migration, "audit")
+    assert (before["state"], before["next"]) == ("planned", f"offsetmgr migrate finalize {migration.path} audit")
+    migration.apply("shop")
+    assert status(migration, "audit") == before
+
+
 def test_a_refused_rollback_does_not_block_a_group_that_was_finalized_later(migration: Migration) -> None:
     migration.apply()
     commit(migration.target, "shop", 15, 25)
