@@ -67,6 +67,8 @@ class Connections(Closeable):
         self._stores: dict[str, OffsetStore] = {}
         """The first store that `store` opened for a URI with the selected settings. A cluster uses the connections of a
         Kafka store, so that a command connects and logs in to a broker once."""
+        self._sides: list[tuple[str, str, ConnectionConfig, OffsetStore]] = []
+        """The stores that `store_of_side` has opened, with its arguments."""
         self._kafka: list[KafkaStore] = []
         """The Kafka stores that `store` has opened."""
         self._open = ExitStack()
@@ -129,6 +131,17 @@ class Connections(Closeable):
 
             if isinstance(store, ZookeeperStore):
                 self._sessions[store.session.connect] = store.session
+        return store
+
+    def store_of_side(self, side: str, uri: str, connection: ConnectionConfig) -> OffsetStore:
+        """Returns the store of a ``side`` of a migration, which is "source" or "target". The first call with the same
+        arguments opens the store."""
+        self.require_open()
+        for known in self._sides:
+            if known[:3] == (side, uri, connection):
+                return known[3]
+        store = self.store(uri, connection)
+        self._sides.append((side, uri, connection, store))
         return store
 
     def selected(self) -> OffsetStore:

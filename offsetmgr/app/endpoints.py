@@ -81,7 +81,7 @@ class SourceAndTarget:
         return self._open("target")
 
     def _open(self, side: str) -> OffsetStore:
-        return self._connections.store(self._uris[side], self._configs[side])
+        return self._connections.store_of_side(side, self._uris[side], self._configs[side])
 
     def cluster(self) -> Cluster | None:
         """Returns the Kafka cluster whose logs the offsets belong to: the cluster of the target, else the cluster of

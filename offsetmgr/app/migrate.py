@@ -140,12 +140,10 @@ def plan(
     from offsetmgr.migration.group_observer import ObservationWindow
     from offsetmgr.migration.partition_map import read_map
     from offsetmgr.migration.planner import no_groups_hint
-    from offsetmgr.migration.waves import read_waves
+    from offsetmgr.migration.waves import with_waves
 
     inputs = inputs or PlanInputs()
-    waves = None if inputs.waves is None else read_waves(inputs.waves)
-    if waves is not None and inputs.selects_waves:
-        options = replace(options, groups=waves.patterns())
+    waves, options = with_waves(options, inputs.waves, selects=inputs.selects_waves)
     stores, options = _new_sides(connections, source, target, options.for_source(source), sides)
     confirmed = None if inputs.partition_map is None else read_map(inputs.partition_map)
     window = ObservationWindow(inputs.window_s, waiting=connections.waits.for_commits)
@@ -180,12 +178,17 @@ def draft_partition_map(
     options: PlanOptions,
     *,
     sides: SideSettings | None = None,
+    inputs: PlanInputs | None = None,
 ) -> list[OffsetMgrError]:
-    """Writes a draft of a partition map for the byte positions of Kafka 0.7 in ``source`` to the new file ``path``.
-    Returns the errors of the groups and partitions that could not be read."""
+    """Writes a draft of a partition map for the byte positions of Kafka 0.7 in ``source`` to the new file ``path``. Of
+    ``inputs``, only the waves concern the draft. Returns the errors of the groups and partitions that could not be
+    read."""
     from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
     from offsetmgr.migration.planner import Planner
+    from offsetmgr.migration.waves import with_waves
 
+    inputs = inputs or PlanInputs()
+    _, options = with_waves(options, inputs.waves, selects=inputs.selects_waves)
     stores, options = _new_sides(connections, source, target, options.for_source(source), sides)
     cluster = stores.cluster()
     names = Planner(stores.source, stores.target, options, SystemClock(), cluster).selected_groups()
@@ -591,7 +594,11 @@ def rollback(
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
             step.tell(_compared(step, state, only, Report()).comparison())
             raise
-    return _compared(step, state, only, done)
+    try:
+        return _compared(step, state, only, done)
+    except BaseException:
+        ui.note(plan_text.uncompared_line(done))
+        raise
 
 
 class RollbackPlan(NamedTuple):

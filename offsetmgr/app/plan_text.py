@@ -19,6 +19,7 @@ from offsetmgr.migration.plan import Action
 
 if TYPE_CHECKING:
     from offsetmgr.core.clock import ClockDifference
+    from offsetmgr.migration.journaled_writer import Report
     from offsetmgr.migration.plan import PlanHeader
     from offsetmgr.migration.plan_file import PlanFile, PlanSummary
 
@@ -58,7 +59,7 @@ def scope_line(plan: PlanFile, scope: PlanSummary, waves: Sequence[int] = ()) ->
     if scope.groups != total:
         groups = f"{scope.groups:,} of the plan's {count_of(total, 'group')}"
     if waves:
-        groups += f" in wave {list_of(waves, SHOWN)}"
+        groups = f"in wave {list_of(waves, SHOWN)}: {groups}"
     stores = f"{header.source.uri} -> {header.target.uri}"
     return f"cluster {cluster}: {stores}: {groups}, {count_of(sum(scope.actions.values()), 'partition')}"
 
@@ -107,6 +108,13 @@ def _expiry_warnings(header: PlanHeader, summary: PlanSummary) -> Iterator[str]:
                 "expiry  the group lock of a write restarts the retention of all offsets of the group, except of those"
                 " that a client committed with its own retention time"
             )
+
+
+def uncompared_line(done: Report) -> str:
+    """Returns the result of a rollback after which the comparison of the offsets did not end."""
+    failed = f"; failed: {list_of(done.failed, SHOWN)}" if done.failed else ""
+    restored = f"{count_of(done.written, 'offset')} restored in {count_of(done.changed, 'group')}{failed}"
+    return f"{restored}; the comparison with the before-images did not end"
 
 
 def expiry_line(header: PlanHeader, at_ms: int, clock: ClockDifference | None) -> str:

@@ -117,8 +117,10 @@ def plan_command(
         rewind, clamp, tuple(topic or ()), selection.selection(), parse_renames(rename), onto_existing, shift
     )
     sides = connect.sides(configs)
+    inputs = migrate.PlanInputs(partition_map, waves, selects_waves, translate, window_s)
     if draft_partition_map is not None:
-        failed = migrate.draft_partition_map(connect, from_, to, draft_partition_map, options, sides=sides)
+        draft = draft_partition_map
+        failed = migrate.draft_partition_map(connect, from_, to, draft, options, sides=sides, inputs=inputs)
         note(f"draft written to {draft_partition_map}; nothing was changed")
         note(
             'next: correct it, set "confirmed_by" to your name, then: '
@@ -127,7 +129,6 @@ def plan_command(
         exit_with(report_and_exit_code(failed))
         return
     assert output is not None  # either the draft map or the plan file is given
-    inputs = migrate.PlanInputs(partition_map, waves, selects_waves, translate, window_s)
     written = migrate.plan(connect, from_, to, output, options, sides=sides, inputs=inputs)
     summary = written.file.summary
     _describe(written, whole=format is OutputFormat.TABLE)

@@ -759,20 +759,19 @@ class _Statuses:
         plan = migrated_group(self.plan, self.state, group)
         if plan.stage is Stage.PLANNED and self.state.is_applied(group):  # apply has nothing to write
             plan = replace(plan, stage=Stage.APPLIED)
-        return next_step(
-            Situation(
-                group.group,
-                phase,
-                self.start,
-                self.end,
-                plan,
-                has_members=bool(group.old_members if live is None else live.members),
-                expires_ms=expires,
-                bounce=self._bounce(group.group),
-                is_lost=live is not None and live.is_lost and word is Stage.APPLIED,
-                verifies=live is None or live.verifies,
-            )
+        now = Situation(
+            group.group,
+            phase,
+            self.start,
+            self.end,
+            plan,
+            has_members=bool(group.old_members if live is None else live.members),
+            expires_ms=expires,
+            bounce=self._bounce(group.group),
+            is_lost=live is not None and live.is_lost and word is Stage.APPLIED,
+            verifies=live is None or live.verifies,
         )
+        return next_step(now)
 
 
 def _has_left(live: LiveGroup, end: Phase) -> bool:

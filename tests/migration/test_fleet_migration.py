@@ -262,7 +262,7 @@ def test_a_step_is_limited_to_waves_and_names(tmp_path: Path) -> None:
         assert why in migration.run("apply", *options, "--yes", code=None)
     shown = migration.run("apply", "--group", "billing-*", "--wave", "1", "--yes")
     scope, count, *_ = shown.splitlines()
-    assert scope.endswith("memory:source -> memory:target: 1 of the plan's 4 groups in wave 1, 1 partition")
+    assert scope.endswith("memory:source -> memory:target: in wave 1: 1 of the plan's 4 groups, 1 partition")
     assert count.split(maxsplit=2) == ["1", "copy", "will be written"]
     assert set(migration.target_offsets()) == {"billing-core"}
     migration.run("apply", "--wave", "1", "--wave", "2", "--yes")

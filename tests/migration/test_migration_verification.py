@@ -8,8 +8,10 @@ from unittest.mock import patch
 import pytest
 from one_migration import Migration, commit
 
+from offsetmgr.app.connections import Connections
 from offsetmgr.core.errors import Unreachable
 
+opened = Connections.store
 GROUPS = [f"g{n:02}" for n in range(30)]
 HELD = "orders-0: holds 10, and held no offset before the plan was applied"
 
@@ -42,6 +44,15 @@ def test_a_rollback_with_a_truncated_journal_compares_the_rest_and_fails(applied
     assert f"{2 * len(left)} offsets differ from their before-images" in again
 
 
+def test_a_rollback_whose_comparison_fails_tells_what_it_restored(applied: Migration) -> None:
+    lines = applied.journal.read_bytes().splitlines(keepends=True)
+    applied.journal.write_bytes(b"".join(lines[: len(lines) // 3]))
+    with patch("offsetmgr.migration.rollback.differences", side_effect=Unreachable("target")):
+        output = applied.run("rollback", "--yes", code=None)
+    restored = 30 - len(applied.target_offsets())
+    assert f"{2 * restored} offsets restored in {restored} groups; the comparison" in output
+
+
 def test_a_rollback_with_an_empty_journal_compares_all_offsets(applied: Migration) -> None:
     applied.journal.write_bytes(applied.journal.read_bytes().splitlines(keepends=True)[0])
     output = applied.run("rollback", "--yes", code=1)
@@ -70,6 +81,13 @@ def test_a_verification_that_an_error_ended_has_no_summary(applied: Migration) -
         for read in (lambda: list(found), lambda: found.summary):
             with pytest.raises(Unreachable):
                 read()
+
+
+def test_the_steps_of_a_migration_use_the_same_stores(applied: Migration) -> None:
+    with applied.opened() as library, patch.object(Connections, "store", autospec=True, side_effect=opened) as stores:
+        assert library.verify().summary.ok
+        assert library.verify().summary.ok
+    assert stores.call_count == 2  # the source and the target
 
 
 def test_a_rollback_of_an_apply_that_was_stopped_early_finds_the_rest_unchanged(applied: Migration) -> None:

@@ -366,6 +366,11 @@ def test_a_draft_lists_the_found_partitions_and_must_be_confirmed(tmp_path: Path
     draft = ("migrate", "plan", "--from", "memory:source", "--to", "memory:target", "--all-groups")
     with logs_in_memory(Logs(partitions=3)):
         command(*draft, "--draft-partition-map", path, "--bootstrap-server", LOGS)
+    (tmp_path / "waves").write_text("group,wave\na,1\n")
+    in_waves = ("--waves", tmp_path / "waves", "--draft-partition-map", tmp_path / "wave.json")
+    command(*draft[:-1], *in_waves)
+    in_wave = json.loads((tmp_path / "wave.json").read_text())["topics"]["t"]
+    assert {one["seen"]["groups"] for one in in_wave.values()} == {1}
     source.broken = {one: TimedOut(f"group {one[0]}", "no answer") for one in ("a", ("b", old(0, 1)))}
     shown = command(*draft, "--draft-partition-map", tmp_path / "rest.json", code=1).stderr
     assert ("group a: no answer" in shown, "group b: no answer" in shown) == (True, True)
