@@ -96,7 +96,8 @@ def status_command(
         bounces = one.next.call is not None and one.next.call.verb == "runbook bounce"
         return one.next.command_line(of_members if bounces else of_plan) or None
 
-    found = migrate.status(connect, plan_path, scope.selection(), window_s=window_s, sides=connect.sides(configs))
+    sides = None if window_s is None else connect.sides(configs)  # only the servers need the settings
+    found = migrate.status(connect, plan_path, scope.selection(), window_s=window_s, sides=sides)
     if is_page:
         _write_page(found, format, output)
         return
@@ -109,7 +110,10 @@ def status_command(
 def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | None], output: OutputFormat) -> None:
     known, last = COLUMNS[:-1], COLUMNS[-1]
     of_groups = zip(rows_of(known, found.groups), found.groups, strict=True)
-    rows = [(*(value or None for value in row), next_command(one)) for row, one in of_groups]
+    # The id of a group may be empty.
+    rows = [
+        (*row[:2], *(None if value == "" else value for value in row[2:]), next_command(one)) for row, one in of_groups
+    ]
     if output is not OutputFormat.TABLE:
         write_rows(COLUMNS, rows, output)
         return

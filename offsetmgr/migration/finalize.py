@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -30,6 +29,8 @@ from offsetmgr.migration.progress import Journal, MigrationState
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult
 from offsetmgr.migration.verify_rules import Status
 
+_NAMED: Final = 3
+"""The number of partitions and groups that an error names."""
 _BOUNCE_FIRST: Final = "bounce them first: see offsetmgr runbook"
 
 
@@ -83,20 +84,33 @@ class FinalizeReport:
     """A warning if the source does not delete offsets at once."""
 
 
+@dataclass(slots=True)
+class _Failures:
+    """The partitions that do not verify: their numbers by status, and the first three of them."""
+
+    counts: Counter[Status] = field(default_factory=Counter)
+    first: list[PartitionResult] = field(default_factory=list)
+
+    def add(self, result: PartitionResult) -> None:
+        self.counts[result.status] += 1
+        if len(self.first) < _NAMED:
+            self.first.append(result)
+
+
 class _Checks:
     """The verification of the partitions: by group the numbers that passed and that the caller accepted, and the
-    failed results."""
+    failures."""
 
     def __init__(self, verifier: MigrationVerifier, accept: Collection[Status]) -> None:
         self.verified, self.left_out = Counter[str](), Counter[str]()
-        self.failed: dict[str, list[PartitionResult]] = {}
+        self.failed: dict[str, _Failures] = {}
         for result in verifier.results():
             if result.status.ok:
                 self.verified[result.group] += 1
             elif result.status in accept:
                 self.left_out[result.group] += 1
             else:
-                self.failed.setdefault(result.group, []).append(result)
+                self.failed.setdefault(result.group, _Failures()).add(result)
 
 
 @dataclass(slots=True)
@@ -153,8 +167,11 @@ class Finalization:
         closed gates."""
         checks = _Checks(self.verifier, self.accept)
         report.verified, report.left_out = checks.verified.total(), checks.left_out.total()
-        failed = list(chain.from_iterable(checks.failed.values()))
-        if failed:
+        if checks.failed:
+            failed = _Failures(
+                sum((one.counts for one in checks.failed.values()), Counter()),
+                [result for one in checks.failed.values() for result in one.first],
+            )
             raise self._unverified("finalize", failed, report.verified + report.left_out, prefix=True)
         if not (report.verified or report.left_out):
             raise GateRefused("finalize", "the migration has no partitions to verify")
@@ -162,28 +179,30 @@ class Finalization:
         planned = (group for group in self._plan.groups() if not group.error)
         report.gates = [found for batch in read_batches(planned) for found in self.gate(batch)]
         if closed := [found for found in report.gates if not found.passed]:
-            named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
+            named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:_NAMED])
             number = f"{len(closed)} of {count_of(len(report.gates), 'group')}"
             why = f"{number}: some members may still commit to the source alone ({named})"
             hints = {found.hint for found in closed}
             raise GateRefused("finalize", why, (hints.pop() if len(hints) == 1 else "") or _BOUNCE_FIRST)
 
-    def _unverified(self, what: str, failed: list[PartitionResult], others: int, *, prefix: bool) -> GateRefused:
+    def _unverified(self, what: str, failed: _Failures, others: int, *, prefix: bool) -> GateRefused:
         """Returns the error of partitions that do not verify. ``others`` counts the partitions that do."""
-        named = (f"{v.group if prefix else ''} {v.tp or ''} {v.status}: {v.detail}".strip() for v in failed[:3])
-        total = count_of(len(failed) + others, "partition")
-        why = f"{len(failed)} of {total} do not verify ({'; '.join(named)})"
-        return GateRefused(what, why, _failure_hint({one.status for one in failed}, self._plan.path))
+        first, number = failed.first[:_NAMED], failed.counts.total()
+        named = (f"{v.group if prefix else ''} {v.tp or ''} {v.status}: {v.detail}".strip() for v in first)
+        why = f"{number} of {count_of(number + others, 'partition')} do not verify ({'; '.join(named)})"
+        return GateRefused(what, why, _failure_hint(set(failed.counts), self._plan.path))
 
     def _finalize_groups(self, report: FinalizeReport) -> FinalizeReport:
         candidates: list[GroupPlan] = []
+        blocked: dict[str, GateRefused] = {}
         for group in self._plan.groups_of(self.verifier.only):
             if self.state.group_finalized_at(group.group) is not None:
                 report.earlier.append(group.group)
             elif problem := self._reason_not_applied(group):
-                self._block(report, group.group, problem)
+                blocked[group.group] = problem
             else:
                 candidates.append(group)
+        self._block(report, blocked)
         if candidates:
             names = frozenset(group.group for group in candidates)
             checks = _Checks(replace(self.verifier, only=names), self.accept)
@@ -195,22 +214,24 @@ class Finalization:
 
     def _finalize_batch(self, batch: list[GroupPlan], checks: _Checks, report: FinalizeReport) -> None:
         """Checks the gates of the groups whose offsets verify, and records the result of every group."""
-        passing = []
+        passing: list[GroupPlan] = []
+        blocked: dict[str, GateRefused] = {}
         for group in batch:
             name = group.group
             verified, left_out = checks.verified[name], checks.left_out[name]
             if failed := checks.failed.get(name):
                 others = verified + left_out
-                self._block(report, name, self._unverified(f"finalize {name}", failed, others, prefix=False))
+                blocked[name] = self._unverified(f"finalize {name}", failed, others, prefix=False)
             elif not (verified or left_out):
-                self._block(report, name, GateRefused(f"finalize {name}", "it has no partitions to verify"))
+                blocked[name] = GateRefused(f"finalize {name}", "it has no partitions to verify")
             else:
                 passing.append(group)
+        self._block(report, blocked)
         for found in self.gate(passing):
             name = found.group
             if not found.passed:
                 why = f"some members may still commit to the source alone ({found.detail})"
-                self._block(report, name, GateRefused(f"finalize {name}", why, found.hint or _BOUNCE_FIRST))
+                self._block(report, {name: GateRefused(f"finalize {name}", why, found.hint or _BOUNCE_FIRST)})
                 continue
             verified, left_out = checks.verified[name], checks.left_out[name]
             counts = {"verified": verified, "left_out": left_out, "gate": [found.evidence.value, found.detail]}
@@ -219,10 +240,19 @@ class Finalization:
             report.verified += verified
             report.left_out += left_out
 
-    def _block(self, report: FinalizeReport, group: str, error: GateRefused) -> None:
-        report.blocked[group] = error
-        why, hint = for_command_line(error.why), for_command_line(error.hint)
-        self.journal.append([{"kind": "group-blocked", "group": group, "step": "finalize", "why": why, "hint": hint}])
+    def _block(self, report: FinalizeReport, blocked: dict[str, GateRefused]) -> None:
+        """Records the reasons for which groups do not pass, in one write of the journal."""
+        report.blocked |= blocked
+        self.journal.append(
+            {
+                "kind": "group-blocked",
+                "group": group,
+                "step": "finalize",
+                "why": for_command_line(error.why),
+                "hint": for_command_line(error.hint),
+            }
+            for group, error in blocked.items()
+        )
 
     def _reason_not_applied(self, group: GroupPlan) -> GateRefused | None:
         """Returns the reason for which the journal alone excludes that the group is finalized."""

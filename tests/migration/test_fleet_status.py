@@ -129,6 +129,13 @@ def test_a_group_without_writes_is_planned_until_it_is_finalized(migration: Migr
     assert status(migration, "audit") == before
 
 
+def test_the_status_keeps_an_empty_group_id_and_reads_no_login_without_servers(migration: Migration) -> None:
+    commit(migration.source, "", 10)
+    migration.plan_again()
+    found = migration.status("--from-command-config", str(migration.directory / "missing"))[""]
+    assert (found["target_group"], found["owner"]) == ("", None)
+
+
 def test_a_refused_rollback_does_not_block_a_group_that_was_finalized_later(migration: Migration) -> None:
     migration.apply()
     commit(migration.target, "shop", 15, 25)
