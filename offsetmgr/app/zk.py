@@ -244,8 +244,10 @@ def _known(*errors: OffsetMgrError | None) -> tuple[OffsetMgrError, ...]:
 
 
 def _registered_groups(connections: Connections, session: ZookeeperSession, groups: GroupSelection) -> list[str]:
-    """Returns the selected groups of the registry."""
+    """Returns the selected groups of the registry. The session may be an older one: commits that it has seen before do
+    not count in the reads that follow."""
     from offsetmgr.stores.cross_cluster_check import names_cluster
+    from offsetmgr.zookeeper.groups.registry import forget_commits
     from offsetmgr.zookeeper.nodes.paths import CONSUMERS
 
     known = session.children(CONSUMERS) or []
@@ -253,7 +255,10 @@ def _registered_groups(connections: Connections, session: ZookeeperSession, grou
         store = connections.opened(f"zookeeper://{session.connect}")
         hint = "" if names_cluster(store) else "; is the chroot right?"
         connections.ui.note(f"no groups in {store.uri}{hint}")
-    return groups.within(known, f"ZooKeeper at {session.connect}")
+    chosen = groups.within(known, f"ZooKeeper at {session.connect}")
+    for group in chosen:
+        forget_commits(session, group)
+    return chosen
 
 
 class Check(NamedTuple):
@@ -346,7 +351,8 @@ class ControllerRequest:
 
     def execute(self, *, wait_s: float = WAIT_S, reason: str = "") -> dict[str, StepOutcome]:
         """Submits the request, and waits up to ``wait_s`` seconds for the controller. Returns the outcome of each step
-        by its name. The operation log records the request with its ``reason``.
+        by its name. The operation log records the request with its ``reason``. A plan without steps to submit is not
+        submitted.
 
         Raises `Declined`, `Conflict` if the cluster has changed since the plan or another request is running, and
         `Interrupted` after Ctrl-C, which does not stop the controller.
@@ -354,6 +360,8 @@ class ControllerRequest:
         from offsetmgr.groups.operation_log import OperationLog, OperationStart
 
         ui, todo = self.connections.ui, self.plan.todo
+        if not todo:
+            return {step.name: self.plan.untouched(step) for step in self.plan.steps}
         ui.confirm(f"{self.name}: {self.summary}?")
         undo = () if self.undo is None else (self.undo.command_line(),)
         stores = (f"zookeeper://{self.session.connect}",)
@@ -449,6 +457,10 @@ def reassign(
         replace_file(image, lambda out: out.write(data), overwrite=False)
         connections.ui.note(f"before-image: {image}")
 
+    def submit(todo: Sequence[RequestStep]) -> None:
+        moves = [step for step in todo if isinstance(step, reassignment.ReassignmentStep)]
+        submit_reassignment(session, state, moves, save)
+
     changes_replication = any(len(step.before) != len(step.after) for step in steps)
     named = {**connections.given, "zookeeper": session.connect, "bootstrap_server": None, "store": None}
     named = {"reassignment_json_file": str(image), **named, "allow_replication_change": changes_replication}
@@ -459,7 +471,7 @@ def reassign(
         RequestPlan(steps),
         "change the replicas of {}",
         "partition",
-        lambda todo: submit_reassignment(session, state, [one for one in steps if one in todo], save),
+        submit,
         Invocation("zk reassign", (), named),
         reassignment.cancel_command(str(image), connections.bootstrap()),
     )

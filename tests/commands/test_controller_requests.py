@@ -7,12 +7,17 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import MagicMock
 
 import pytest
 from in_process import command
 from kazoo.security import make_digest_acl
 from planted_tree import Planted, only
 
+from offsetmgr.app.zk import ControllerRequest
+from offsetmgr.core.errors import ControllerRequestRefused
+from offsetmgr.zookeeper.admin.deletion import DeletionStep
+from offsetmgr.zookeeper.admin.plan import RequestPlan, RequestProgress
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import TransactionResult
 
@@ -392,3 +397,15 @@ def test_a_deletion_is_done_when_the_topic_is_gone_or_recreated(
     around(after=controller)
     (row,) = cluster.rows("delete-topic", "--topic", "orders", *EXECUTE, code=0 if outcome == "done" else 1)
     assert (row["outcome"], row["note"]) == (outcome, note)
+
+
+def test_a_program_submits_no_request_of_which_a_part_is_refused() -> None:
+    refused = DeletionStep("internal", rejected=ControllerRequestRefused("topic internal", "brokers need it"))
+    plan, submitted = RequestPlan([refused, DeletionStep("orders")]), []
+    request = ControllerRequest(
+        "zk delete-topic", MagicMock(), MagicMock(), plan, "delete {}", "topic", submitted.append
+    )
+    outcomes = request.execute(wait_s=0)
+    assert submitted == []
+    assert {name: outcome.state for name, outcome in outcomes.items()} == {"internal": "refused", "orders": "not done"}
+    assert plan.outcome(plan.steps[1], RequestProgress(0, {}, ended=True)).state == "not done"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 from offsetmgr.cli.app import run
 from offsetmgr.core.errors import CorruptData, InvalidUri, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
 from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.offsets import bulk_edits
 from offsetmgr.zookeeper.offsets.layouts import layout_named
 
+NOBODY: Any = None
 CONSUMERS, BROKERS, STORM = layout_named("0.8"), layout_named("0.7"), layout_named("storm", "/kafkastorm")
 T0, T12 = TopicPartition("t", 0), TopicPartition("t", 12)
 OLD = TopicPartition("t", BrokerPartition(1, 0))
@@ -207,3 +211,16 @@ def test_other_text_and_numbers_are_no_partition_of_0_7_and_its_partitions_sort_
         assert type(BrokerPartition.of(number)) is int
     unsorted = [BrokerPartition(broker, partition) for broker in (10, 2) for partition in (3, 0)]
     assert list(map(str, sorted(unsorted))) == ["2-0", "2-3", "10-0", "10-3"]
+
+
+def test_the_results_of_a_batch_survive_an_error_of_the_batch_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def batch(_session: object, _layout: object, edits: list[GroupEdit]) -> Any:
+        found = [GroupEditResult(edit.group, {}) for edit in edits if edit.group != "broken"]
+        return SimpleNamespace(edits=edits, write=lambda: None, results=lambda: found or [].pop())
+
+    for name, value in {"locate_directories": lambda *_: None, "CHANGES_PER_BATCH": 1, "EditBatch": batch}.items():
+        monkeypatch.setattr(bulk_edits, name, value)
+    results = bulk_edits.execute(NOBODY, CONSUMERS, [GroupEdit(name, {}) for name in ("broken", "second")])
+    assert next(results).group == "second"
+    with pytest.raises(IndexError):
+        next(results)

@@ -104,7 +104,7 @@ class RequestPlan:
     def outcome(self, step: RequestStep, seen: RequestProgress | None) -> StepOutcome:
         """Returns the outcome of a step after the submission. ``seen`` is the last progress; None if it could not be
         read."""
-        if not step.needed or step.rejected is not None:
+        if not step.needed or step.rejected is not None or (self.all_or_nothing and self.rejections):
             return self.untouched(step)
         if seen is None:
             return StepOutcome("unknown", "the state of the request could not be read")

@@ -71,6 +71,9 @@ class _EditPipeline:
     def finish_sent(self) -> Iterator[GroupEditResult]:
         """Completes the edits that may have been written, and yields their results. Starts no new reads or writes."""
         batch, self._writing = self._writing, None
+        yield from self._results(batch)
+
+    def _results(self, batch: EditBatch | None) -> Iterator[GroupEditResult]:
         if batch is not None:
             self.groups.difference_update(edit.group for edit in batch.edits)
             yield from batch.results()
@@ -85,5 +88,5 @@ class _EditPipeline:
             self._reading = EditBatch(self._session, self._layout, edits)
         if batch is not None:
             batch.write()
-            yield from self.finish_sent()
-            self._writing = batch
+            written, self._writing = self._writing, batch
+            yield from self._results(written)
