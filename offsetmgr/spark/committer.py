@@ -107,12 +107,14 @@ class OffsetCommitter(StreamingQueryListener):
 
     def close(self, timeout_s: float = 30.0) -> bool:
         """Waits for Spark's queued events, reconciles once more, ends the thread, and removes the listener from the
-        session; waits for each of these steps for up to ``timeout_s`` seconds. Returns True if the offsets of all
-        finished batches are committed. Raises no error for a failed commit."""
+        session; waits for each of these steps for up to ``timeout_s`` seconds. If both the program and a ``with`` block
+        added the listener, removes it twice. Returns True if the offsets of all finished batches are committed. Raises
+        no error for a failed commit."""
         self._await_events(timeout_s)
         done = self._tracker.close(timeout_s)
         with suppress(Exception):  # Spark's errors, if the session has been stopped
-            self._active_session().streams.removeListener(self)
+            for _ in range(2):
+                self._active_session().streams.removeListener(self)
         self._await_events(timeout_s)
         return done
 
@@ -126,7 +128,8 @@ class OffsetCommitter(StreamingQueryListener):
         return self._session or self.spark
 
     def __enter__(self) -> Self:
-        """Adds the committer to the listeners of the session. Raises `SparkError` if there is no active session."""
+        """Adds the committer to the listeners of the session, so the program need not call ``addListener``. Raises
+        `SparkError` if there is no active session."""
         session = self._active_session()
         if session is None:
             raise _no_session("the offsets are not committed")

@@ -9,6 +9,7 @@ already includes it.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from types import TracebackType
@@ -83,6 +84,8 @@ class BatchCommitter:
         self._checkpoint = checkpoint
         self._files: CheckpointFiles = LocalFiles(checkpoint)
         self._query: QueryExecution | None = None
+        self._lock = threading.Lock()
+        """Held during a commit. The end of a block may commit while Spark's thread calls the committer."""
         self._ahead = ahead_of_checkpoint
         self._clock = clock or SystemClock()
 
@@ -93,8 +96,15 @@ class BatchCommitter:
 
     def start(self, stream: DataStreamWriter) -> StreamingQuery:
         """Starts a query that calls this committer for each batch, with the checkpoint of the committer. Raises the
-        errors of Spark."""
-        return stream.foreachBatch(self).option("checkpointLocation", self._checkpoint).start()
+        errors of Spark, and `SparkError` for a query of Spark Connect."""
+        query = stream.foreachBatch(self).option("checkpointLocation", self._checkpoint).start()
+        # The query's files may be on another file system than the driver's, also if the query has no further batch.
+        self._use(QueryExecution(query))
+        return query
+
+    def _use(self, query: QueryExecution) -> None:
+        with self._lock:
+            self._query, self._files = query, query.files
 
     def __enter__(self) -> Self:
         return self
@@ -140,13 +150,17 @@ class BatchCommitter:
         for active in (self._session or frame.sparkSession).streams.active:
             query = QueryExecution(active)
             if directory_of(query.files.root) == directory:
-                self._query, self._files = query, query.files
+                self._use(query)
                 return
         raise SparkError(
             "cannot commit offsets from foreachBatch", f"no running query has the checkpoint {self._files.root}"
         )
 
     def _commit(self, read_batch: Callable[[], CheckpointBatch | None]) -> None:
+        with self._lock:
+            self._commit_with_retries(read_batch)
+
+    def _commit_with_retries(self, read_batch: Callable[[], CheckpointBatch | None]) -> None:
         backoff = Backoff(self._policy.pause_s, math.inf, self._policy.retries)
         retries = BlockingRetries(backoff=backoff, clock=self._clock)
         while (failed := self._attempt(read_batch)) is not None:
