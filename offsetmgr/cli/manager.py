@@ -60,7 +60,7 @@ def _setting_flags() -> Any:
 def _annotation(setting: SettingOption) -> Any:
     name = option(setting.name)
     declaration = typer.Option(
-        f"{name}/--no-{name[2:]}" if setting.default is True else name,
+        f"{name}/--no-{name[2:]}" if setting.type is bool else name,
         metavar=setting.metavar,
         help=for_command_line(setting.help),
         min=setting.least,

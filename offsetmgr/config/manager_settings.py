@@ -8,10 +8,10 @@ configuration file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.config.connection import ConnectionConfig, config_path, load_document
 from offsetmgr.core.advice import Advice
@@ -21,6 +21,10 @@ from offsetmgr.core.log_origin import OffsetTranslation
 HOUR_MS: Final = 60 * 60 * 1000
 ENVIRONMENT: Final = "OFFSETMGR_MANAGER_"
 """The prefix of the environment variables, such as ``OFFSETMGR_MANAGER_RETENTION_MINUTES``."""
+
+Members: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
+"""Returns for each group whether it has members. If a group is missing from the result, it is unknown whether the group
+has members."""
 
 
 class RecordFormatName(StrEnum):
@@ -74,6 +78,11 @@ def _port_range(text: str, argument: str) -> range:
     return range(int(first), int(last) + 1)
 
 
+def _if_given(convert: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+    """Returns a conversion for which an empty text means that the option is not given."""
+    return lambda text, argument: convert(text, argument) if text else None
+
+
 @dataclass(frozen=True)
 class ManagerSettings:
     """The settings of one offset manager. Times are in seconds and sizes in bytes, unless the name of a field ends with
@@ -105,7 +114,7 @@ class ManagerSettings:
         str,
         Advice("The address that clients receive, if it differs from {listen}."),
         metavar="HOST:PORT",
-        convert=_address,
+        convert=_if_given(_address),
     )
     relay: bool = _option(
         bool,
@@ -116,7 +125,7 @@ class ManagerSettings:
         str,
         Advice("One port for each broker (default: the ports after that of {listen})."),
         metavar="FIRST-LAST",
-        convert=_port_range,
+        convert=_if_given(_port_range),
     )
     translate: OffsetTranslation | None = _option(  # noqa: RUF009 - a field
         OffsetTranslation,
@@ -167,7 +176,7 @@ class ManagerSettings:
     standby: bool = _option(bool, "Follow the shards of other managers, to take them over quickly.", default=True)
     """Whether to follow the shard groups of other managers, so that a takeover reads only the end of the log."""
     metrics_listen: tuple[str, int] | None = _option(
-        str, "HTTP: /metrics (Prometheus), /health, /ready.", metavar="HOST:PORT", convert=_address
+        str, "HTTP: /metrics (Prometheus), /health, /ready.", metavar="HOST:PORT", convert=_if_given(_address)
     )
     tls_certificate: str | None = _option(str, "PEM certificate chain; clients must then use TLS.", metavar="FILE")
     tls_key: str | None = _option(str, "PEM private key of the certificate.", metavar="FILE")
@@ -289,6 +298,9 @@ class ManagerSettings:
     standby reads the log from the start. The value must be far below the topic's ``delete.retention.ms`` (24 h)."""
     expiry_interval_s: float = 600.0
     """The interval between two expiration passes over a shard (``offsets.retention.check.interval.ms``)."""
+    members: Members | None = None
+    """Called on the manager's event loop before offsets expire, to determine which groups have members. If it is None,
+    every group of a manager without relay counts as a group without members."""
     own_process: bool = False
     """Whether the process runs only the manager, so that its allocator and garbage collector may be tuned."""
 

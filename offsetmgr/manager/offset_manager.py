@@ -51,11 +51,12 @@ _BACKOFF: Final = Backoff.fixed(0.02)
 class OffsetManager(Closeable):
     """An offset manager in this process. Use it as a context manager, or call `start` and `close`.
 
-    ``config`` contains the settings of the connection to the brokers, ``manager`` those of the manager. ``topic`` (the
-    offsets topic), ``partitions``, ``record_format`` and ``retention_ms`` (the retention of offsets of groups without
-    members) replace the settings in ``manager``, whose defaults are those of ``manager serve``. ``timeout_s`` limits
-    how long `start` waits to join the managers' group, and how long each other call waits until the group's shard has
-    an owner and is loaded. Several threads may use the same `OffsetManager`.
+    ``config`` contains the settings of the connection to the brokers, by default those in ``manager``, which has the
+    settings of the manager. ``topic`` (the offsets topic), ``partitions``, ``record_format`` and ``retention_ms`` (the
+    retention of offsets of groups without members) replace the settings in ``manager``, whose defaults are those of
+    ``manager serve``. With ``manager.members`` a program decides which groups have members, whose offsets do not
+    expire. ``timeout_s`` limits how long `start` waits to join the managers' group, and how long each other call waits
+    until the group's shard has an owner and is loaded. Several threads may use the same `OffsetManager`.
 
     Calls raise `NotCoordinator` if another manager owns the group (the message names this manager),
     `CoordinatorNotAvailable` if a commit was not replicated in time (the commit may have succeeded, or may still
@@ -90,10 +91,11 @@ class OffsetManager(Closeable):
             "record_format": record_format,
             "retention_ms": retention_ms,
         }
+        base = manager or ManagerSettings(standby=False)
         settings = replace(
-            manager or ManagerSettings(standby=False),
+            base,
             bootstrap=bootstrap,
-            connection=replace(config or ConnectionConfig(), timeout_ms=round(timeout_s * 1000)),
+            connection=replace(config or base.connection, timeout_ms=round(timeout_s * 1000)),
             **{name: value for name, value in given.items() if value is not None},
         )
         self._timeout_s = timeout_s

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from backend_listeners import serve_options
 
+from offsetmgr import ConnectionConfig, OffsetManager
 from offsetmgr.config.manager_settings import ManagerSettings, setting_options
 from offsetmgr.core.advice import option
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "offset-manager-settings.md"
+EMPTY = ("--metrics-listen", "", "--advertise", "", "--relay-ports", "")
 ROW = re.compile(r"^\| [^|]+ \| (?P<text>[^|]+) \| (?P<settings>`[^|]+`) \|$", re.M)
 
 
@@ -38,12 +41,13 @@ def test_the_documentation_has_the_defaults() -> None:
 def test_an_option_overrides_a_variable_which_overrides_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "c.toml").write_text("[manager]\nretention-minutes = 1\nstandby = false\nmax-tags = 3\n")
+    (tmp_path / "c.toml").write_text("[manager]\nretention-minutes = 1\nstandby = false\nmax-tags = 3\nrelay = true\n")
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
     monkeypatch.setenv("OFFSETMGR_MANAGER_RETENTION_MINUTES", "2")
     monkeypatch.setenv("OFFSETMGR_MANAGER_COMMIT_TIMEOUT", "700")
-    found = serve_options("nowhere:1", "--commit-timeout", "800")
+    found = serve_options("nowhere:1", "--commit-timeout", "800", "--no-relay", *EMPTY)
     assert (found.retention_ms, found.commit_timeout_s, found.standby, found.max_tags) == (120_000, 0.8, False, 3)
+    assert (found.relay, found.metrics_listen, found.advertise, found.relay_ports) == (False, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +62,11 @@ def test_a_wrong_key_of_the_file_is_named(
     with pytest.raises(AssertionError):
         serve_options("nowhere:1")
     assert f"[manager]: {why}" in capsys.readouterr().err
+
+
+def test_an_embedded_manager_uses_the_connection_and_the_members_of_its_settings() -> None:
+    members: Any = object()
+    given = ManagerSettings(connection=ConnectionConfig(kafka={"client.id": "shop"}), members=members)
+    node = OffsetManager("nowhere:1", manager=given, timeout_s=7)._node
+    assert node.settings.connection == ConnectionConfig(kafka={"client.id": "shop"}, timeout_ms=7_000)
+    assert node._members is members

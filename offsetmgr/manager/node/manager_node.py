@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.config.manager_settings import ManagerSettings
+from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, TimedOut
 from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
@@ -34,7 +34,6 @@ from offsetmgr.manager.ownership import (
     OwnershipManager,
     managers_group,
 )
-from offsetmgr.manager.runtime.expiration_task import Members
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 
 if TYPE_CHECKING:
@@ -52,7 +51,8 @@ _CATCH_UP_CHECK_S: Final = 0.05
 
 class ManagerNode:
     """The manager of one process, with the address ``host`` and ``port`` for clients. If ``port`` is 0, the node has no
-    listener and ``host`` is only a name. ``members`` is given if the process is a relay (see `ManagerRuntime`).
+    listener and ``host`` is only a name. A relay gives ``members``; the default is that of the settings (see
+    `ManagerRuntime`).
 
     Use it within one event loop. `open` sets `fence`, `topic`, `runtime` and `ownership`.
     """
@@ -66,7 +66,7 @@ class ManagerNode:
         self.runtime: ManagerRuntime
         self.ownership: OwnershipManager
         self._address = (host, port)
-        self._members = members
+        self._members = members or settings.members
         self._resources = AsyncExitStack()
         self._topic_monitor: OffsetsTopicMonitor | None = None
         self._peers = PeerMonitor(self._remove)

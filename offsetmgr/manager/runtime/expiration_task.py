@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from offsetmgr.config.manager_settings import ManagerSettings
+from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.clock import Clock
 from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport, batches
 from offsetmgr.manager.results import CoordinatorResult
@@ -18,9 +18,6 @@ from offsetmgr.manager.shard import Shard
 _BATCH_OFFSETS: Final = 2_000
 """The number of offsets that a pass checks at a time. One such check occupies the loop for a few milliseconds."""
 
-Members: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
-"""Returns for each group whether it has members. If a group is missing from the result, it is unknown whether the group
-has members."""
 RecordAppender: TypeAlias = Callable[[Shard, CoordinatorResult[ExpiryReport]], "asyncio.Future[ExpiryReport | None]"]
 """Appends the records of a pass. The future's result is the report, or None if the append failed."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from offsetmgr.config.manager_settings import ManagerSettings
+from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode
 from offsetmgr.core.retry import cancel_tasks, completed
@@ -22,7 +22,7 @@ from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.backpressure import Backpressure
-from offsetmgr.manager.runtime.expiration_task import ExpirationTask, Members
+from offsetmgr.manager.runtime.expiration_task import ExpirationTask
 from offsetmgr.manager.runtime.loop_proxy import LoopProxy
 from offsetmgr.manager.runtime.process_settings import tune_process
 from offsetmgr.manager.runtime.services import RuntimeServices
