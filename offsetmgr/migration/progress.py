@@ -412,7 +412,9 @@ class MigrationState:
     def is_group_rolled_back(self, group: str) -> bool:
         """Whether a rollback restored, or may have restored, an offset of the group, or of the whole plan. Also true
         if a rollback completed because the target held the before-images already: no later rollback restores the
-        group."""
+        group. False for a group that was finalized by itself, which a rollback leaves out."""
+        if group in self.finalized:
+            return False
         return self.undo.whole_plan or group in self.undo.written or group in self.undo.done
 
     def is_rolled_back_in_part(self, group: str) -> bool:
@@ -460,8 +462,6 @@ class MigrationState:
         group = plan.group
         if plan.error:
             return Stage.NOT_PLANNED
-        if group in self.finalized:  # by itself: no rollback changes it
-            return Stage.FINALIZED
         if self.is_group_rolled_back(group):
             return Stage.ROLLED_BACK_IN_PART if self.is_rolled_back_in_part(group) else Stage.ROLLED_BACK
         if self.group_finalized_at(group) is not None:
