@@ -218,8 +218,7 @@ def test_foreach_batch_commits_the_previous_batch_and_the_present_one_only_on_re
             ahead_of_checkpoint=ahead_of_checkpoint,
         )
         frame = source(spark, kraft.bootstrap, topic)
-        query = frame.writeStream.foreachBatch(committer).option("checkpointLocation", str(checkpoint))
-        query.trigger(availableNow=True).start().awaitTermination(120)
+        committer.start(frame.writeStream.trigger(availableNow=True)).awaitTermination(120)
         return committer
 
     finishing = run(behind, False)
