@@ -22,7 +22,6 @@ from offsetmgr.core.errors import (
     GroupNotFound,
     OffsetMgrError,
     UsageError,
-    as_advice,
     os_error_as,
 )
 from offsetmgr.core.plurals import count_of, list_of
@@ -209,7 +208,7 @@ class _Plan(NamedTuple):
             append_to_journal(self.file, records)
         except OffsetMgrError as error:
             hint = Advice(" ({})", error.hint) if error.hint else ""
-            ui.note(Advice("the plan's journal does not record this step: {}{}", as_advice(error), hint), warning=True)
+            ui.note(Advice("the plan's journal does not record this step: {}{}", error.text, hint), warning=True)
 
 
 class _Groups:

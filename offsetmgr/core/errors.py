@@ -137,11 +137,6 @@ class OffsetMgrError(Exception):
         return None if self.code is None else self.code.name
 
 
-def as_advice(error: OffsetMgrError) -> str:
-    """Returns the text of an error so that the command line can word it with options."""
-    return Advice("{}: {}", error.what, error.why) if error.why else error.what
-
-
 # --- invalid calls -----------------------------------------------------------------------------------
 
 

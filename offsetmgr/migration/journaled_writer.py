@@ -20,7 +20,7 @@ from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.atomic_file import remove_abandoned
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import Conflict, GroupActive, JournalError, OffsetMgrError, as_advice
+from offsetmgr.core.errors import Conflict, GroupActive, JournalError, OffsetMgrError
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Change,
@@ -294,7 +294,7 @@ class JournalSink:
                     tp.topic,
                     BrokerPartition.to_json(tp.partition),
                     type(error).__name__,
-                    for_command_line(as_advice(error)),
+                    for_command_line(error.text),
                 ]
                 for tp, error in outcome.failed.items()
             ]

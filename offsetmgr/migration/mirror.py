@@ -23,7 +23,6 @@ from offsetmgr.core.errors import (
     RecreatedTopic,
     RewindRefused,
     Superseded,
-    as_advice,
 )
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, LockableStore, OffsetStore
@@ -401,7 +400,7 @@ class Mirror:
         mirror.lock.release()
         mirror.compute_lag()
         if isinstance(error, GroupActive):
-            mirror.mark_taken(as_advice(error))
+            mirror.mark_taken(error.text)
         elif isinstance(error, Superseded):
             mirror.mark_taken(f"another mirror took this group over ({error.why})")
         else:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.commit_metadata import dropped_text, form_of
-from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused, as_advice
+from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets, HeldLock
 from offsetmgr.core.plurals import count_of, list_of
@@ -121,7 +121,7 @@ class GroupMirror:
 
     def fail(self, error: OffsetMgrError, *, lag_unknown: bool = False) -> None:
         """Records an error. The mirror retries later. With ``lag_unknown``, the lag of the group becomes unknown."""
-        self.state, self.detail = MirrorState.FAILING, as_advice(error)
+        self.state, self.detail = MirrorState.FAILING, error.text
         if lag_unknown:
             self.lag = None
 

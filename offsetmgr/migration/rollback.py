@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError, as_advice
+from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint, recreated_topics, without_recreated
@@ -112,7 +112,7 @@ def preview(
                 now = None if committed is None else committed.offset
                 applied, before = (None if one is None else one.offset for one in (step.target, step.after))
                 error = task.rejected.get(step.tp) or current.error or current.errors.get(step.tp)
-                problem = "" if error is None else as_advice(error)
+                problem = "" if error is None else error.text
                 if not problem and not allow_rewind and now not in (applied, before):
                     problem = "it has changed since apply"
                 yield RollbackPreview(task.target_group, step.tp, applied, now, before, problem)
