@@ -34,7 +34,7 @@ from offsetmgr.stores.kafka import KafkaStore
 
 pytestmark = pytest.mark.servers
 
-GROUPS = 450  # more than the about 300 groups that are in flight together, so that a signal finds some not begun
+GROUPS = 700  # more than twice the groups that are in flight together, so that a signal finds some not begun
 BEFORE, AFTER = 0, 1
 WAITS = "for the lock of another or a killed run of offsetmgr on"
 
