@@ -54,8 +54,9 @@ def close_consumers(consumers: Iterable[Consumer]) -> None:
     closing = [threading.Thread(target=consumer.close, daemon=True) for consumer in consumers]
     for thread in closing:
         thread.start()
+    deadline = time.monotonic() + 60
     for thread in closing:
-        thread.join(60)
+        thread.join(max(deadline - time.monotonic(), 0))
 
 
 def own_environment(home: Path | None = None) -> dict[str, str]:

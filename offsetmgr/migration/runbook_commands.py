@@ -108,7 +108,10 @@ class RunbookCommands:
         self.moves_to_kafka = subject.to is not CommitMode.ZOOKEEPER and any(
             change.start is not CommitMode.KAFKA for change in subject.changes
         )
-        self.plan = shlex.quote(arguments.plan or f"{self.label}.json")
+        own = f"{self.label}.json"
+        if arguments.baseline == own:  # the runbook's own file, which the plan must not replace
+            own = f"{self.label}-plan.json"
+        self.plan = shlex.quote(arguments.plan or own)
         self.reverse_plan = f"back-{self.label}.json"
         self.of_group = f" --group {self.group}" if arguments.plan else ""
         self.options = f" {arguments.options}" if arguments.options else ""
