@@ -105,7 +105,7 @@ class HistoryRow:
 
     period: Period
     closed: ClosedPeriod | None
-    """None if the period is not closed."""
+    """The record of the closed period; None while it is open."""
     partition: TopicPartition | None
     state: str
     """Without a job ``finished``, ``idle`` or ``abandoned``; of a job's work ``fixed``, ``under way`` or

@@ -20,7 +20,7 @@ from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.offsets import bulk_edits
 from offsetmgr.zookeeper.offsets.layouts import layout_named
 
-NOBODY: Any = None
+NO_SESSION: Any = None
 CONSUMERS, BROKERS, STORM = layout_named("0.8"), layout_named("0.7"), layout_named("storm", "/kafkastorm")
 T0, T12 = TopicPartition("t", 0), TopicPartition("t", 12)
 OLD = TopicPartition("t", BrokerPartition(1, 0))
@@ -220,7 +220,7 @@ def test_the_results_of_a_batch_survive_an_error_of_the_batch_before_it(monkeypa
 
     for name, value in {"locate_directories": lambda *_: None, "CHANGES_PER_BATCH": 1, "EditBatch": batch}.items():
         monkeypatch.setattr(bulk_edits, name, value)
-    results = bulk_edits.execute(NOBODY, CONSUMERS, [GroupEdit(name, {}) for name in ("broken", "second")])
+    results = bulk_edits.execute(NO_SESSION, CONSUMERS, [GroupEdit(name, {}) for name in ("broken", "second")])
     assert next(results).group == "second"
     with pytest.raises(IndexError):
         next(results)
