@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsetmgr.core.lazy_exports import lazy_exports
-from offsetmgr.core.scheme_table import register_scheme
-from offsetmgr.core.version import __version__ as __version__
+from offsetmgr.core import __version__ as __version__
+from offsetmgr.core import lazy_exports
+from offsetmgr.core.offset_store import register_scheme
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import EditReport as EditReport
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from offsetmgr.app.offset_admin import OffsetAdmin as OffsetAdmin
     from offsetmgr.config.connection import ConnectionConfig as ConnectionConfig
     from offsetmgr.core import errors as errors
-    from offsetmgr.core.ahead_policy import AheadPolicy as AheadPolicy
     from offsetmgr.core.commit_mode import CommitMode as CommitMode
     from offsetmgr.core.errors import OffsetMgrError as OffsetMgrError
     from offsetmgr.core.log_origin import OffsetTranslation as OffsetTranslation
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.model import Committed as Committed
     from offsetmgr.core.model import OffsetAndMetadata as OffsetAndMetadata
     from offsetmgr.core.model import TopicPartition as TopicPartition
+    from offsetmgr.core.offset_store import AheadPolicy as AheadPolicy
     from offsetmgr.core.offset_store import Change as Change
     from offsetmgr.core.offset_store import GroupEdit as GroupEdit
     from offsetmgr.core.offset_store import OffsetStore as OffsetStore
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
     from offsetmgr.core.scenario import ToOffsets as ToOffsets
     from offsetmgr.core.scenario import ToTime as ToTime
     from offsetmgr.core.selection import GroupSelection as GroupSelection
-    from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster as KafkaCluster
+    from offsetmgr.kafka.cluster import KafkaCluster as KafkaCluster
     from offsetmgr.manager.offset_manager import OffsetManager as OffsetManager
     from offsetmgr.manager.partitioner import shard_for as shard_for
     from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
-    from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow
+    from offsetmgr.migration.observation import ObservationWindow as ObservationWindow
     from offsetmgr.migration.plan import PlanOptions as PlanOptions
     from offsetmgr.server.security.credentials import scram_verifier as scram_verifier
     from offsetmgr.stores.uri import open_store as open_store
 
 
 for _name, _location in {
-    "zookeeper": "offsetmgr.stores.schemes:ZOOKEEPER",
-    "kafka": "offsetmgr.stores.schemes:KAFKA",
-    "manager": "offsetmgr.stores.schemes:MANAGER",
-    "file": "offsetmgr.stores.schemes:FILE",
-    "dual": "offsetmgr.stores.dual_scheme:DUAL",
+    "zookeeper": "offsetmgr.stores.uri:ZOOKEEPER",
+    "kafka": "offsetmgr.stores.uri:KAFKA",
+    "manager": "offsetmgr.stores.uri:MANAGER",
+    "file": "offsetmgr.stores.uri:FILE",
+    "dual": "offsetmgr.stores.uri:DUAL",
 }.items():
     register_scheme(_name, _location)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsetmgr.core.lazy_exports import lazy_exports
+from offsetmgr.core import lazy_exports
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import EditListener as EditListener
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from offsetmgr.config.manager_settings import ManagerSettings as ManagerSettings
     from offsetmgr.core.clock import Clock as Clock
     from offsetmgr.core.clock import ClockDifference as ClockDifference
+    from offsetmgr.core.commit_mode import Confidence as Confidence
+    from offsetmgr.core.commit_mode import Phase as Phase
     from offsetmgr.core.log_origin import LogOrigin as LogOrigin
     from offsetmgr.core.log_origin import Relation as Relation
     from offsetmgr.core.model import GroupDescription as GroupDescription
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import GroupOffsets as GroupOffsets
     from offsetmgr.core.offset_store import Guard as Guard
     from offsetmgr.core.offset_store import StoreIdentity as StoreIdentity
-    from offsetmgr.core.phase import Confidence as Confidence
-    from offsetmgr.core.phase import Phase as Phase
     from offsetmgr.core.scenario import Scenario as Scenario
     from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
     from offsetmgr.groups.edit_plan import Counts as Counts
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
-    from offsetmgr.kafka.client.brokers import ClusterBroker as ClusterBroker
-    from offsetmgr.kafka.cluster.base import Cluster as Cluster
-    from offsetmgr.kafka.protocol.channel import Address as Address
+    from offsetmgr.kafka.client.topics import ClusterBroker as ClusterBroker
+    from offsetmgr.kafka.cluster import Cluster as Cluster
+    from offsetmgr.kafka.protocol.frames import Address as Address
     from offsetmgr.manager.runtime.status import Role as Role
     from offsetmgr.manager.runtime.status import ShardStatus as ShardStatus
+    from offsetmgr.migration.evidence import PhaseReport as PhaseReport
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.location import GroupLocation as GroupLocation
-    from offsetmgr.migration.phase_inference import PhaseReport as PhaseReport
     from offsetmgr.migration.plan import Action as Action
     from offsetmgr.migration.plan import GroupPlan as GroupPlan
     from offsetmgr.migration.plan import PlanHeader as PlanHeader
-    from offsetmgr.migration.plan_file import PlanSummary as PlanSummary
+    from offsetmgr.migration.plan import PlanSummary as PlanSummary
     from offsetmgr.migration.progress import MigrationState as MigrationState
     from offsetmgr.migration.progress import Stage as Stage
     from offsetmgr.migration.verify import PartitionResult as PartitionResult
-    from offsetmgr.migration.verify_rules import Status as Status
+    from offsetmgr.migration.verify import Status as Status
     from offsetmgr.period.barrier import OpenPeriod as OpenPeriod
     from offsetmgr.period.barrier import ReportStatus as ReportStatus
     from offsetmgr.period.barrier import TimePosition as TimePosition

@@ -19,7 +19,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import Committed, GroupDescription, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, create_topic

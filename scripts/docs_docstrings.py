@@ -1,5 +1,5 @@
 """A Griffe extension. It puts each doctest of a docstring, which is written for ``help()``, into a code block. It also
-finds the public names of a package that imports them lazily (`offsetmgr.core.lazy_exports`)."""
+finds the public names of a package that imports them lazily (`offsetmgr.core`)."""
 
 from __future__ import annotations
 

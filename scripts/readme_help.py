@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import typer
 
-from offsetmgr.cli.root import root
+from offsetmgr.cli.app import root
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = Path("docs/reference/cli.md")

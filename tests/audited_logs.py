@@ -10,8 +10,8 @@ import pytest
 
 from offsetmgr.manager.log.base import LogRecord
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
-from offsetmgr.manager.log.kafka.partition_follow import PartitionFollow
-from offsetmgr.manager.log.kafka.partition_load import PartitionLoad
+from offsetmgr.manager.log.kafka.log_follower import PartitionFollow
+from offsetmgr.manager.log.kafka.log_load import PartitionLoad
 from offsetmgr.records.claim import FENCE_KEY, Claim, encode_claim
 from offsetmgr.segments.batch_builder import Producer, batch
 from offsetmgr.segments.batch_reader import Record

@@ -14,7 +14,7 @@ from event_loop_thread import EventLoopThread
 from offsetmgr.cli.app import run
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.server import manager_process
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis

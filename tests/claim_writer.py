@@ -11,9 +11,9 @@ from partition_leaders import leaders
 
 from offsetmgr.core.errors import OffsetMgrError, TimedOut
 from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.producers import ProducerEpoch, init_producer_ids
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Request
+from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import FENCE_EPOCH, FENCE_KEY, Claim, encode_claim
 from offsetmgr.segments.batch_builder import Producer, batch

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
 
 Handler = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]

@@ -14,7 +14,7 @@ from typing import Any
 
 from offsetmgr.cli.app import main
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 
 STARTS = (ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT)
 

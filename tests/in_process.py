@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from offsetmgr.cli.app import run
-from offsetmgr.cli.root import root
+from offsetmgr.cli.app import root, run
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of all errors of typer's command-line parser."""

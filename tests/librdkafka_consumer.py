@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import confluent_kafka as ck
 
-from offsetmgr.kafka.cluster.librdkafka import error_of
+from offsetmgr.kafka.librdkafka import error_of
 from offsetmgr.manager.log.kafka.settings import SILENT, loader_settings
 
 

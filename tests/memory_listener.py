@@ -23,7 +23,7 @@ from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_re
 from stopwatch import loop_s
 
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.protocol.frames import Address, Request
 
 METADATA = 3
 

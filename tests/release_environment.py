@@ -17,7 +17,7 @@ from processes import Commands
 
 from offsetmgr.app.offset_admin import OffsetAdmin
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import OldConsumer, jars, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KRAFT_JARS, NEWEST_VERSION
 from offsetmgr.sandbox.java import QUICK_START, java_command

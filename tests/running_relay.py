@@ -11,8 +11,8 @@ from backend_listeners import serve_options
 from event_loop_thread import EventLoopThread
 from memory_listener import MemoryBackend
 
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.manager.results import CommitRequest, CommitResponse
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress

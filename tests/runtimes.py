@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.memory import MemoryLog
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 

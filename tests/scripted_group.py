@@ -11,12 +11,10 @@ from unittest.mock import patch
 
 from in_process import Output, command
 
-from offsetmgr.app.connections import Connections
-from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.connections import Connections, SourceAndTarget
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
-from offsetmgr.migration.group_observer import GroupView, RegistryView
-from offsetmgr.migration.observation import PartitionOwner, RegisteredMember
+from offsetmgr.migration.observation import GroupView, PartitionOwner, RegisteredMember, RegistryView
 from offsetmgr.testing.memory import MemoryStore
 
 START_MS = 1_700_000_000_000

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offsetmgr.config.manager_settings import HOUR_MS
-from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
+from offsetmgr.manager.results import CommitRequest, FetchRequest
 from offsetmgr.manager.shard import CoordinatorResult, Shard
 
 DAY_MS = 24 * HOUR_MS

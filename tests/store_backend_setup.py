@@ -10,7 +10,7 @@ from typing import Any
 
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
-from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
+from offsetmgr.manager.results import CommitRequest, FetchRequest
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.store_backends.store_backend import StoreBackend
 from offsetmgr.stores.dual import DualStore

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
-    from offsetmgr.kafka.client.brokers import ClusterBroker as ClusterBroker
+    from offsetmgr.kafka.client.topics import ClusterBroker as ClusterBroker
 
 
 def describe(connections: Connections) -> list[ClusterBroker]:

@@ -29,7 +29,7 @@ class Names(NamedTuple):
 
 def groups_of_plan(path: Path, limit_s: float) -> Iterable[str]:
     """Returns the groups of a plan file; none if the file cannot be read."""
-    from offsetmgr.migration.plan_file import PlanFile
+    from offsetmgr.migration.plan import PlanFile
 
     return _within_limit([lambda: [plan.group for plan in PlanFile(path).groups()]], limit_s)[0] or ()
 

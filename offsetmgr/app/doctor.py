@@ -45,7 +45,7 @@ def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckRe
             return check_access(session, config, groups)
 
     def check_cluster(bootstrap: str, manager: bool) -> list[CheckResult]:
-        from offsetmgr.kafka.cluster.cluster_checks import check_cluster
+        from offsetmgr.kafka.cluster import check_cluster
 
         try:
             return check_cluster(bootstrap, config, groups, clock, manager=manager)

@@ -4,7 +4,7 @@ operation log of edits and migrations (``offsetmgr edits``)."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +15,32 @@ from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, TopicPartition
-from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEditResult, OffsetStore, RunningEdit
+from offsetmgr.core.offset_store import (
+    ChangeOutcome,
+    EditStatus,
+    GroupEditResult,
+    GroupTreeStore,
+    OffsetStore,
+    RunningEdit,
+)
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import deletion_of
 from offsetmgr.groups.before_images import default_image_path
-from offsetmgr.groups.describe import reject_active
+from offsetmgr.groups.describe import reject_active, require_idle
 from offsetmgr.groups.edit_plan import Counts, EditPlan
 from offsetmgr.groups.edit_plan import GroupEditPlan as GroupEditPlan
-from offsetmgr.groups.execute import may_have_written
+from offsetmgr.groups.edits import (
+    inner_stores,
+    plan_copy,
+    plan_removal,
+    remove_groups,
+    start_deletion,
+    verify_copy,
+    with_trees,
+)
+from offsetmgr.groups.execute import EditOrigin, SavedEdit, may_have_written, record_operation, start_edit, undo_of
 from offsetmgr.groups.operation_log import SWITCH_NOTE as SWITCH_NOTE
-from offsetmgr.groups.operation_log import OperationLog
+from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, first_groups
 from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
 from offsetmgr.groups.operation_log import undoing as undoing
 from offsetmgr.groups.running_groups import (
@@ -35,11 +51,13 @@ from offsetmgr.groups.running_groups import (
     notice,
     require_running_store,
 )
-from offsetmgr.groups.saved_edit import EditOrigin, SavedEdit, record_operation, start_edit, undo_of
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.core.model import Weakness
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.edit_plan import GroupEditPlan
+    from offsetmgr.groups.execute import SavedEdit
 
 
 @dataclass(slots=True)
@@ -473,3 +491,129 @@ def _warn_of_lines_left_out(ui: Ui, log: OperationLog) -> None:
         first = next(iter(log.newer.values()))
         left = f"{count_of(len(log.newer), 'operation')} of a newer offsetmgr"
         ui.note(f"{left} left out, because this version cannot read the records: {first}", warning=True)
+
+
+# The edits of whole groups: `GroupDeletion` and `GroupRename`.
+
+
+class GroupDeletion(PlannedEdit):
+    """The deletion of whole groups. A group in ZooKeeper is a tree of znodes, which the before-images contain."""
+
+    _tree_verb: ClassVar[str] = "delete"
+
+    def __init__(
+        self,
+        connections: Connections,
+        operation: str,
+        store: OffsetStore,
+        groups: Sequence[str],
+        *,
+        lose: Container[str],
+        accept_unseen: bool,
+    ) -> None:
+        self._groups = groups
+        self._lose = lose
+        self._accept_unseen = accept_unseen
+        found = plan_removal(store, groups, accept_unseen=accept_unseen)
+        super().__init__(connections, operation, store, found)
+
+    def _checked(self, found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+        return with_trees(self.store, super()._checked(found), self._lose)
+
+    def _start(self, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
+        return start_deletion(self.store, self._plan, path, on_durable, self._connections.ui.note)
+
+    def execute(
+        self,
+        before_images: Path | str | None = None,
+        *,
+        reason: str = "",
+        on_durable: Callable[[Path], None] = lambda _path: None,
+        listener: EditListener | None = None,
+    ) -> EditReport:
+        report = super().execute(before_images, reason=reason, on_durable=on_durable, listener=listener)
+        failed = {*self.problems, *report.failed, *report.failed_groups}
+        if left := [name for name in self._groups if name not in failed]:
+            had_offsets = bool(report.before_images)
+            if not (had_offsets or self.is_confirmed):
+                question = f"groups delete: remove {count_of(len(left), 'group')} without offsets?"
+                self._connections.ui.confirm(question)
+            self._remove(left, report, had_offsets=had_offsets, reason=reason)
+        return report
+
+    def _remove(self, groups: list[str], report: EditReport, *, had_offsets: bool, reason: str) -> None:
+        """Deletes groups whose offsets are deleted. Does nothing in stores in which a group consists only of its
+        offsets. If the groups had no offsets from the start, no edit is in the operation log, and this method records
+        the deletion there."""
+        ui, empty = self._connections.ui, "" if had_offsets else "empty "
+        for inner in inner_stores(self.store):
+            if isinstance(inner, GroupTreeStore):
+                continue  # the trees are deleted already
+            start = OperationStart("groups delete", (inner.uri,), first_groups(groups), len(groups), 0, reason=reason)
+            record = nullcontext(OperationProgress("")) if had_offsets else OperationLog().recorded(start)
+            with record as recorded:
+                removed = remove_groups(inner, groups, accept_unseen=self._accept_unseen)
+                for name, error in ui.progress(removed, "removing", len(groups)):
+                    if error is None:
+                        ui.note(f"removed {empty}group {name!r} from {inner.uri}")
+                        continue
+                    ui.note(Advice("error: {}", error.text))
+                    if error.hint:
+                        ui.note(Advice("hint: {}", error.hint))
+                    recorded.failed += 1
+                    report.failed_groups[name] = error
+
+
+class GroupRename(PlannedEdit):
+    """The copy of a group, which is verified before the original group is deleted."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        store: OffsetStore,
+        names: tuple[str, str],
+        *,
+        lose: Container[str],
+        accept_unseen: bool,
+    ) -> None:
+        self._names = names
+        self._lose = lose
+        self._accept_unseen = accept_unseen
+        source, target = names
+        crossing = connections.check_crossing("groups rename", store, store, None)
+        found = plan_copy(store, source, store, target, crossing=crossing, accept_unseen=accept_unseen)
+        super().__init__(connections, "groups rename", store, found)
+
+    def execute(
+        self,
+        before_images: Path | str | None = None,
+        *,
+        reason: str = "",
+        on_durable: Callable[[Path], None] = lambda _path: None,
+        listener: EditListener | None = None,
+    ) -> EditReport:
+        report = super().execute(before_images, reason=reason, on_durable=on_durable, listener=listener)
+        if not report.ok:
+            return report
+        (source, target), store = self._names, self.store
+        count = verify_copy(store, source, store, target, accept_unseen=self._accept_unseen)
+        verified = f"verified: group {target!r} has the {count_of(count, 'offset')} that were read from {source!r}"
+        self._connections.ui.note(verified)
+        require_idle(self._connections.group_describer_for_edit(), [source], "deletion")
+        path = f"{before_images}.deleted" if before_images else None
+        name, lose, accept_unseen = "groups rename delete", self._lose, self._accept_unseen
+        try:
+            planned = GroupDeletion(self._connections, name, store, [source], lose=lose, accept_unseen=accept_unseen)
+        except Interrupted as error:
+            done = "group {} was copied to {}, and was not deleted; undo: {}"
+            raise Interrupted(Advice(done, source, target, *report.undo[:1])) from error
+        with planned as deletion:
+            deletion.is_confirmed = True
+            if listener is not None:
+                listener.planned(deletion)
+            try:
+                deletion.execute(path, reason=reason, on_durable=on_durable, listener=listener)
+            finally:
+                if deletion.report is not None:
+                    report.add(deletion.report)
+        return report

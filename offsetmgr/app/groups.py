@@ -145,7 +145,7 @@ def delete(
     ZooKeeper the before-images hold all znodes of a group, except those at the paths ``lose``. Raises `GroupNotFound`,
     `Unreachable`, `TimedOut`.
     """
-    from offsetmgr.app.group_edits import GroupDeletion
+    from offsetmgr.app.edits import GroupDeletion
     from offsetmgr.groups.scan import choose_groups
 
     store = connections.selected()
@@ -172,7 +172,7 @@ def copy(
     `OtherCluster`, `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`.
     """
     from offsetmgr.app.edits import PlannedEdit
-    from offsetmgr.groups.copy import plan_copy
+    from offsetmgr.groups.edits import plan_copy
     from offsetmgr.groups.scan import require_topics
 
     if group == new_group and to is None:
@@ -199,7 +199,7 @@ def rename(
     `delete` for ``accept_unseen``. Raises `Conflict` if ``new_group`` has offsets or if data would be lost,
     `GroupActive` if one of the groups has members, `UsageError`, `GroupNotFound`, `Unreachable`, `TimedOut`.
     """
-    from offsetmgr.app.group_edits import GroupDeletion, GroupRename
+    from offsetmgr.app.edits import GroupDeletion, GroupRename
     from offsetmgr.groups.describe import require_idle
 
     if group == new_group:
@@ -231,7 +231,7 @@ class LocatedGroups:
     def __init__(
         self, connections: Connections, selection: GroupSelection, window_s: float | None, plans: Iterable[str | Path]
     ) -> None:
-        from offsetmgr.migration.group_observer import ObservationWindow
+        from offsetmgr.migration.observation import ObservationWindow
 
         self._connections = connections
         self._locator = connections.group_locator()

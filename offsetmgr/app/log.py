@@ -23,16 +23,15 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.core.offset_store import GroupOffsets
-    from offsetmgr.groups.disk_layout import TopicDirectories
+    from offsetmgr.groups.disk_recovery import TopicDirectories
     from offsetmgr.groups.operation_log import OperationProgress
     from offsetmgr.segments.batch_reader import Record
     from offsetmgr.segments.committed_offsets import SavedGroup as SavedGroup
     from offsetmgr.segments.entries import EntryHeader, LogEntry
     from offsetmgr.segments.message_scan import LogMessage, MessageFilter, OnError
-    from offsetmgr.segments.repair import RecoveredLog
+    from offsetmgr.segments.repair import ExaminedSegment, RecoveredLog
     from offsetmgr.segments.segment import Segment
     from offsetmgr.segments.transactions import Marker
-    from offsetmgr.segments.truncation import ExaminedSegment
     from offsetmgr.stores.snapshot import SnapshotReport
 
 DEFAULT_RETENTION_MINUTES: Final = 7 * 24 * 60
@@ -224,7 +223,7 @@ class Verification:
 
     def __iter__(self) -> Iterator[ExaminedSegment]:
         from offsetmgr.segments.recovery import RecoveryOutcome
-        from offsetmgr.segments.truncation import examine_in_steps
+        from offsetmgr.segments.repair import examine_in_steps
 
         def steps() -> Iterator[ExaminedSegment | None]:
             for segment in self._found:
@@ -346,7 +345,7 @@ def _examined(
     ui: Ui, paths: Iterable[Path], errors: list[OffsetMgrError], *, strict: bool
 ) -> list[tuple[Path, ExaminedSegment]]:
     """Returns each log file and each partition's directory, with the segment in which the valid data ends."""
-    from offsetmgr.segments.truncation import scan_in_steps, unflushed
+    from offsetmgr.segments.repair import scan_in_steps, unflushed
 
     logs = []
     older = 0
@@ -428,7 +427,7 @@ def offsets(
     error of each partition, group and offset that cannot be read; the others are still read. Raises `UsageError` for a
     path that is no directory or holds no offsets topic, `InvalidUri`, `OtherCluster`.
     """
-    from offsetmgr.groups.disk_layout import find_topic_directories
+    from offsetmgr.groups.disk_recovery import find_topic_directories
     from offsetmgr.segments.partition import is_directory
     from offsetmgr.stores.uri import parse_uri
 
@@ -461,7 +460,7 @@ class _NothingFound(OffsetMgrError):
 def _write_file(address: str, uri_options: Mapping[str, str], saved: _SavedOffsets) -> SnapshotReport | None:
     """Writes a snapshot, as ``offsets export`` does. The snapshot includes read errors if the format of the file
     supports errors. Returns None, and reports the error, if there are no offsets."""
-    from offsetmgr.core.version import __version__
+    from offsetmgr.core import __version__
     from offsetmgr.segments.broker_lock import require_unused_parent
     from offsetmgr.snapshots.base import SnapshotHeader
     from offsetmgr.snapshots.registry import by_name, format_name
@@ -525,8 +524,7 @@ class _SavedOffsets:
 
     def groups(self) -> Iterator[SavedGroup]:
         """Yields the selected groups with their selected offsets and errors. Also reports the errors."""
-        from offsetmgr.groups.disk_recovery import Expiry, saved_groups
-        from offsetmgr.groups.replica_choice import RecoveryListener
+        from offsetmgr.groups.disk_recovery import Expiry, RecoveryListener, saved_groups
         from offsetmgr.segments.parallel import processors
 
         at, selected = self.options.expired_at, self.options.topics.matches
@@ -558,7 +556,7 @@ class _SavedOffsets:
     def finish(self) -> None:
         """Reports each group that is selected or excluded by name if it has no committed offsets. Also reports if the
         whole result is empty."""
-        from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
+        from offsetmgr.groups.disk_recovery import CONSUMER_OFFSETS
 
         groups = self.options.groups
         for what, names in (

@@ -13,7 +13,7 @@ from offsetmgr.core.errors import UsageError
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.config.manager_settings import ManagerSettings
-    from offsetmgr.kafka.client.managers_status import DumpedOffset, ManagersStatus
+    from offsetmgr.kafka.client.managers import DumpedOffset, ManagersStatus
 
 
 class ShardDump(NamedTuple):
@@ -60,8 +60,7 @@ def status(connections: Connections) -> ManagersStatus:
     """Returns the state of all managers of the selected manager's topic. The selected server (the store
     ``manager://...`` or the bootstrap server) is any of them. Raises `UsageError` if none is selected, and
     `OffsetMgrError` if it does not answer."""
-    from offsetmgr.kafka.client.managers import Managers
-    from offsetmgr.kafka.client.managers_status import managers_status
+    from offsetmgr.kafka.client.managers import Managers, managers_status
 
     with Managers(_address(connections), connections.resolved.connection) as running:
         return managers_status(running.reports())
@@ -76,8 +75,7 @@ def dump(connections: Connections, shard: Sequence[int]) -> ShardDump:
 
 
 def _dumped(connections: Connections, shards: Sequence[int], unreadable: dict[int, int]) -> Iterator[DumpedOffset]:
-    from offsetmgr.kafka.client.managers import Managers
-    from offsetmgr.kafka.client.managers_status import DumpedOffset, unreadable_records
+    from offsetmgr.kafka.client.managers import DumpedOffset, Managers, unreadable_records
 
     with Managers(_address(connections), connections.resolved.connection) as running:
         for number in shards:

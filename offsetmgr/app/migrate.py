@@ -11,31 +11,30 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.app import plan_text
-from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.app.ui import Interrupted as Interrupted
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.advice import Advice, Argument, Invocation
-from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
+from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import GroupSelection, is_pattern
 from offsetmgr.migration.journaled_writer import PlanRun, journaled_writer, open_plan, open_renewed
 from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import GroupPlan as GroupPlan
-from offsetmgr.migration.plan import GroupScope
+from offsetmgr.migration.plan import GroupScope, PlanFile, select_groups, summary_of, write_plan
 from offsetmgr.migration.plan import PlanOptions as PlanOptions
-from offsetmgr.migration.plan_file import PlanFile, select_groups, summary_of, write_plan
-from offsetmgr.migration.plan_file import PlanSummary as PlanSummary
+from offsetmgr.migration.plan import PlanSummary as PlanSummary
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.model import LogRange, TopicPartition
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.groups.log_checks import OutsideLogChecks
+    from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.operation_log import OperationStart
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.finalize import GroupGate as GroupGate
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
     from offsetmgr.migration.journaled_writer import JournaledWriter
     from offsetmgr.migration.location import GroupStatus as GroupStatus
     from offsetmgr.migration.mirror import Mirror
-    from offsetmgr.migration.mirror_group import MirrorState as MirrorState
-    from offsetmgr.migration.mirror_group import MirrorStatus as MirrorStatus
+    from offsetmgr.migration.mirror import MirrorState as MirrorState
+    from offsetmgr.migration.mirror import MirrorStatus as MirrorStatus
     from offsetmgr.migration.planner import Planner
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.refresh import RefreshReport as RefreshReport
@@ -137,7 +136,7 @@ def plan(
     `UnknownTopicOrPartition` if a selected topic is in no plan, `PlanError` if the file exists, `OtherCluster`,
     `UsageError`, `Unreachable`, `TimedOut`.
     """
-    from offsetmgr.migration.group_observer import ObservationWindow
+    from offsetmgr.migration.observation import ObservationWindow
     from offsetmgr.migration.partition_map import read_map
     from offsetmgr.migration.planner import no_groups_hint
     from offsetmgr.migration.waves import with_waves
@@ -183,7 +182,7 @@ def draft_partition_map(
     """Writes a draft of a partition map for the byte positions of Kafka 0.7 in ``source`` to the new file ``path``. Of
     ``inputs``, only the waves concern the draft. Returns the errors of the groups and partitions that could not be
     read."""
-    from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
+    from offsetmgr.migration.partition_map import MapDraft, write_draft
     from offsetmgr.migration.planner import Planner
     from offsetmgr.migration.waves import with_waves
 
@@ -667,7 +666,7 @@ def _undo_step(
 
 def _log_checks(step: _Step) -> OutsideLogChecks:
     """Returns the checks of the offsets that a rollback restores. They have the log ranges if brokers are known."""
-    from offsetmgr.groups.log_checks import OutsideLogChecks
+    from offsetmgr.groups.edits import OutsideLogChecks
 
     def log_ranges(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         logs = step.stores.logs()
@@ -721,7 +720,7 @@ def plan_reverse(
     ``if_ahead`` is the caller's word for offsets that are ahead in the source. Raises `PlanError` if the file exists,
     `OtherCluster`, `Unreachable`, `TimedOut`.
     """
-    from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
+    from offsetmgr.migration.rollback import ReversePlanner, reverse_options
 
     step = _renewed_step(connections, path, selection, sides)
     options = reverse_options(step.plan, step.only, if_ahead)
@@ -767,8 +766,8 @@ def finalize(
     """
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import Finalization
-    from offsetmgr.migration.group_observer import ObservationWindow
-    from offsetmgr.migration.verify_rules import Status
+    from offsetmgr.migration.observation import ObservationWindow
+    from offsetmgr.migration.verify import Status
 
     rules = rules or FinalizeRules()
     step = _Step(connections, path, selection, sides)
@@ -854,9 +853,8 @@ def mirror(
     byte positions of Kafka 0.7 and the other one has offsets, `OtherCluster`, `Unreachable`, `TimedOut`.
     """
     from offsetmgr.groups.before_images import default_image_path
-    from offsetmgr.groups.saved_edit import EditOrigin
-    from offsetmgr.migration.mirror import Mirror
-    from offsetmgr.migration.mirror_images import MirrorImages
+    from offsetmgr.groups.execute import EditOrigin
+    from offsetmgr.migration.mirror import Mirror, MirrorImages
     from offsetmgr.migration.planner import Planner
 
     settings = settings or MirrorSettings()
@@ -972,8 +970,8 @@ def status(
     `JournalError`, `Unreachable` and `TimedOut`.
     """
     from offsetmgr.migration.fleet import FleetStatus
-    from offsetmgr.migration.group_observer import ObservationWindow
     from offsetmgr.migration.location import group_statuses
+    from offsetmgr.migration.observation import ObservationWindow
 
     file, state = open_plan(Path(plan))
     only, live = select_groups(file, selection.groups, selection.waves), None

@@ -13,14 +13,13 @@ from offsetmgr.app.connections import Connections
 from offsetmgr.app.offset_admin import GroupsArgument
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
-from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupsFailed
 from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.selection import GroupSelection
 from offsetmgr.migration.journaled_writer import open_plan
-from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
-from offsetmgr.migration.plan_file import PlanSummary
+from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions, PlanSummary
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:

@@ -27,10 +27,9 @@ from offsetmgr.groups.describe import DescribedGroup
 from offsetmgr.groups.lag import GroupLag
 
 if TYPE_CHECKING:
-    from offsetmgr.migration.evidence import EvidenceThresholds
-    from offsetmgr.migration.group_observer import GroupView, ObservationWindow
+    from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport
     from offsetmgr.migration.location import GroupLocation
-    from offsetmgr.migration.phase_inference import PhaseReport
+    from offsetmgr.migration.observation import GroupView, ObservationWindow
     from offsetmgr.stores.snapshot import SnapshotReport
 
 

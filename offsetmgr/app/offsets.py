@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, Ty
 from offsetmgr.app.connections import Connections
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.errors import (
     Conflict,
     CorruptData,
@@ -27,7 +26,7 @@ from offsetmgr.core.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, dropped_text, form_of
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, GroupSelection, TopicSelection, literal_pattern
@@ -47,10 +46,10 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, RunningEdit
     from offsetmgr.groups.diff import OffsetDifference as OffsetDifference
     from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
+    from offsetmgr.groups.edits import LogChecks, OutsideLogChecks
     from offsetmgr.groups.export import SnapshotFile
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
-    from offsetmgr.groups.log_checks import LogChecks, OutsideLogChecks
     from offsetmgr.segments.batch_reader import Record as Record
     from offsetmgr.stores.snapshot import SnapshotReport
 
@@ -593,7 +592,7 @@ def export(
     file records it if the format can. Returns the counts, and the data that the format cannot hold (``lost``). Raises
     `GroupNotFound`, `UnknownTopicOrPartition`, `FileFailure`, and the error of an offset that cannot be read.
     """
-    from offsetmgr.core.version import __version__
+    from offsetmgr.core import __version__
     from offsetmgr.groups.before_images import header_for
     from offsetmgr.groups.export import export_groups
     from offsetmgr.snapshots.registry import format_name
@@ -648,7 +647,7 @@ def _wait(connections: Connections, groups: Iterable[str], active: RunningEdit |
     if not isinstance(active, float | int):
         return active
     if active:
-        from offsetmgr.groups.wait_empty import wait_until_empty
+        from offsetmgr.groups.describe import wait_until_empty
 
         describer, waits = connections.group_describer_for_edit(), connections.waits
         wait_until_empty(describer, groups, active, SystemClock(), waits.for_members)
@@ -658,7 +657,7 @@ def _wait(connections: Connections, groups: Iterable[str], active: RunningEdit |
 def _log_checks(connections: Connections, store: OffsetStore) -> LogChecks | None:
     """Returns the object that compares the offsets of an import into ``store`` with the logs; None if there are no logs
     to compare them with (see `Connections.has_logs`)."""
-    from offsetmgr.groups.log_checks import LogChecks
+    from offsetmgr.groups.edits import LogChecks
 
     if not connections.has_logs(store, connections.ui.note):
         return None
@@ -668,7 +667,7 @@ def _log_checks(connections: Connections, store: OffsetStore) -> LogChecks | Non
 def _outside_logs(connections: Connections, operation: str, store: OffsetStore, verb: str) -> OutsideLogChecks:
     """Returns the object that notes each offset of ``operation`` that is outside its log, and that warns with ``verb``,
     a past participle. Without logs (see `Connections.has_logs`) it notes nothing."""
-    from offsetmgr.groups.log_checks import OutsideLogChecks
+    from offsetmgr.groups.edits import OutsideLogChecks
 
     if not connections.has_logs(store, connections.ui.note):
         return OutsideLogChecks(lambda _partitions: {}, verb)

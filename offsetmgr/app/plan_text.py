@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.commit_metadata import dropped_text
 from offsetmgr.core.document import moment
-from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
+from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS, dropped_text
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.migration.plan import Action
 
 if TYPE_CHECKING:
     from offsetmgr.core.clock import ClockDifference
     from offsetmgr.migration.journaled_writer import Report
-    from offsetmgr.migration.plan import PlanHeader
-    from offsetmgr.migration.plan_file import PlanFile, PlanSummary
+    from offsetmgr.migration.plan import PlanFile, PlanHeader, PlanSummary
 
 SHOWN: Final = 20
 """Maximum number of printed lines of one kind. One more line replaces all further lines."""

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.app.migrate import ALL, PlanSelection
 from offsetmgr.app.plan_text import SHOWN
 from offsetmgr.core.advice import Advice, Argument, Invocation
@@ -26,8 +26,8 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
+from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.groups.operation_log import own_command_line
-from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.migration.baseline_file import BaselineFile, NoBaseline
 from offsetmgr.migration.bounce_checkpoint import BounceState, belongs_to_earlier, is_unchanged, load_all
 from offsetmgr.migration.bounce_plan import BounceOutcome as BounceOutcome
@@ -36,28 +36,26 @@ from offsetmgr.migration.bounce_plan import BounceSpec
 from offsetmgr.migration.command_test import CommandTest as CommandTest
 from offsetmgr.migration.command_test import run_command_tests
 from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
+from offsetmgr.migration.evidence import PhaseReport as PhaseReport
 from offsetmgr.migration.fleet_bounce import GroupBounce as GroupBounce
 from offsetmgr.migration.fleet_bounce import bounce_groups, journal_record, phase_record
-from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow
 from offsetmgr.migration.journaled_writer import append_to_journal, open_plan
-from offsetmgr.migration.phase_inference import PhaseReport as PhaseReport
-from offsetmgr.migration.plan_file import select_groups
+from offsetmgr.migration.observation import ObservationWindow as ObservationWindow
+from offsetmgr.migration.plan import select_groups
 from offsetmgr.migration.precheck import GateClosed
 from offsetmgr.migration.progress import Stage
-from offsetmgr.migration.rollout import KILL_AFTER_S, InvalidWorkload, Rollout
-from offsetmgr.migration.runbook import Runbook, check_phase, to_json, write_runbook
-from offsetmgr.migration.runbook_commands import RunbookArguments
-from offsetmgr.migration.runbook_render import report_json as report_json
-from offsetmgr.migration.runbook_render import report_lines as report_lines
-from offsetmgr.migration.runbook_render import runbook_parts, runbook_title
+from offsetmgr.migration.restart_command import KILL_AFTER_S, InvalidWorkload, Rollout
+from offsetmgr.migration.runbook import Runbook, check_phase, runbook_parts, runbook_title, to_json, write_runbook
+from offsetmgr.migration.runbook import report_json as report_json
+from offsetmgr.migration.runbook import report_lines as report_lines
+from offsetmgr.migration.runbook_steps import RunbookArguments
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.app.ui import Ui
     from offsetmgr.core.document import DocumentPart
-    from offsetmgr.migration.group_observer import GroupView
-    from offsetmgr.migration.observation import Observation
-    from offsetmgr.migration.plan_file import PlanFile
+    from offsetmgr.migration.observation import GroupView, Observation
+    from offsetmgr.migration.plan import PlanFile
     from offsetmgr.migration.progress import JournalRecord, MigrationState
 
 _SUFFIXES: Final = (".json", ".html", ".md")

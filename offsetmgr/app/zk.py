@@ -26,14 +26,13 @@ from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
-    from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.kafka.cluster import Cluster
     from offsetmgr.zookeeper.admin.plan import RequestPlan, RequestProgress, RequestStep, StepOutcome
-    from offsetmgr.zookeeper.check.findings import Finding
+    from offsetmgr.zookeeper.check.rules import Finding
     from offsetmgr.zookeeper.client.session import ZookeeperSession
-    from offsetmgr.zookeeper.groups.ownership import Owner
-    from offsetmgr.zookeeper.groups.registry import RegistryMember
+    from offsetmgr.zookeeper.groups.registry import Owner, RegistryMember
     from offsetmgr.zookeeper.groups.topics import Topic
-    from offsetmgr.zookeeper.nodes.brokers import RegisteredBroker
+    from offsetmgr.zookeeper.nodes.cluster import RegisteredBroker
     from offsetmgr.zookeeper.nodes.cluster_nodes import ClusterNodes, NodeEntry
     from offsetmgr.zookeeper.nodes.kinds import NodeDescription
     from offsetmgr.zookeeper.nodes.topics import PartitionState
@@ -190,8 +189,7 @@ class Member(NamedTuple):
 
 def members(connections: Connections, groups: GroupSelection) -> Iterator[Member | ReadErrors]:
     """Yields the members of groups registered in ZooKeeper, with their subscriptions. Raises `GroupNotFound`."""
-    from offsetmgr.zookeeper.groups.ownership import owners_many
-    from offsetmgr.zookeeper.groups.registry import members_many
+    from offsetmgr.zookeeper.groups.registry import members_many, owners_many
 
     session = connections.zookeeper("zk members")
     chosen = _registered_groups(connections, session, groups)
@@ -221,8 +219,7 @@ def owners(
     connections: Connections, groups: GroupSelection, topic: TopicSelection = ALL_TOPICS
 ) -> Iterator[OwnedPartition | ReadErrors]:
     """Yields the owned partitions of groups, each with the consumer thread that owns it. Raises `GroupNotFound`."""
-    from offsetmgr.zookeeper.groups.ownership import owners_many
-    from offsetmgr.zookeeper.groups.registry import members_many
+    from offsetmgr.zookeeper.groups.registry import members_many, owners_many
 
     session = connections.zookeeper("zk owners")
     chosen = _registered_groups(connections, session, groups)

@@ -6,9 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.options import FormatOption
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, write_rows
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Contexts of the config file: names for clusters.")
 

@@ -8,9 +8,8 @@ from typing import Final
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.options import FormatOption, GroupsOption
-from offsetmgr.cli.render import NAME_RANK, Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import NAME_RANK, Column, OutputFormat, fail_if, note, write_rows
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.check_result import CheckResult, CheckStatus
 

@@ -6,19 +6,27 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from offsetmgr.app.edits import EditListener, EditReport, PlannedEdit
-from offsetmgr.cli.errors import FAILED, exit_with, worded
-from offsetmgr.cli.render import PLANNED_WRITE, Column, OutputFormat, note, write_plain_csv, write_rows
-from offsetmgr.cli.terminal import ignore_first_signal
+from offsetmgr.cli.connect_flags import ignore_first_signal
+from offsetmgr.cli.render import (
+    FAILED,
+    PLANNED_WRITE,
+    Column,
+    OutputFormat,
+    exit_with,
+    note,
+    worded,
+    write_plain_csv,
+    write_rows,
+)
 from offsetmgr.core.advice import for_command_line
-from offsetmgr.core.commit_metadata import dropped_text
 from offsetmgr.core.errors import GateRefused, GroupActive, OffsetMgrError
-from offsetmgr.core.model import Committed
+from offsetmgr.core.model import Committed, dropped_text
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import GroupEditPlan
-    from offsetmgr.cli.terminal import EditFlags
+    from offsetmgr.cli.connect_flags import EditFlags
     from offsetmgr.core.model import TopicPartition
 
 FailedWrite: TypeAlias = "tuple[str, TopicPartition | None, OffsetMgrError]"

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from offsetmgr.cli.errors import exit_with, fail_if
+from offsetmgr.cli.connect_flags import Terminal
 from offsetmgr.cli.options import Execute, FormatOption, Group, Reason, Yes, flag, one_group, opt
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.terminal import Terminal
+from offsetmgr.cli.render import Column, OutputFormat, exit_with, fail_if, note, write_rows
 from offsetmgr.core.advice import Invocation, for_command_line
 from offsetmgr.core.plurals import count_of
 

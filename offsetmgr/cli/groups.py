@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.app import groups
-from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import exit_with, report_and_exit_code
+from offsetmgr.cli.connect_flags import ConnectFlags, EditFlags, command
 from offsetmgr.cli.options import (
     AcceptUnseen,
     AllowRewind,
@@ -29,13 +28,14 @@ from offsetmgr.cli.render import (
     PARTITION,
     Column,
     OutputFormat,
+    exit_with,
     note,
+    report_and_exit_code,
     rows_of,
     separate_tables,
     write_rows,
     write_structured_rows,
 )
-from offsetmgr.cli.terminal import EditFlags
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import OffsetMgrError, UsageError

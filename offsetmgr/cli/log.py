@@ -15,8 +15,7 @@ import typer
 from offsetmgr.app import log
 from offsetmgr.app.log import DEFAULT_RETENTION_MINUTES, DumpOptions, SaveOptions, ValueFormat
 from offsetmgr.app.ui import Ui
-from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import fail_if, report_and_exit_code
+from offsetmgr.cli.connect_flags import ConnectFlags, EditFlags, Terminal, command
 from offsetmgr.cli.options import (
     AllowRewind,
     Execute,
@@ -35,12 +34,13 @@ from offsetmgr.cli.render import (
     Column,
     Meter,
     OutputFormat,
+    fail_if,
     note,
+    report_and_exit_code,
     rows_of,
     write_rows,
     write_structured_rows,
 )
-from offsetmgr.cli.terminal import EditFlags, Terminal
 from offsetmgr.core.durations import parse_datetime
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of

@@ -10,11 +10,9 @@ import typer
 from typer.core import TyperCommand
 
 from offsetmgr.app import manager
-from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import FAILED, fail_if
+from offsetmgr.cli.connect_flags import ConnectFlags, command, print_hangups
 from offsetmgr.cli.options import FormatOption, flag, opt
-from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, write_rows
-from offsetmgr.cli.terminal import print_hangups
+from offsetmgr.cli.render import FAILED, Column, OutputFormat, fail_if, note, rows_of, write_rows
 from offsetmgr.cli.watch import write_changes
 from offsetmgr.config.manager_settings import (
     ENVIRONMENT,

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from offsetmgr.app.plan_text import SHOWN, time_text
-from offsetmgr.cli import migrate_mirror, migrate_output, migrate_status
+from offsetmgr.app.plan_text import SHOWN, expiry_notes, scope_line, time_text
+from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import exit_with, fail_if, report_and_exit_code
-from offsetmgr.cli.migrate_mirror import IfAhead, parse_renames
-from offsetmgr.cli.migrate_output import end_of_planning, exit_if_interrupted, print_next_step
 from offsetmgr.cli.options import (
     AcceptUnseen,
     AllowRewind,
+    BeforeImage,
     FormatOption,
     GroupFlags,
     PlanPath,
     PlanScope,
+    Reason,
     Rename,
     SideConfigs,
     SourceStore,
@@ -31,22 +33,81 @@ from offsetmgr.cli.options import (
     TopicsOption,
     TranslateOption,
     WaitEmpty,
+    Yes,
     file_to_write,
     flag,
     opt,
     seconds_option,
 )
-from offsetmgr.cli.render import PLANNED_WRITE, OutputFormat, note, rows_of, write_rows
+from offsetmgr.cli.render import (
+    PARTITION,
+    PLANNED_WRITE,
+    Column,
+    OutputFormat,
+    exit_with,
+    fail_if,
+    note,
+    report_and_exit_code,
+    rows_of,
+    separate_tables,
+    table_width,
+    worded,
+    write_rows,
+    write_text,
+)
 from offsetmgr.core.advice import Advice, Argument, for_command_line
-from offsetmgr.core.ahead_policy import AheadPolicy
+from offsetmgr.core.atomic_file import replace_file
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.document import to_html, to_markdown
 from offsetmgr.core.errors import UsageError
+from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import deletion_of
 
 if TYPE_CHECKING:
-    from offsetmgr.app.migrate import FinalizeReport, RenewedPlan, RollbackPlan, RollbackReport, WrittenPlan
+    from offsetmgr.app.migrate import (
+        FinalizeReport,
+        FleetStatus,
+        GroupGate,
+        GroupOutcome,
+        GroupPlan,
+        GroupStatus,
+        MirrorState,
+        MirrorStatus,
+        PlanSummary,
+        RefreshReport,
+        RenewedPlan,
+        Report,
+        RollbackPlan,
+        RollbackReport,
+        VerifySummary,
+        WrittenPlan,
+    )
+
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")
+
+IfAhead = Annotated[
+    AheadPolicy | None,
+    opt(
+        "--if-ahead",
+        None,
+        "For targets that are ahead. Default: keep those that were written last, and refuse the others.",
+    ),
+]
+
+
+def parse_renames(pairs: list[str] | None) -> dict[str, str]:
+    renames: dict[str, str] = {}
+    for pair in pairs or []:
+        old, equals, new = pair.partition("=")
+        if not (equals and new):  # the empty group id is valid in Kafka
+            raise UsageError(f"--rename {pair!r}", "must be OLD=NEW")
+        if old in renames:
+            raise UsageError(f"--rename {pair!r}", f"{old} is renamed twice")
+        renames[old] = new
+    return renames
+
 
 _ONE_BEHIND: Final = (
     "note    every offset is exactly one behind the end of its log. If the consumers have processed everything,"
@@ -133,7 +194,7 @@ def plan_command(
     summary = written.file.summary
     _describe(written, whole=format is OutputFormat.TABLE)
     if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= SHOWN:
-        write_rows(migrate_output.STEP_COLUMNS, migrate_output.step_rows(written.file.groups()), format)
+        write_rows(STEP_COLUMNS, step_rows(written.file.groups()), format)
     if written.one_behind and not shift:
         note(_ONE_BEHIND)
     note(f"plan written to {output} (sha256 {written.file.sha256[:16]}...); nothing was changed")
@@ -186,7 +247,7 @@ def apply_command(
         raise UsageError("--refresh", "renews all groups of the plan", "leave out --group, --wave and --exclude-group")
     if refresh:
         refreshed, expires = migrate.refresh(connect, plan_path, sides=sides, reason=flags.reason or "")
-        migrate_output.show_refresh(refreshed, expires)
+        show_refresh(refreshed, expires)
         if refreshed.interrupted:
             left = "the journal records the renewed groups; run the same command again to renew all"
             raise migrate.Interrupted(left)
@@ -202,7 +263,7 @@ def apply_command(
         accept_stale=accept_stale,
     )
     followups, planned = (*selection.options, *sides.options), report.planned
-    migrate_output.show_report(report, "written")
+    show_report(report, "written")
     print_next_step(report, f"next: {command_line('migrate', 'verify', plan_path, options=followups)}")
     if planned.refused or planned.failed_groups:
         partitions = count_of(planned.refused, "partition")
@@ -249,7 +310,114 @@ def renew_command(
     end_of_planning(done.file.summary, following)
 
 
-app.registered_commands += migrate_status.app.registered_commands
+class StatusFormat(StrEnum):
+    """The values of ``--format``."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+COLUMNS: Final = (
+    Column("group"),
+    Column("target_group", detail=True),
+    Column("wave", right=True, optional=True),
+    Column("owner", optional=True, rank=2),
+    Column("state"),
+    Column("since", time=True, rank=12, get="since_ms"),
+    Column("known", optional=True, rank=11),
+    Column("evidence", detail=True),
+    Column("expires", time=True, optional=True, rank=13, get="expires_ms"),
+    Column("blocked_by", optional=True),
+    Column("next", optional=True, command=True),
+)
+
+
+@command(app, "status", one="the plan names the servers of one migration", watch=True)
+def status_command(
+    connect: ConnectFlags,
+    plan_path: PlanPath,
+    scope: PlanScope,
+    window_s: Annotated[
+        float | None,
+        seconds_option("--window", "Ask the servers too, and watch the members' commits for up to this time."),
+    ] = None,
+    format: Annotated[
+        StatusFormat, opt("--format", None, "Output format; markdown and html write one page instead of rows.")
+    ] = StatusFormat.TABLE,
+    output: Annotated[
+        Path | None,
+        opt("--output -o", "FILE", "Write the page to FILE, and replace it.", callback=file_to_write),
+    ] = None,
+    *,
+    configs: SideConfigs,
+) -> None:
+    """Show the state of every group in words, with its obstacle and the next command.
+
+    The state comes from the plan, the journal, and the state files of bounces that are not finished. With --window, it
+    also comes from the servers, for finalized groups too: the phase of live members, and the partitions that do not
+    verify.
+    """
+    from offsetmgr.app import migrate
+
+    is_page = format in (StatusFormat.MARKDOWN, StatusFormat.HTML)
+    if output is not None and not is_page:
+        raise UsageError("--output", "is for a page", "add --format html or --format markdown")
+    of_plan, of_members = option_text(connect.repeated_options(*configs)), option_text(connect.repeated_options())
+
+    def next_command(one: GroupStatus) -> str | None:
+        bounces = one.next.call is not None and one.next.call.verb == "runbook bounce"
+        return one.next.command_line(of_members if bounces else of_plan) or None
+
+    sides = None if window_s is None else connect.sides(configs)  # only the servers need the settings
+    found = migrate.status(connect, plan_path, scope.selection(), window_s=window_s, sides=sides)
+    if is_page:
+        _write_page(found, format, output)
+        return
+    _write_rows(found, next_command, OutputFormat(format.value))
+    dates = (one.expires_ms for one in found.groups)
+    for text in expiry_notes(plan_path, dates, connect.repeated_options(*configs), watched=found.watched):
+        connect.ui.note(text, warning=True)
+
+
+def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | None], output: OutputFormat) -> None:
+    known, last = COLUMNS[:-1], COLUMNS[-1]
+    of_groups = zip(rows_of(known, found.groups), found.groups, strict=True)
+    # The id of a group may be empty.
+    rows = [
+        (*row[:2], *(None if value == "" else value for value in row[2:]), next_command(one)) for row, one in of_groups
+    ]
+    if output is not OutputFormat.TABLE:
+        write_rows(COLUMNS, rows, output)
+        return
+    note(scope_line(found.plan, found.summary))
+    if table_width() is not None:  # a terminal is too narrow for both long columns
+        write_rows(known, [row[:-1] for row in rows], output)
+        if steps := [(row[0], row[-1]) for row in rows if row[-1]]:
+            separate_tables()
+            write_rows((COLUMNS[0], last), steps, output)
+    else:
+        write_rows(COLUMNS, rows, output)
+    for one in found.waves():
+        label = "no wave" if one.wave is None else f"wave {one.wave}"
+        blocked = f"; {one.blocked} blocked" if one.blocked else ""
+        note(f"{label}: {count_of(one.states.total(), 'group')}: {one.text}{blocked}")
+    if found.restart_note:
+        note(found.restart_note)
+    if found.state.refreshed_at is not None:
+        note(f"the offsets in the target were renewed on {time_text(found.state.refreshed_at)}")
+
+
+def _write_page(found: FleetStatus, format: StatusFormat, output: Path | None) -> None:
+    render = to_html if format is StatusFormat.HTML else to_markdown
+    page = render(*found.page(SystemClock().now_ms()))
+    if output is None:
+        write_text(page.rstrip("\n"))
+        return
+    replace_file(output, lambda out: out.write(page.encode()), overwrite=True)
+    note(f"wrote {output}")
 
 
 @command(app, "verify", one="the plan names the servers of one migration")
@@ -278,9 +446,9 @@ def verify_command(
     first = next(listed, None)
     if first is not None or everything:
         found = () if first is None else chain((first,), listed)
-        write_rows(migrate_output.VERIFY_COLUMNS, rows_of(migrate_output.VERIFY_COLUMNS, found), format)
+        write_rows(VERIFY_COLUMNS, rows_of(VERIFY_COLUMNS, found), format)
     summary = checked.summary
-    migrate_output.show_verify_summary(summary)
+    show_verify_summary(summary)
     if checked.is_rolled_back:
         note("this plan was rolled back: the target holds its old offsets again, so it differs from the plan")
     elif "source-ahead" in summary.counts:
@@ -389,7 +557,7 @@ def _show_rollback(
 ) -> None:
     """Prints the result. ``options`` are those of the next commands of the plan, ``empty_options`` those of edits of
     the target. Raises `Exit` with code 1 if an offset differs from its before-image."""
-    migrate_output.show_report(report, "restored")
+    show_report(report, "restored")
     if report.failed:
         back = command_line("migrate", "rollback", report.plan, "--reverse-plan", "FILE", options=options)
         note(f"if a group already consumes from the target: {back}")
@@ -475,7 +643,7 @@ def finalize_command(
     else:
         _show_finalized(report)
     if (deleted := report.deleted) is not None:
-        migrate_output.show_report(deleted, "removed from the source")
+        show_report(deleted, "removed from the source")
         if report.late:
             note(f"warning: {report.late}")
         for line in report.kept:
@@ -488,16 +656,286 @@ def _show_finalized(report: FinalizeReport) -> None:
     """Prints the groups that were finalized, and those that were not."""
     for name in report.earlier[:SHOWN]:
         note(f"  {name}: finalized already")
-    migrate_output.show_gates(report.gates)
+    show_gates(report.gates)
     for group, error in list(report.blocked.items())[:SHOWN]:
         hint = for_command_line(error.hint)
         note(f"  ! {group}: {for_command_line(error.why)}" + (f" ({hint})" if hint else ""))
     left = f", {report.left_out} left out because the plan refused them" if report.left_out else ""
     groups = f"{count_of(len(report.gates), 'group')}, " if report.by_group else ""
-    members = f"; {migrate_output.gates_text(report.gates)}" if report.gates or not report.by_group else ""
+    members = f"; {gates_text(report.gates)}" if report.gates or not report.by_group else ""
     note(f"finalized: {groups}{count_of(report.verified, 'partition')} verified{left}{members}")
     if report.blocked:
         note(f"NOT finalized: {count_of(len(report.blocked), 'group')}; the journal has the reasons (migrate status)")
 
 
-app.registered_commands += migrate_mirror.app.registered_commands
+class MirrorFlags(NamedTuple):
+    """The options of a command that changes production, and saves before-images when it begins."""
+
+    yes: Yes = False
+    before_image: BeforeImage = None
+    reason: Reason = None
+
+
+@command(app, "mirror")
+def mirror_command(
+    connect: ConnectFlags,
+    from_: SourceStore,
+    to: TargetStore,
+    groups: GroupFlags,
+    topic: TopicsOption = None,
+    rename: Rename = None,
+    translate: TranslateOption = None,
+    if_ahead: IfAhead = None,
+    once: Annotated[bool, flag("--once", "End as soon as nothing is left to copy.")] = False,
+    interval_ms: Annotated[
+        int, opt("--interval", "MS", "Polling interval of a source without watches.", min=50)
+    ] = 1000,
+    settle_ms: Annotated[
+        int,
+        opt(
+            "--settle",
+            "MS",
+            "Before the first copy to a Kafka group: how long to watch the group for commits of other clients.",
+            min=0,
+        ),
+    ] = 2000,
+    window_s: Annotated[
+        float, seconds_option("--window", "Maximum time that --once watches live old consumers.")
+    ] = 150.0,
+    trust_zookeeper_only: Annotated[
+        bool,
+        flag(
+            "--trust-zookeeper-only",
+            "Accept groups with live old consumers without watching them. Use this only if these consumers "
+            "commit only to ZooKeeper.",
+        ),
+    ] = False,
+    flags: MirrorFlags = MirrorFlags(),
+    format: FormatOption = OutputFormat.TABLE,
+    *,
+    configs: SideConfigs,
+) -> None:
+    """Copy new offsets from a source to a target, forward only, until Ctrl-C (or, with --once, until nothing is left to
+    copy).
+
+    This is for consumers that cannot commit to both stores. On Kafka 0.9 and later, the mirror holds a lock on each
+    group of the target, so no other client can commit to the group. If a consumer starts with the group, it takes the
+    group over, and the mirror of that group ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares
+    just before each write, and reads again after it. While the mirror holds a group, a consumer that commits to both
+    stores could not commit to Kafka. Therefore the mirror accepts a group with live old consumers only after it has
+    seen each consumer that owns partitions commit only to ZooKeeper.
+    """
+    from offsetmgr.app import migrate
+
+    if if_ahead is AheadPolicy.REWIND:
+        raise UsageError("--if-ahead rewind", "a mirror only moves offsets forward", "use: offsetmgr migrate plan")
+    options = migrate.PlanOptions(if_ahead, False, tuple(topic or ()), groups.selection(), parse_renames(rename))
+    shown = MirrorLine()
+    settings = migrate.MirrorSettings(
+        once,
+        interval_ms,
+        settle_ms,
+        window_s,
+        trust_zookeeper_only,
+        translate,
+        Path(flags.before_image) if flags.before_image else None,
+        shown.show,
+    )
+    sides = connect.sides(configs)._replace(
+        arguments=connect.repeated(command_config=configs.to_command_config)  # of the undo, an import
+    )
+    mirror = migrate.mirror(connect, from_, to, options, sides=sides, settings=settings, reason=flags.reason or "")
+    shown.show(mirror.status(), last=True)
+    bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.succeeded]
+    if bad or format is not OutputFormat.TABLE:
+        columns = MIRROR_COLUMNS
+        rows = rows_of(columns, bad or mirror.groups.values())
+        write_rows(columns, ((*row[:-1], for_command_line(row[-1])) for row in rows), format)
+    if mirror.interrupted:
+        raise migrate.Interrupted("some offsets were not copied yet")
+    fail_if(bad)
+
+
+STEP_COLUMNS: Final = (
+    Column("group"),
+    Column("target_group", optional=True),
+    *PARTITION,
+    Column("action"),
+    Column("source", right=True),
+    Column("target", right=True),
+    Column("after", right=True, rank=11),
+    Column("note", optional=True),
+)
+
+VERIFY_COLUMNS: Final = (
+    Column("group", get="target_group"),
+    Column("topic", get="tp.topic"),
+    Column("partition", right=True, title="PART", get="tp.partition"),
+    Column("status"),
+    Column("evidence", rank=12),
+    Column("expected", right=True, rank=11),
+    Column("source", right=True),
+    Column("target", right=True),
+    Column("log_end", right=True, rank=13),
+    Column("detail", optional=True),
+)
+
+
+def step_rows(groups: Iterable[GroupPlan]) -> Iterator[tuple[Any, ...]]:
+    """Yields each step of a plan as a row. If a group could not be planned, its only row contains the error."""
+    for group in groups:
+        names = group.group, group.target_group if group.target_group != group.group else None
+        if group.error:
+            yield (*names, None, None, "error", None, None, None, group.error)
+        for step in group.steps:
+            offsets = (value.offset if value else None for value in (step.source, step.target, step.after))
+            yield (*names, *step.tp, step.action.value, *offsets, step.note)
+
+
+def show_refresh(report: RefreshReport, expires: str) -> None:
+    """Prints the number of groups whose offsets were committed again, and the first `SHOWN` failures. ``expires`` is
+    the new expiry; empty if it is unknown."""
+    until = f"; without a consumer they expire about {expires}" if expires else ""
+    note(f"{count_of(len(report.renewed), 'group')} renewed: their offsets were committed again, unchanged{until}")
+    if report.in_use:
+        note(f"{count_of(len(report.in_use), 'group')} in use: the offsets of a group with members do not expire")
+    for error in list(report.failed.values())[:SHOWN]:
+        note(f"  ! {worded(error)}")
+    if report.failed:
+        note(f"NOT renewed: {count_of(len(report.failed), 'group')}")
+
+
+def show_report(report: Report, verb: str) -> None:
+    """Prints the results of a run, and at most `SHOWN` failures."""
+    parts = [f"{count_of(report.written, 'offset')} {verb} in {count_of(report.changed, 'group')}"]
+    if report.unchanged:
+        parts.append(f"{report.unchanged} unchanged")
+    if report.skipped:
+        parts.append(f"{count_of(report.skipped, 'group')} completed by an earlier run")
+    note("; ".join(parts))
+    if report.not_atomic:
+        note(
+            f"not atomic: {count_of(report.not_atomic, 'group')} written without a group lock (new in Kafka, or with"
+            " old consumers); the journal names the checks that replaced it"
+        )
+    lines = [line for outcome in report.failed.values() for line in _failure_lines(outcome)]
+    for line in lines[:SHOWN]:
+        note(line)
+    for group, why in list(report.closed.items())[:SHOWN]:
+        note(f"  ! {group} left as it is: {for_command_line(why)}")
+    if lines:
+        failed = sum(len(outcome.failed) for outcome in report.failed.values())
+        note(f"failed: {count_of(failed, 'partition')} of {count_of(len(report.failed), 'group')}; the rest is done")
+
+
+def _failure_lines(outcome: GroupOutcome) -> list[str]:
+    """Returns one line for each failed partition; one line if all partitions of a group failed for one reason."""
+    group = outcome.target_group
+    if members := outcome.active_members:
+        how = "is locked by another run of offsetmgr" if outcome.lock_ends_s else "is active"
+        return [f"  ! {group} {how}: {'; '.join(members)}"]
+    reasons = {tp: for_command_line(error.why or error.what) for tp, error in sorted(outcome.failed.items())}
+    if len(reasons) > 1 and len({str(error) for error in outcome.failed.values()}) == 1:
+        return [f"  ! {group}, {count_of(len(reasons), 'partition')}: {next(iter(reasons.values()))}"]
+    return [f"  ! {group} {tp}: {why}" for tp, why in reasons.items()]
+
+
+def show_verify_summary(summary: VerifySummary) -> None:
+    total = sum(summary.counts.values())
+    for status, count in sorted(summary.counts.items()):
+        note(f"  {count:>8} {status}{'' if status.ok else '   <-- difference'}")
+    if not total:
+        note("nothing to verify: the plan and the stores have no offsets")
+    elif summary.ok:
+        groups = count_of(summary.groups, "group")
+        note(f"verified: {count_of(total, 'partition')} of {groups}, read afresh on both sides")
+        if summary.inferred:
+            note(f"  {summary.inferred} of them by inference: only the partition map relates offset and byte position")
+    else:
+        wrong = sum(count for status, count in summary.counts.items() if not status.ok)
+        note(f"NOT verified: {wrong:,} of {count_of(total, 'partition')} differ")
+
+
+def show_gates(gates: Sequence[GroupGate]) -> None:
+    """Prints the reason why a group may be finalized, for each of the first `SHOWN` groups."""
+    for gate in gates[:SHOWN]:
+        accepted = f"; accepted: {gate.accepted}" if gate.accepted else ""
+        note(f"  {gate.group}: {gate.detail} ({gate.evidence}){accepted}")
+    if len(gates) > SHOWN:
+        note(f"  ... and {count_of(len(gates) - SHOWN, 'more group')}; the journal holds the evidence of each")
+
+
+def gates_text(gates: Sequence[GroupGate]) -> str:
+    """Returns the evidence with which the check of the members passed, for all groups."""
+    found = Counter(gate.evidence.value for gate in gates)
+    passed = ", ".join(f"{name} for {count_of(count, 'group')}" for name, count in sorted(found.items(), reverse=True))
+    accepted = sum(bool(gate.accepted) for gate in gates)
+    extra = f", with partitions accepted by --accept-idle in {count_of(accepted, 'group')}" if accepted else ""
+    return f"no member found that commits to the source alone ({passed}{extra})"
+
+
+def mirror_line(status: MirrorStatus) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in sorted(status.states.items()))
+    lag = f"lag {status.lag}" + (f" + ? ({count_of(status.unknown, 'group')} unknown)" if status.unknown else "")
+    rejected = f"; {count_of(status.recreated, 'partition')} of recreated topics refused" if status.recreated else ""
+    copied = f"{count_of(status.copied, 'offset')} copied"
+    return f"{time_text(status.at_ms)}  {states or 'no groups yet'}; {copied}, {lag}{rejected}"
+
+
+MIRROR_COLUMNS: Final = (
+    Column("group"),
+    Column("target_group"),
+    Column("state"),
+    Column("copied", right=True),
+    Column("lag", right=True),
+    Column("detail", optional=True),
+)
+
+
+class MirrorLine:
+    """Prints the state of a running mirror on stderr. On a terminal, each state overwrites the previous one. Otherwise
+    a new line is printed every `EVERY_MS` milliseconds, and whenever groups change state."""
+
+    EVERY_MS: Final = 10_000
+
+    def __init__(self) -> None:
+        self._moving = sys.stderr.isatty()
+        self._next = 0
+        self._states: Mapping[MirrorState, int] = {}
+
+    def show(self, status: MirrorStatus, *, last: bool = False) -> None:
+        if self._moving:
+            sys.stderr.write(f"\r\x1b[K{mirror_line(status)}" + ("\n" if last else ""))
+            sys.stderr.flush()
+        elif last or status.at_ms >= self._next or status.states != self._states:
+            self._next = status.at_ms + self.EVERY_MS
+            self._states = status.states
+            note(mirror_line(status))
+
+
+def print_next_step(report: Report, then: str) -> None:
+    if report.failed:
+        note("run the same command again to retry the failed groups")
+    elif not report.interrupted:
+        note(then)
+
+
+def end_of_planning(summary: PlanSummary, following: str, *, failed: object = False) -> None:
+    """Prints the next command of a new plan, unless the plan refuses everything. Raises `typer.Exit` if it does, if it
+    refuses a whole group, or if ``failed``."""
+    if not summary.refuses_all:
+        note(following)
+    elif not summary.actions["refuse-byte-position"]:  # a note names the map that these need
+        note("nothing can be applied: the plan refuses everything; correct the causes above, then plan again")
+    fail_if(failed or summary.failed_groups or summary.refuses_all)
+
+
+def option_text(words: Iterable[str]) -> str:
+    """Returns words of a command line as text, each with a leading space."""
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+def exit_if_interrupted(report: Report) -> None:
+    """Raises `Interrupted` if Ctrl-C stopped the run before it was complete."""
+    if report.interrupted:
+        raise Interrupted("started writes are finished and recorded; run the same command again to continue")

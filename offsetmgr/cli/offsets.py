@@ -1,34 +1,60 @@
-"""``offsetmgr offsets get|lag|peek|export|import|diff``: shows, saves, loads and compares committed offsets."""
+"""``offsetmgr offsets``: shows, edits, saves, loads and compares committed offsets."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from offsetmgr.app import offsets
-from offsetmgr.cli import offset_edits
-from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import FAILED, report_and_exit_code
+from offsetmgr.cli.connect_flags import ConnectFlags, EditFlags, command
 from offsetmgr.cli.options import (
+    AllowRewind,
+    AllTopics,
     FormatOption,
+    GroupFilter,
     GroupFlags,
+    MemberFlags,
+    OneGroup,
     OnlyWithLag,
+    Overwrite,
     TopicFlags,
+    TranslateOption,
+    UnterminatedOption,
+    check_topics,
+    flag,
     opt,
 )
 from offsetmgr.cli.render import (
+    FAILED,
     GROUP_PARTITION,
     Column,
     OutputFormat,
     note,
+    report_and_exit_code,
     write_rows,
     write_structured_rows,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
 from offsetmgr.core.clock import SystemClock, duration
-from offsetmgr.core.model import Committed
+from offsetmgr.core.durations import parse_datetime, parse_duration
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.model import MAX_OFFSET, Committed, OffsetAndMetadata
 from offsetmgr.core.plurals import count_of, raw_json
+from offsetmgr.core.scenario import (
+    FromFile,
+    PastRecords,
+    Scenario,
+    ShiftBy,
+    ToCurrent,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    ToTime,
+)
+from offsetmgr.core.selection import TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.offsets import Found, LagRow, NextRecord, OffsetDifference, Record
@@ -192,7 +218,287 @@ def _size(record: Record) -> int:
     return len(record.key or b"") + len(record.value or b"") + headers
 
 
-app.registered_commands += offset_edits.app.registered_commands
+NewGroup = Annotated[bool, flag("--new-group", "Allow a group that does not exist yet.")]
+FileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help=".avro (lossless), .csv, .zk or .json; - with --as: standard input or output.",
+    ),
+]
+FileFormat = Annotated[
+    str | None,
+    opt("--as", "FORMAT", "avro|csv|zk|json|spark, if the file name extension does not show it."),
+]
+
+
+def _offset(text: str) -> int:
+    """Parses an offset. Accepts only digits, whereas Python's ``int`` would also accept ``1_000``."""
+    if not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not an offset.")
+    if len(text.lstrip("0")) > len(str(MAX_OFFSET)) or int(text) > MAX_OFFSET:
+        raise typer.BadParameter(f"{text[:30]!r} is beyond the largest offset, {MAX_OFFSET}.")
+    return int(text)
+
+
+_SCENARIOS: Final = (
+    "--to-earliest --to-latest --to-current --to-offset --shift-by --by-duration --to-datetime --from-file --skip"
+)
+ToOffsetOption = Annotated[
+    int | None,
+    opt("--to-offset", "N", "Move to this offset.", parser=_offset),
+]
+
+
+@command(app, "set")
+def set_offsets(
+    connect: ConnectFlags,
+    group: OneGroup,
+    topic: Annotated[
+        list[str],
+        opt(
+            "--topic -t",
+            "NAME[:0,1]",
+            "Partitions; without numbers, the topic's committed ones; repeatable.",
+        ),
+    ],
+    to_offset: Annotated[int, opt("--to-offset", "N", "The next offset to consume.", parser=_offset)],
+    metadata: Annotated[
+        str | None,
+        opt(
+            "--metadata",
+            None,
+            "Metadata to commit with the offset; without it, an offset that stays keeps its metadata.",
+        ),
+    ] = None,
+    new_group: NewGroup = False,
+    *,
+    members: MemberFlags,
+    flags: EditFlags,
+) -> None:
+    """Commit an offset exactly as given; an offset outside its log gets a warning.
+
+    The warning needs brokers. offsets reset clamps an offset outside its log.
+    """
+    from offsetmgr.app import offsets
+    from offsetmgr.cli.edit_command import run_edit
+
+    edit = offsets.set_(
+        connect,
+        group,
+        OffsetAndMetadata(to_offset, metadata or ""),
+        TopicSelection.parse(topic),
+        keeps_metadata=metadata is None,
+        new_group=new_group,
+        active=members.active(),
+    )
+    run_edit(edit, flags)
+
+
+@command(app, "reset")
+def reset(
+    connect: ConnectFlags,
+    groups: GroupFlags,
+    topics: TopicFlags,
+    all_topics: AllTopics = False,
+    to_earliest: Annotated[bool, flag("--to-earliest", "To the log's start.")] = False,
+    to_latest: Annotated[bool, flag("--to-latest", "To the log's end.")] = False,
+    to_current: Annotated[bool, flag("--to-current", "To the committed offset; to the log's end without one.")] = False,
+    to_offset: ToOffsetOption = None,
+    shift_by: Annotated[int | None, opt("--shift-by", "N", "By N offsets; backward with -N.")] = None,
+    by_duration: Annotated[
+        str | None,
+        opt("--by-duration", "PnDTnHnMnS", "To this long ago; also 1d2h30m."),
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        opt(
+            "--to-datetime",
+            "YYYY-MM-DDTHH:mm:SS.sss",
+            "To the first record at or after this time; also 'yesterday 14:00'; UTC without a zone.",
+        ),
+    ] = None,
+    from_file: Annotated[
+        str | None,
+        opt("--from-file", "FILE", "To the offsets of a file: .avro, .csv, .zk or .json (any other name: CSV)."),
+    ] = None,
+    skip: Annotated[
+        int | None,
+        opt("--skip", "N", "Past the next N records of one partition, if the group does not move meanwhile.", min=1),
+    ] = None,
+    accept_unterminated: UnterminatedOption = False,
+    translate: TranslateOption = None,
+    export_csv: Annotated[
+        bool, flag("--export", "Print the new offsets alone, as CSV that --from-file reads back.")
+    ] = False,
+    new_group: NewGroup = False,
+    *,
+    members: MemberFlags,
+    flags: EditFlags,
+) -> None:
+    """Move groups to another position in their logs, by the scenarios of kafka-consumer-groups.
+
+    Exactly one of --to-earliest ... --skip. Offsets outside the log are clamped to it, with a note.
+    """
+    from offsetmgr.app import offsets
+    from offsetmgr.cli.edit_command import run_edit
+
+    selection = groups.selection()
+    scenarios: list[Scenario | FromFile | PastRecords | None] = [
+        ToEarliest() if to_earliest else None,
+        ToLatest() if to_latest else None,
+        ToCurrent() if to_current else None,
+        None if to_offset is None else ToOffset(to_offset),
+        None if shift_by is None else ShiftBy(shift_by),
+        None if by_duration is None else _by_duration(by_duration),
+        None if to_datetime is None else _to_datetime(to_datetime),
+        None if from_file is None else FromFile(from_file, accept_unterminated, translate),
+        None if skip is None else PastRecords(skip),
+    ]
+    given = [one for one in scenarios if one is not None]
+    if len(given) != 1:
+        why = "several scenarios are given" if given else "no scenario is given"
+        raise UsageError("offsets reset", why, f"exactly one of {_SCENARIOS}")
+    (to,) = given
+    if from_file is None:
+        check_topics(topics.topic, all_topics)
+    edit = offsets.reset(
+        connect,
+        selection,
+        to,
+        topics.selection(),
+        new_group=new_group,
+        active=members.active(),
+    )
+    run_edit(edit, flags, as_csv=export_csv)
+
+
+@command(app, "delete")
+def delete(
+    connect: ConnectFlags,
+    groups: GroupFlags,
+    topics: TopicFlags,
+    all_topics: AllTopics = False,
+    *,
+    members: MemberFlags,
+    flags: EditFlags,
+) -> None:
+    """Delete committed offsets."""
+    from offsetmgr.app import offsets
+    from offsetmgr.cli.edit_command import run_edit
+
+    selection = groups.selection()
+    check_topics(topics.topic, all_topics)
+    edit = offsets.delete(connect, selection, topics.selection(), active=members.active())
+    run_edit(edit, flags)
+
+
+def _by_duration(text: str) -> ToTime:
+    return _to_time(SystemClock().now_ms() - parse_duration(text), "--by-duration", f"{text} ago")
+
+
+def _to_datetime(text: str) -> ToTime:
+    """Returns the scenario for a time. Prints a warning if the time is in the future, because a time of another zone
+    was probably given."""
+    at_ms = parse_datetime(text)
+    scenario = _to_time(at_ms, "--to-datetime", text)
+    if (ahead := at_ms - SystemClock().now_ms()) > 0:
+        shown = f"--to-datetime {text!r} is {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        note(f"warning: {shown}, {duration(ahead)} in the future: no record has this time, so the log's end is used")
+        note("hint: a time without a zone is in UTC; with a zone as in 2026-11-21T09:00:00+09:00")
+    return scenario
+
+
+def _to_time(at_ms: int, option: str, text: str) -> ToTime:
+    """Raises `UsageError` for a time that no record can have: the timestamps of records are milliseconds since 1970,
+    from 0 to 2^63-1. Negative numbers have other meanings."""
+    if not 0 <= at_ms < 2**63:
+        why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
+        raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")
+    return ToTime(at_ms)
+
+
+EXPORTED: Final = (Column("file"), Column("groups", right=True), Column("offsets", right=True))
+"""The rows of an export of several clusters."""
+
+
+@command(app, "export", many=True)
+def export(
+    connect: ConnectFlags,
+    file: FileArgument,
+    groups: GroupFlags,
+    topics: TopicFlags,
+    file_format: FileFormat = None,
+    overwrite: Overwrite = False,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Write committed offsets to a snapshot file.
+
+    If --context selects several clusters, each gets a file of its own: backup-CONTEXT.avro for backup.avro.
+    """
+    from offsetmgr.app import offsets
+
+    selection = groups.selection()
+    if connect.cluster_name:
+        connect.reject_for_many({"FILE -": file == "-"}, "each cluster needs a file of its own")
+        path_of_all = Path(file)
+        file = str(path_of_all.with_stem(f"{path_of_all.stem}-{connect.cluster_name}"))
+    failed: list[OffsetMgrError] = []
+    done = offsets.export(
+        connect, file, selection, topics.selection(), format=file_format, overwrite=overwrite, on_error=failed.append
+    )
+    if connect.cluster_name:
+        write_rows(EXPORTED, [(file, done.groups, done.offsets)], output)
+    where = "standard output" if file == "-" else file
+    note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {where}")
+    for lost in done.lost:
+        note(f"not in the file, because its format cannot hold it: {lost}")
+    if failed:
+        records = "records what could not be read" if done.errors else "does not record which groups it lacks"
+        note(f"warning: {where} is incomplete, and {records}")
+        raise typer.Exit(report_and_exit_code(failed))
+
+
+@command(app, "import")
+def import_offsets(
+    connect: ConnectFlags,
+    file: FileArgument,
+    groups: GroupFilter,
+    topics: TopicFlags,
+    file_format: FileFormat = None,
+    unterminated: UnterminatedOption = False,
+    translate: TranslateOption = None,
+    allow_rewind: AllowRewind = False,
+    unchecked: Annotated[
+        bool, flag("--unchecked", "Write the offsets without a check against topics and logs.")
+    ] = False,
+    *,
+    members: MemberFlags,
+    flags: EditFlags,
+) -> None:
+    """Load the offsets of a snapshot file into a store.
+
+    If brokers are known, offsets are checked as by offsets reset: an offset outside its log is clamped, and one of a
+    missing topic is rejected. A file of before-images undoes its edit: overwritten offsets are restored, created ones
+    are deleted, and offsets that have moved since are rejected unless --allow-rewind. An undo restores offsets exactly:
+    an offset outside its log gets a note and a warning, and is not clamped. --group names the group for files that do
+    not contain it.
+    """
+    from offsetmgr.app import offsets
+    from offsetmgr.cli.edit_command import EditOutput, exit_edit
+
+    options = offsets.ImportOptions(file_format, unterminated, translate, allow_rewind, unchecked)
+    edit = offsets.import_(
+        connect,
+        file,
+        groups.selection(),
+        topics.selection(),
+        options,
+        active=members.active(),
+    )
+    code = EditOutput(edit, flags).run()
+    edit.note_empty_groups()
+    exit_edit(code)
 
 
 DIFFERENCES: Final = (

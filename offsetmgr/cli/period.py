@@ -7,11 +7,9 @@ from typing import Annotated, Final
 import typer
 
 from offsetmgr.app import period as runs
-from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import fail_if
+from offsetmgr.cli.connect_flags import ChangeFlags, ConnectFlags, command
 from offsetmgr.cli.options import FormatOption, flag, opt
-from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, time_cell, write_rows
-from offsetmgr.cli.terminal import ChangeFlags
+from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, rows_of, time_cell, write_rows
 from offsetmgr.core.durations import parse_datetime, parse_duration
 from offsetmgr.core.plurals import count_of
 

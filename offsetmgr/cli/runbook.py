@@ -27,7 +27,6 @@ from offsetmgr.app.runbook import (
 )
 from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.options import (
     ExcludeGroup,
     Execute,
@@ -42,7 +41,7 @@ from offsetmgr.cli.options import (
     opt,
     seconds_option,
 )
-from offsetmgr.cli.render import COLLECTOR, Column, OutputFormat, note, rows_of, write_rows, write_text
+from offsetmgr.cli.render import COLLECTOR, Column, OutputFormat, fail_if, note, rows_of, write_rows, write_text
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_markdown

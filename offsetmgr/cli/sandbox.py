@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offsetmgr.app.ui import Interrupted
-from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.options import flag, opt
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, write_rows
 from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,11 +8,9 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from offsetmgr.app import spark as jobs
-from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import fail_if
+from offsetmgr.cli.connect_flags import ChangeFlags, ConnectFlags, command
 from offsetmgr.cli.options import FormatOption, GroupFlags, SideConfigs, TopicFlags, TranslateOption, opt
-from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, write_rows
-from offsetmgr.cli.terminal import ChangeFlags
+from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, rows_of, write_rows
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
 

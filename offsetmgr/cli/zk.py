@@ -10,11 +10,20 @@ from typing import Annotated, Any, Final
 import typer
 
 from offsetmgr.app import zk
-from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.errors import FAILED, report_and_exit_code, worded
+from offsetmgr.cli.connect_flags import ConnectFlags, RunFlags, command
 from offsetmgr.cli.options import FormatOption, GroupFlags, TopicFlags, check_topics, file_to_write, flag, opt
-from offsetmgr.cli.render import NAME_RANK, PARTITION, Column, OutputFormat, note, rows_of, write_rows
-from offsetmgr.cli.terminal import RunFlags
+from offsetmgr.cli.render import (
+    FAILED,
+    NAME_RANK,
+    PARTITION,
+    Column,
+    OutputFormat,
+    note,
+    report_and_exit_code,
+    rows_of,
+    worded,
+    write_rows,
+)
 from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.durations import parse_datetime
 from offsetmgr.core.errors import OffsetMgrError, UsageError

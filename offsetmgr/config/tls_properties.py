@@ -6,15 +6,21 @@ SslConfigs, DefaultSslEngineFactory and ZKConfig. No error contains a value, bec
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import re
+import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from offsetmgr.config.key_stores import StoreContent
+    from cryptography.x509 import Certificate
+
 
 TLS_KEYS: Final = frozenset(
     {
@@ -151,7 +157,6 @@ class _TlsProperties:
             return kind == "PEM"
         if location.lower().endswith((".pem", ".crt")):
             return True
-        from offsetmgr.config.key_stores import is_pem
 
         try:
             return is_pem(location)
@@ -159,7 +164,6 @@ class _TlsProperties:
             raise self._unreadable(which, error) from None
 
     def _read(self, which: str) -> StoreContent:
-        from offsetmgr.config.key_stores import StoreError, read_store  # Most commands read no Java store.
 
         location, password = self.properties[f"ssl.{which}.location"], self.properties.get(f"ssl.{which}.password")
         key_password = self.properties.get("ssl.key.password") if which == "keystore" else None
@@ -192,3 +196,197 @@ def _with_line_breaks(text: str) -> str:
         return "\n".join([f"-----BEGIN {match[1]}-----", *lines, f"-----END {match[1]}-----", ""])
 
     return _PEM_TEXT.sub(block, text)
+
+
+# Reads Java key stores and trust stores of the types JKS and PKCS12, and returns their contents as PEM text. Both
+# Kafka clients and the ZooKeeper client take PEM, so no other module needs to know the formats. The JKS format is
+# read here, because its only users are certificates and private keys; the package `pyjks` needs a C compiler. PKCS12
+# is read with `cryptography`, which is imported only then. Like Java, `read_store` determines the format by the
+# content of the file, so a PKCS12 file with the type JKS is read too. No error contains a password or a key (data
+# rule "secrets stay secret"). Source: sun.security.provider.JavaKeyStore and sun.security.provider.KeyProtector of
+# OpenJDK 17.
+
+_JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
+_JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
+_DER_SEQUENCE: Final = b"\x30"
+_PEM_BEGIN: Final = b"-----BEGIN "
+_DIGEST_SALT: Final = b"Mighty Aphrodite"
+_SHA1_BYTES: Final = 20
+_KEY_ENTRY: Final = 1
+_CERTIFICATE_ENTRY: Final = 2
+_LINE: Final = 64
+_WRONG_PASSWORD: Final = "its password is wrong, or the file is damaged"
+
+
+class StoreError(Exception):
+    """The text states why a store cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreContent:
+    """The certificates and the first private key of a store, as PEM text.
+
+    ``trusted`` has the certificates that Java trusts if the store is a trust store: all certificate entries, and the
+    first certificate of each key entry. ``chain`` has the certificates of the private key, the client's own first.
+    """
+
+    trusted: str = ""
+    chain: str = ""
+    private_key: str = field(default="", repr=False)
+
+
+def is_pem(path: str) -> bool:
+    """Returns whether the content of a file is PEM text. Raises `OSError`."""
+    with Path(path).open("rb") as file:
+        return _PEM_BEGIN in file.read(4096)
+
+
+def read_store(
+    path: str, password: str | None, key_password: str | None = None, *, with_key: bool = True
+) -> StoreContent:
+    """Reads a JKS or PKCS12 file. ``key_password`` is the password of the private key if it differs from ``password``.
+    Without ``with_key`` the private keys are not decrypted.
+
+    A JKS file can be read without a password; the certificates are then not checked for changes, as in Java.
+    Raises `StoreError` and `OSError`.
+    """
+    data = Path(path).read_bytes()
+    if data.startswith(_JKS_MAGIC):
+        try:
+            return _read_jks(data, password, (key_password or password) if with_key else None)
+        except (IndexError, struct.error, UnicodeDecodeError):
+            raise StoreError("the JKS file is damaged") from None
+    if data.startswith(_DER_SEQUENCE):
+        return _read_pkcs12(data, password)
+    if data.startswith(_JCEKS_MAGIC):
+        raise StoreError("it is of the type JCEKS: convert it with keytool -importkeystore -deststoretype PKCS12")
+    raise StoreError("it is neither a JKS nor a PKCS12 file")
+
+
+# --- PKCS12 -------------------------------------------------------------------------------------------
+
+
+def _read_pkcs12(data: bytes, password: str | None) -> StoreContent:
+    try:
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
+    except ImportError:
+        raise StoreError("the package cryptography is missing: install it to read PKCS12 files") from None
+    try:
+        store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
+    except ValueError:
+        raise StoreError("a PKCS12 file needs its password" if password is None else _WRONG_PASSWORD) from None
+    own = [] if store.cert is None else [store.cert.certificate]
+    others = [entry.certificate for entry in store.additional_certs]
+    chain = [*own, *_issuers(own, others)]
+    key = b""
+    if store.key is not None:
+        key = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return StoreContent(
+        trusted="".join(_pem("CERTIFICATE", c.public_bytes(Encoding.DER)) for c in (*own, *others)),
+        chain="".join(_pem("CERTIFICATE", c.public_bytes(Encoding.DER)) for c in chain) if key else "",
+        private_key=key.decode(),
+    )
+
+
+def _issuers(own: list[Certificate], others: list[Certificate]) -> list[Certificate]:
+    """Returns those of ``others`` that certify ``own``, in order, because a store may hold further certificates."""
+    found: list[Certificate] = []
+    last = own[0] if own else None
+    while last is not None and last.issuer != last.subject:
+        issuer = last.issuer
+        last = next((c for c in others if c.subject == issuer and c not in found), None)
+        if last is not None:
+            found.append(last)
+    return found
+
+
+# --- JKS ----------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """A cursor over the bytes of a JKS file. Raises `IndexError` or `struct.error` at the end of the file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 0
+
+    def number(self, layout: str) -> int:
+        (value,) = struct.unpack_from(layout, self._data, self.at)
+        self.at += struct.calcsize(layout)
+        return int(value)
+
+    def take(self, size: int) -> bytes:
+        if size < 0 or self.at + size > len(self._data):
+            raise IndexError
+        self.at += size
+        return self._data[self.at - size : self.at]
+
+    def text(self) -> str:
+        return self.take(self.number(">H")).decode("utf-8", "replace")
+
+    def certificate(self, version: int) -> str:
+        if version == 2:
+            self.text()  # the type, X.509
+        return _pem("CERTIFICATE", self.take(self.number(">i")))
+
+
+def _read_jks(data: bytes, password: str | None, key_password: str | None) -> StoreContent:
+    body, digest = data[:-_SHA1_BYTES], data[-_SHA1_BYTES:]
+    if password is not None:
+        expected = hashlib.sha1(password.encode("utf-16-be") + _DIGEST_SALT + body).digest()
+        if not hmac.compare_digest(expected, digest):
+            raise StoreError(_WRONG_PASSWORD)
+    reader = _Reader(body)
+    reader.take(len(_JKS_MAGIC))
+    version = reader.number(">i")
+    trusted: list[str] = []
+    chain: list[str] = []
+    private_key = b""
+    for _ in range(reader.number(">i")):
+        tag = reader.number(">i")
+        reader.text()  # the alias
+        reader.number(">q")  # the date
+        if tag == _CERTIFICATE_ENTRY:
+            trusted.append(reader.certificate(version))
+        elif tag == _KEY_ENTRY:
+            protected = reader.take(reader.number(">i"))
+            certificates = [reader.certificate(version) for _ in range(reader.number(">i"))]
+            trusted += certificates[:1]
+            if not private_key and key_password is not None:
+                private_key, chain = _decrypt(protected, key_password), certificates
+        else:
+            raise IndexError
+    return StoreContent("".join(trusted), "".join(chain), _pem("PRIVATE KEY", private_key) if private_key else "")
+
+
+def _decrypt(protected: bytes, password: str) -> bytes:
+    """Decrypts a private key, which is an EncryptedPrivateKeyInfo whose content is a salt, the encrypted key and a
+    checksum."""
+    secret = password.encode("utf-16-be")
+    algorithm_end = _der_value(protected, _der_value(protected, 0)[0])[1]
+    start, end = _der_value(protected, algorithm_end)
+    content = protected[start:end]
+    salt, encrypted, checksum = content[:_SHA1_BYTES], content[_SHA1_BYTES:-_SHA1_BYTES], content[-_SHA1_BYTES:]
+    stream, block = b"", salt
+    while len(stream) < len(encrypted):
+        block = hashlib.sha1(secret + block).digest()
+        stream += block
+    key = bytes(a ^ b for a, b in zip(encrypted, stream, strict=False))
+    if not hmac.compare_digest(hashlib.sha1(secret + key).digest(), checksum):
+        raise StoreError("the password of its private key is wrong: set ssl.key.password")
+    return key
+
+
+def _der_value(data: bytes, at: int) -> tuple[int, int]:
+    """Returns the start and the end of the value of the DER element at ``at``."""
+    size, start = data[at + 1], at + 2
+    if size >= 0x80:
+        start += size - 0x80
+        size = int.from_bytes(data[at + 2 : start], "big")
+    return start, start + size
+
+
+def _pem(label: str, der: bytes) -> str:
+    text = base64.b64encode(der).decode()
+    lines = [text[at : at + _LINE] for at in range(0, len(text), _LINE)]
+    return "\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""])

@@ -19,8 +19,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.streams import PartitionProgress, StreamMessage, StreamState
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, NotAuthorized, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.cluster.librdkafka import error_of
-from offsetmgr.kafka.cluster.librdkafka_settings import librdkafka_settings
+from offsetmgr.kafka.librdkafka import error_of, librdkafka_settings
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _SILENT: Final = logging.getLogger("offsetmgr.librdkafka")

@@ -15,9 +15,8 @@ from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
 from offsetmgr.kafka.client.connection import remaining
-from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits
-from offsetmgr.kafka.client.log_ranges import log_ranges
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits, log_ranges
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.segments.batch_reader import starts_with_complete_batch
 
 OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]

@@ -30,7 +30,7 @@ from offsetmgr.stores.uri import inner_uris, open_store, parse_uri, translate_of
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.connection import parse_connect
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import SessionLease
+from offsetmgr.zookeeper.client.session_member import SessionLease
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _LEASE_CHECK_INTERVAL_S: Final = 0.05

@@ -19,9 +19,9 @@ from offsetmgr.consumer.streams import MessageStream, PartitionProgress, StreamS
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import SessionLease
+from offsetmgr.zookeeper.client.session_member import SessionLease
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember
 

@@ -11,10 +11,9 @@ from offsetmgr.consumer.log_reader import PartitionLogReader, ReadResult
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.client.background_loop import ClientThread
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import Client, ClientThread
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import FetchLimits
-from offsetmgr.kafka.client.security import Security
 from offsetmgr.segments.batch_reader import Record, batches
 
 _FETCH_BYTES: Final = 64 * 1024

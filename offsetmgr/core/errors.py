@@ -500,3 +500,15 @@ def os_error_as(kind: Callable[[str, str, str], OffsetMgrError], what: str, hint
         yield
     except OSError as error:
         raise kind(what, error.strerror or str(error), hint) from error
+
+
+# The hint of errors about a package that an optional dependency group (an extra) of offsetmgr installs.
+
+
+def install_hint(extra: str) -> str:
+    """Returns the hint that names the extra.
+
+    >>> install_hint("spark")
+    "install offsetmgr with its extra spark: pip install '.[spark]' in its source directory"
+    """
+    return f"install offsetmgr with its extra {extra}: pip install '.[{extra}]' in its source directory"

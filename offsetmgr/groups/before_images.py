@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.config.connection import state_directory
+from offsetmgr.core import __version__
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import remove_abandoned, write_atomically
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupEditResult, GroupTreeStore, OffsetStore, SavedNode
-from offsetmgr.core.version import __version__
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images, write_images

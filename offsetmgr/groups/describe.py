@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
+from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError, value_of
 from offsetmgr.core.model import (
     PERSISTENT_MEMBERS,
@@ -18,14 +20,20 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import LagRow, lag, uncommitted
 from offsetmgr.groups.last_writes import LastWrites
 from offsetmgr.groups.scan import require_known_somewhere
-from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
+    from offsetmgr.core.clock import Clock
+    from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.groups.edit_plan import GroupEditPlan
+    from offsetmgr.kafka.cluster import Cluster
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
+
 
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose members are requested together."""
@@ -146,3 +154,224 @@ def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPart
 
 def _partition(row: LagRow) -> TopicPartition:
     return row.partition
+
+
+# The sources of live members: group coordinators, ZooKeeper's registry of old consumers, and combinations of both.
+# Each source is a function of the type `DescribeGroups` (a *describer*).
+
+Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
+
+
+def registry_describer(session: ZookeeperSession) -> DescribeGroups:
+    """Returns a function that describes groups of old consumers. The function reads the members of a group from
+    ``/consumers/G/ids``, and the partitions that the members own from ``/consumers/G/owners``.
+
+    ZooKeeper stores no group state. A group with live members is reported as STABLE, a group whose members may have
+    stopped as UNKNOWN (see `registry`), a group without members as EMPTY, and a group without a znode as DEAD.
+    """
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        from offsetmgr.zookeeper.groups.registry import members_many, owners_many
+        from offsetmgr.zookeeper.nodes import paths
+
+        names, impossible = paths.possible_groups(groups)  # ZooKeeper has no members of an impossible group
+        out: dict[str, GroupDescription | OffsetMgrError] = {
+            name: GroupDescription(name, "DEAD") for name, _ in impossible
+        }
+        owned = {found.group: found for found in owners_many(session, names)}
+        listed = dict(zip(names, session.children_many([paths.group(name) for name in names]), strict=True))
+        for found in members_many(session, names):
+            owners = owned[found.group]
+            if (error := found.error or owners.error) is not None:
+                out[found.group] = error
+                continue
+            holds: dict[str, list[TopicPartition]] = {}
+            for tp, owner in owners.owners.items():
+                if owner.member_id is not None:
+                    holds.setdefault(owner.member_id, []).append(tp)
+            members = tuple(
+                GroupMember(
+                    m.member_id,
+                    host=m.host or "",
+                    partitions=tuple(sorted(holds.get(m.member_id, ()))),
+                    persistent=not found.live,
+                )
+                for m in found.members
+            )
+            empty = "DEAD" if listed[found.group] is None else "EMPTY"
+            state = "STABLE" if found.live else "UNKNOWN" if members else empty
+            out[found.group] = GroupDescription(found.group, state, "zookeeper", members=members)
+        return out
+
+    return describe
+
+
+def describe_memberless_groups(groups: Iterable[str]) -> Descriptions:
+    """Describes groups of a snapshot file. These groups have no members."""
+    return {group: GroupDescription(group, "DEAD") for group in groups}
+
+
+def merged_describer(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
+    """Returns a function that describes groups with the members from both sources. The state of a group comes from the
+    first source, unless the group is dead in the first source or has members only in the second source."""
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        names = list(groups)
+        here, there = first(names), second(names)
+        return {name: _merge(here[name], there[name]) for name in names}
+
+    return describe
+
+
+def fallback_describer(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
+    """Returns a function that describes groups by the first source. A group without members there is described with the
+    members from the second source, if the second source has any."""
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        here = dict(first(groups))
+        idle = [name for name, found in here.items() if not isinstance(found, OffsetMgrError) and not found.members]
+        for name, found in second(idle).items():
+            if not isinstance(found, OffsetMgrError):
+                here[name] = _merge(here[name], found)
+        return here
+
+    return describe
+
+
+def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, session: ZookeeperSession) -> DescribeGroups:
+    """Returns a function that describes groups with the members that the coordinator reports and the old consumers that
+    are registered in ZooKeeper.
+
+    With dual commit, old consumers commit to the group in Kafka, although they are not members of the Kafka group. The
+    members in ZooKeeper are ignored if ZooKeeper belongs to another cluster than ``cluster``.
+    """
+    with_registry = merged_describer(coordinator, registry_describer(session))
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        names = list(groups)
+        found = with_registry(names)
+        unclear = any(isinstance(one, OffsetMgrError) or one.members for one in found.values())
+        return coordinator(names) if unclear and _is_other_cluster(session, cluster) else found
+
+    return describe
+
+
+def _is_other_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
+    """Whether ZooKeeper is known to belong to another Kafka cluster than ``cluster``. Returns False if ZooKeeper or the
+    brokers report no cluster id, as is the case before Kafka 0.10.1."""
+    from offsetmgr.zookeeper.nodes import paths
+    from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
+
+    node = session.get(paths.CLUSTER_ID)
+    here = cluster.cluster_id()
+    return node is not None and here is not None and parse_cluster_id(paths.CLUSTER_ID, node.data) != here
+
+
+def _merge(
+    first: GroupDescription | OffsetMgrError, second: GroupDescription | OffsetMgrError
+) -> GroupDescription | OffsetMgrError:
+    if isinstance(first, OffsetMgrError):
+        return first
+    if isinstance(second, OffsetMgrError):
+        return second
+    unseen = first.idle or not first.membership
+    state = second.state if unseen and (second.members or first.state == "DEAD") else first.state
+    return replace(first, state=state, members=first.members + second.members)
+
+
+# Waits until groups have no members, and until the locks that a killed run of offsetmgr left behind have expired.
+
+POLL_S: Final = 1.0
+"""Seconds between two requests for the members of the groups."""
+
+
+def wait_until_empty(
+    describe_groups: DescribeGroups,
+    groups: Iterable[str],
+    limit_s: float,
+    clock: Clock,
+    on_wait: Callable[[dict[str, int], float], None],
+) -> None:
+    """Returns once no group has members. ``on_wait`` receives the number of members of each group that has members,
+    and the remaining seconds, before each pause.
+
+    Does not wait for a group that cannot be described: the edit refuses it. Raises `GroupActive` after ``limit_s``
+    seconds.
+    """
+    ends = clock.monotonic() + limit_s
+    retries = BlockingRetries(ends, Backoff.fixed(POLL_S), clock)
+    waiting = list(groups)
+    while waiting:
+        found = describe_groups(waiting)
+        members: dict[str, int] = {}
+        for group in waiting:
+            described = found[group]
+            if not isinstance(described, OffsetMgrError) and described.members:
+                members[group] = len(described.members)
+        waiting = list(members)
+        if not waiting:
+            return
+        on_wait(members, ends - clock.monotonic())
+        if not retries.pause():
+            first, number = next(iter(members.items()))
+            why = f"still has {count_of(number, 'member')} after {limit_s:g} s"
+            raise GroupActive(
+                f"group {first}",
+                why,
+                Advice("stop its consumers, or wait longer with {wait_empty_s:wait_empty} SECONDS"),
+            )
+
+
+# Waits for group locks that a killed run of offsetmgr left behind. The coordinator removes the lock of a killed run
+# after the session timeout of the lock. If a lock still exists after that time, a running offsetmgr process holds the
+# lock, and the group counts as active.
+
+_LOCK_POLL_S: Final = 0.5
+"""Seconds between two requests for the state of the groups."""
+
+OnWait: TypeAlias = Callable[[list[str], float], None]
+"""The function is called before each pause. Its arguments are the locked groups and the maximum remaining wait in
+seconds."""
+
+
+def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, on_wait: OnWait) -> DescribeGroups:
+    """Returns a `DescribeGroups` that waits while groups are locked by other runs of offsetmgr. For each group, the
+    wait ends at the latest when the lock of a killed process would have expired (`GroupDescription.lock_ends_s`)."""
+
+    def describe(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        found = dict(describe_groups(list(groups)))
+        began = clock.monotonic()
+        wait_s = {group: seconds for group, one in found.items() if (seconds := _lock_ends_s(one))}
+        while wait_s:
+            waited = clock.monotonic() - began
+            on_wait(sorted(wait_s), max(wait_s.values()) - waited)
+            clock.sleep(_LOCK_POLL_S)
+            found.update(describe_groups(list(wait_s)))
+            waited = clock.monotonic() - began
+            wait_s = {g: s for g, s in wait_s.items() if _lock_ends_s(found[g]) and waited < s}
+        return found
+
+    return describe
+
+
+def _lock_ends_s(found: GroupDescription | OffsetMgrError) -> float:
+    return found.lock_ends_s if isinstance(found, GroupDescription) else 0.0
+
+
+class _LockWaitingCluster:
+    """A cluster whose ``describe_groups`` waits until the group locks of other runs have ended."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, on_wait: OnWait) -> None:
+        self._cluster = cluster
+        self._describer = wait_for_leftover_locks(cluster.describe_groups, clock, on_wait)
+
+    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        return self._describer(groups)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+
+def lock_waiting_cluster(cluster: Cluster, clock: Clock, on_wait: OnWait) -> Cluster:
+    """Wraps ``cluster``: its ``describe_groups`` waits like the function of `wait_for_leftover_locks`."""
+    return cast("Cluster", _LockWaitingCluster(cluster, clock, on_wait))

@@ -8,26 +8,282 @@ and partitions are still read (data rule "absent is not zero").
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.errors import Conflict, OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import Committed, TopicPartition, is_deleted
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.core.plurals import count_of, list_of
-from offsetmgr.groups.disk_layout import TopicDirectories, report_problems
-from offsetmgr.groups.replica_choice import RecoveryListener, read_most_advanced_replicas
 from offsetmgr.manager.expiration import expires_at
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetValue
+from offsetmgr.segments.broker_lock import Use, detect_broker
 from offsetmgr.segments.committed_offsets import Activity, SavedGroup, SavedOffset
-from offsetmgr.segments.offsets_partition import SavedPartition, read_decisions, read_partition
-from offsetmgr.segments.partition import partition_of
+from offsetmgr.segments.offsets_partition import LogEnd, SavedPartition, log_end, read_decisions, read_partition
+from offsetmgr.segments.parallel import map_directories
+from offsetmgr.segments.partition import has_partition_dir_name, named_partitions, partition_of, segments_in
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
+
+# Reads each partition from its most advanced replica among the directories of several brokers. A stopped cluster has
+# no partition leaders. As in leader elections (KIP-101), this module selects the replica with the latest leader
+# epoch. If several replicas have the latest epoch, the module selects the replica with the longest log. If one of the
+# given replicas was in sync, the selected replica has every acknowledged record. The selected replica may also have
+# records that were never acknowledged.
+
+Result = TypeVar("Result")
+
+_BYTES_PER_PROCESS: Final = 16 * 1024 * 1024
+"""One more process is started for each block of this size that has to be read. A process reads one block in about a
+quarter of a second."""
+
+
+class RecoveryListener(NamedTuple):
+    """Receives the notes, errors and progress of a read: information that is not an error, for example about a
+    truncated tail or the selected replica; the error of a directory, a group or a key; and from time to time the number
+    of bytes read and the total."""
+
+    note: Callable[[str], None]
+    error: Callable[[OffsetMgrError], None]
+    on_progress: Callable[[int, int], None]
+
+
+def read_most_advanced_replicas(
+    replicas: Mapping[int, Sequence[Path]],
+    read: Callable[[Path, Callable[[int], None]], Result],
+    topic: str,
+    listener: RecoveryListener,
+    processes: int,
+) -> Iterator[tuple[int, Result | OffsetMgrError]]:
+    """Reads each partition from its most advanced replica. If a replica cannot be read, reports the error and reads the
+    next best replica."""
+    ranked = _ranked(replicas, topic, listener, processes)
+    total = sum(_size(directories[0]) for directories in ranked.values())
+
+    def report_bytes(done: int) -> None:
+        listener.on_progress(done, max(total, done))
+
+    processes = min(processes, 1 + total // _BYTES_PER_PROCESS)
+    while ranked:
+        number_of = {directories[0]: number for number, directories in ranked.items()}
+        remaining: dict[int, list[Path]] = {}
+        for directory, result in map_directories(read, list(number_of), processes, report_bytes):
+            number = number_of[directory]
+            if isinstance(result, OffsetMgrError) and len(ranked[number]) > 1:
+                listener.error(result)
+                remaining[number] = ranked[number][1:]
+                listener.note(
+                    f"{topic}-{number}: {remaining[number][0]} is read instead; it may lack the latest commits"
+                )
+            else:
+                yield number, result
+        ranked = remaining
+
+
+def _ranked(
+    replicas: Mapping[int, Sequence[Path]], topic: str, listener: RecoveryListener, processes: int
+) -> dict[int, list[Path]]:
+    """Returns the replicas of each partition, best first: by the latest leader epoch, then by the length of the log."""
+    ranked = {number: list(replicas[number]) for number in sorted(replicas)}
+    replicated = [directory for directories in ranked.values() if len(directories) > 1 for directory in directories]
+    if not replicated:
+        return ranked
+    ends = dict(map_directories(_read_log_end, replicated, processes))
+    for number, directories in ranked.items():
+        if len(directories) == 1:
+            continue
+        readable = [
+            (end, directory) for directory in directories if not isinstance(end := ends[directory], OffsetMgrError)
+        ]
+        readable.sort(key=lambda pair: pair[0], reverse=True)
+        unreadable = {directory: end for directory in directories if isinstance(end := ends[directory], OffsetMgrError)}
+        ranked[number] = [*(directory for _, directory in readable), *unreadable]
+        names = [f"{directory} ({_describe_end(end)})" for end, directory in readable]
+        names += [f"{directory} (not readable)" for directory in unreadable]
+        listener.note(f"{topic}-{number}: the replica {names[0]} is used, not {', '.join(names[1:])}")
+        if readable:  # if no replica is readable, the later read of each replica reports its error
+            for directory, error in unreadable.items():
+                why = f"the end of the log in {directory} is unknown; the result may lack the latest commits: {error}"
+                listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
+    return ranked
+
+
+def _describe_end(end: LogEnd) -> str:
+    if not end.offset:
+        return "no valid record"
+    epoch = f", leader epoch {end.leader_epoch}" if end.leader_epoch >= 0 else ""
+    return f"up to offset {end.offset}{epoch}"
+
+
+def _read_log_end(directory: Path, tick: Callable[[int], None]) -> LogEnd:
+    del tick
+    return log_end(directory)
+
+
+def _size(directory: Path) -> int:
+    try:
+        return sum(segment.size for segment in segments_in(directory))
+    except OffsetMgrError:
+        return 0  # the read reports the error
+
+
+# Finds the directories of an offsets topic on the disks of a stopped Kafka cluster, and detects missing partitions.
+# `disk_recovery` reads the directories.
+
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+
+
+@dataclass(slots=True)
+class TopicDirectories:
+    """The partition directories of an offsets topic on the disks of all brokers, by partition number."""
+
+    has_topic_creation_times: ClassVar[bool] = False
+
+    topic: str
+    partitions: dict[int, list[Path]] = field(default_factory=dict)
+    transactions: dict[int, list[Path]] = field(default_factory=dict)
+    log_dirs: list[Path] = field(default_factory=list)
+    named: bool = False
+    """Whether the caller named directories of single partitions. In this case a missing partition is not an error."""
+    empty: list[Path] = field(default_factory=list)
+    """Log directories without any partition, for example the mount point of a disk that is not mounted."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every partition from 0 to the largest partition number is present. If a partition is missing, the
+        number of partitions of the topic counts as unknown."""
+        return len(self.partitions) == max(self.partitions) + 1
+
+    @property
+    def missing(self) -> str:
+        """The partition numbers below the largest one for which there is no directory, as text, for example ``3, 7,
+        10-18``."""
+        numbers = [-1, *sorted(self.partitions)]
+        gaps = [(before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1]
+        return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
+
+    @property
+    def uri(self) -> str:
+        """The log directories as the URI of a source of offsets. With the following methods, the directories implement
+        `offsetmgr.stores.cross_cluster_check.OriginStore`."""
+        return f"log:{','.join(map(str, self.log_dirs))}"
+
+    def log_origin(self) -> LogOrigin:
+        """Returns an origin with the cluster id from the ``meta.properties`` files of the log directories. If none of
+        these files contains a cluster id, returns an unnamed origin."""
+        for log_dir in self.log_dirs:
+            try:
+                lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError):
+                continue  # the cluster id is optional
+            for name, _, value in (line.partition("=") for line in lines):
+                if name.strip() == "cluster.id" and value.strip():
+                    return LogOrigin(value.strip(), "cluster.id in meta.properties")
+        return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
+        """Returns an empty mapping, because offsetmgr does not read topic ids from log directories."""
+        return {}
+
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+        """Returns an empty mapping, because log directories do not contain the creation times of topics."""
+        return {}
+
+
+def find_topic_directories(directories: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> TopicDirectories:
+    """Returns the partition directories of ``topic``. Each of ``directories`` is a broker's log directory, or the
+    directory of a single partition. If all of ``directories`` are partition directories of the same topic, that topic
+    is used instead of ``topic``.
+
+    A directory is used once, even if several paths lead to it. Raises `UsageError` if no partition is found, or if the
+    partition directories belong to several topics. Also raises `FileFailure` and `UnsupportedOperation`.
+    """
+    sources = TopicDirectories(topic)
+    single: dict[str, list[tuple[int, Path]]] = defaultdict(list)
+    known: set[Path] = set()
+
+    def add(found: dict[int, list[Path]], number: int, directory: Path) -> None:
+        """Adds a directory, unless it was already added under another path."""
+        real = directory.resolve()
+        if real not in known:
+            known.add(real)
+            found.setdefault(number, []).append(directory)
+
+    for directory in dict.fromkeys(directories):
+        has_segments = bool(segments_in(directory))
+        log_dir = directory
+        if partitions := [] if has_segments else named_partitions(directory):
+            of_topic = {TRANSACTIONS: sources.transactions, sources.topic: sources.partitions}
+            for name, found in partitions:
+                if name.topic in of_topic:
+                    add(of_topic[name.topic], name.partition, found)
+        elif has_segments or (has_partition_dir_name(directory) and partition_of(directory).topic == sources.topic):
+            name = partition_of(directory)
+            log_dir = directory.absolute().parent
+            single[name.topic].append((name.partition, directory))
+        else:
+            sources.empty.append(directory)
+        if log_dir not in sources.log_dirs:
+            sources.log_dirs.append(log_dir)
+    for number, path in single.pop(TRANSACTIONS, []):
+        add(sources.transactions, number, path)
+    for named, paths in single.items():
+        if (sources.partitions or len(single) > 1) and named != sources.topic:
+            why = f"is of topic {named}, other directories are of topic {sources.topic}"
+            raise UsageError(f"directory {paths[0][1]}", why)
+        sources.topic, sources.named = named, True
+        for number, path in paths:
+            add(sources.partitions, number, path)
+    if not sources.partitions:
+        where = ", ".join(map(str, directories))
+        hint = f"name a directory that contains {sources.topic}-0 or the like, or the directory of a partition"
+        raise UsageError(where, f"holds no directory of topic {sources.topic}", hint)
+    return sources
+
+
+def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> None:
+    """Reports the problems that are known before the logs are read: directories that a running broker uses, directories
+    without partitions, and missing partitions."""
+    for log_dir in sources.log_dirs:
+        found = detect_broker(log_dir)
+        if found.use is Use.RUNNING:
+            listener.note(
+                f"warning: {log_dir}: {found}: the result may lack offsets that the broker writes from now on"
+            )
+    for error in missing_directories(sources):
+        listener.error(error)
+    if sources.named and (missing := sources.missing):
+        listener.note(
+            f"{sources.topic}: partitions {missing} are not among the given directories, so their groups are missing"
+        )
+
+
+def missing_directories(sources: TopicDirectories) -> list[OffsetMgrError]:
+    """Returns one error for each log directory without partitions, and one error for all missing partitions below the
+    largest partition number.
+
+    If the caller named directories of single partitions, missing partitions are not an error.
+    """
+    found = [
+        OffsetMgrError(
+            f"directory {directory}",
+            "holds no partition of any topic",
+            "check that its disk is mounted; if it is, leave this directory out",
+        )
+        for directory in sources.empty
+    ]
+    if not sources.named and (missing := sources.missing):
+        why = f"there is no directory of its partitions {missing}: their groups are missing"
+        found.append(OffsetMgrError(f"topic {sources.topic}", why, "name all log dirs (log.dirs) of all brokers"))
+    return found
+
 
 _SHOWN: Final = 5
 """The maximum number of groups that a message names."""

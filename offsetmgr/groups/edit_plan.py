@@ -16,10 +16,9 @@ from typing import IO, Final, NamedTuple, Self
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.commit_metadata import dropped_form, with_drop
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.evaluation import same_value, stops_group
-from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition, dropped_form, with_drop
 from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, GroupTreeStore, SavedNode, UnrecognisedData
 from offsetmgr.core.plurals import count_of, list_of
 

@@ -13,6 +13,7 @@ from shlex import quote
 from typing import Final, Protocol, runtime_checkable
 
 from offsetmgr.core.advice import Advice
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import (
     Conflict,
     CorruptData,
@@ -21,12 +22,25 @@ from offsetmgr.core.errors import (
     GroupNotFound,
     NotAuthorized,
     OffsetMgrError,
+    PartialFailure,
     TopicNotAuthorized,
+    UnknownTopicOrPartition,
     UsageError,
 )
-from offsetmgr.core.evaluation import rejection
-from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.evaluation import rejection, same_value
+from offsetmgr.core.log_origin import FetchLogRanges, LogRangeCache
+from offsetmgr.core.model import (
+    ABSENT,
+    BrokerPartition,
+    Committed,
+    LogRange,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+    with_drop,
+)
 from offsetmgr.core.offset_store import (
+    Capabilities,
     Change,
     ChangeOutcome,
     EditStatus,
@@ -38,7 +52,6 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.before_images import image_file
-from offsetmgr.groups.dual_execute import StorePair
 from offsetmgr.groups.edit_plan import (
     BY_PARTITION,
     EditPlan,
@@ -49,14 +62,144 @@ from offsetmgr.groups.edit_plan import (
     plan_replacement,
     replaced_data,
 )
-from offsetmgr.groups.log_checks import LogChecks
-from offsetmgr.groups.saved_edit import SavedEdit, start_edit
+from offsetmgr.groups.execute import SavedEdit, StorePair, start_edit
+from offsetmgr.groups.reset import GROUPS_AT_ONCE, clamp, outside_log
 from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.kafka.protocol.errors import NegativeOffset
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.snapshots.group_images import GroupImages
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, holds_metadata
 from offsetmgr.stores.kafka import KafkaStore
+
+# `LogChecks`: compares the offsets that an import writes with the logs. `offsetmgr.groups.reset` decides in the same
+# way: an offset outside its log is clamped to the log, with a note, and an offset of a missing topic or partition is
+# an error. `OutsideLogChecks` adds notes to the offsets of an undo or of ``offsets set``, and clamps or rejects none
+# of them.
+
+UNCHECKED_HINT: Final = Advice(
+    "correct the topic, or leave it out with {topic}; {unchecked} writes the offset without a check"
+)
+
+
+class LogChecks:
+    """The checks of one import. Call in this order: 1. `loaded` with the groups of the source; 2. `clamped` for each
+    offset of the groups that it yields."""
+
+    def __init__(self, fetch: FetchLogRanges) -> None:
+        self._ranges = LogRangeCache(fetch)
+
+    def loaded(self, sources: Iterable[GroupOffsets], topics: TopicSelection) -> Iterator[GroupOffsets]:
+        """Yields the groups after it has fetched the log ranges of their offsets in the selected topics, for many
+        groups in one request. Raises any error that concerns the whole cluster."""
+        for batch in batched(sources, GROUPS_AT_ONCE):
+            self._ranges.load(
+                offsets=(
+                    (tp, one.offset)
+                    for found in batch
+                    for tp, one in found.offsets.items()
+                    if topics.matches(tp) and not isinstance(tp.partition, BrokerPartition)
+                )
+            )
+            yield from batch
+
+    def clamped(
+        self, tp: TopicPartition, committed: Committed, held: Offset | None, capabilities: Capabilities
+    ) -> tuple[Committed, str, OffsetMgrError | None]:
+        """Returns the offset clamped to its log, with a note if the offset was outside the log. The last item is an
+        error if the cluster has no such log. An offset that the store already holds (``held``) is not clamped, because
+        the import does not write it."""
+        log = self._ranges.known.get(tp)
+        if isinstance(log, OffsetMgrError):
+            return committed, "", type(log)(log.what, log.why, UNCHECKED_HINT)
+        offset, note = clamp(committed.offset, log) if log is not None else (committed.offset, "")
+        if not note or (held is not None and same_value(held, committed.value(), capabilities)):
+            return committed, "", None
+        note = with_drop(note, committed.metadata)
+        return committed._replace(offset=offset, metadata="", leader_epoch=None), note, None
+
+
+class OutsideLogChecks:
+    """Compares the offsets of one undo, or of one ``offsets set``, with the logs. Both write offsets exactly, and do
+    not need the brokers, so neither an offset outside its log, a missing topic, nor an error of the brokers prevents
+    them.
+
+    The warnings contain ``verb``, a past participle.
+    """
+
+    def __init__(self, fetch: FetchLogRanges, verb: str = "restored") -> None:
+        self._verb = verb
+        self._ranges = LogRangeCache(fetch)
+        self._error: OffsetMgrError | None = None
+        self.outside = 0
+        """The number of offsets outside their logs that were found so far."""
+        self._missing = 0
+        self._unknown = 0
+
+    def noted(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+        """Yields the plans. The note of each written offset that is outside its log, or has no log, begins with the
+        reason."""
+        for batch in batched(plans, GROUPS_AT_ONCE):
+            self.load(
+                (change.partition, change.after.offset)
+                for plan in batch
+                for change in plan.changes
+                if change.writes and change.problem is None and change.after is not None
+            )
+            for plan in batch:
+                yield replace(plan, changes=tuple(map(self._noted, plan.changes)))
+
+    def load(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Fetches the log ranges of these offsets. After an error that concerns the whole cluster, the object fetches
+        nothing more, and `warnings` contains the error."""
+        if self._error is None:
+            try:
+                self._ranges.load(offsets=(one for one in offsets if not isinstance(one[0].partition, BrokerPartition)))
+            except OffsetMgrError as error:
+                self._error = error
+
+    def note(self, tp: TopicPartition, offset: int) -> str:
+        """Returns a note if the offset is outside its log or could not be compared with it, and counts it; else an
+        empty string. Call `load` before."""
+        log = self._ranges.known.get(tp)
+        if isinstance(log, UnknownTopicOrPartition):
+            self._missing += 1
+            return log.why
+        if isinstance(log, OffsetMgrError):
+            self._unknown += 1
+            return f"not compared with its log: {log.why}"
+        found = outside_log(offset, log) if isinstance(log, LogRange) else ""
+        self.outside += bool(found)
+        return found
+
+    def count(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Fetches the log ranges, and counts the offsets that `warnings` reports."""
+        counted = list(offsets)
+        self.load(counted)
+        for tp, offset in counted:
+            self.note(tp, offset)
+
+    def warnings(self) -> Iterator[str]:
+        """Yields the warnings of the edit, for the lines before its prompt."""
+        if self.outside:
+            yield (
+                f"{count_of(self.outside, 'offset')} would be {self._verb} outside the log: a consumer that starts "
+                "there follows auto.offset.reset, and with latest it skips every record up to the log's end"
+            )
+        if self._missing:
+            place = "a partition" if self._missing == 1 else "partitions"
+            yield f"{count_of(self._missing, 'offset')} would be {self._verb} in {place} that the brokers do not have"
+        if self._unknown:
+            its = "its log" if self._unknown == 1 else "their logs"
+            yield f"{count_of(self._unknown, 'offset')} would be {self._verb} without a comparison with {its}"
+        if self._error is not None:
+            yield f"the {self._verb} offsets were not compared with the logs: {self._error}"
+
+    def _noted(self, change: PlannedChange) -> PlannedChange:
+        if not change.writes or change.problem is not None or change.after is None:
+            return change
+        found = self.note(change.partition, change.after.offset)
+        return change._replace(note="; ".join(filter(None, (found, change.note)))) if found else change
+
 
 _SAVED: Final = "unreadable: its znode is saved"
 _LOST: Final = "unreadable: the data of its znode is lost"
@@ -466,3 +609,73 @@ def _moved_on(group: str, change: PlannedChange, written_offset: int | None, dat
         amount = count_of(abs(current.offset - back.offset), "message")
         why += f"; the undo {'repeats' if current.offset > back.offset else 'skips'} {amount}"
     return Conflict(f"group {group}, {tp}", why, Advice("add {allow_rewind} to restore it anyway"))
+
+
+# Plans a copy of a group's offsets to another name or store, and compares the copy with the original afterwards.
+
+
+def plan_copy(
+    source: OffsetStore,
+    group: str,
+    target: OffsetStore,
+    name: str,
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    allow_rewind: bool = False,
+    crossing: CrossClusterCheck | None = None,
+    accept_unseen: bool = False,
+) -> Iterator[GroupEditPlan]:
+    """Plans to copy the committed offsets of ``group`` in ``source`` to the group ``name`` in ``target``. With
+    ``accept_unseen``, leaves out the offsets that cannot be read.
+
+    Raises `GroupNotFound` if ``group`` does not exist in ``source``, or has no offsets in ``topics``.
+    """
+    (found,) = scan_in_order(source, [group])
+    if found.hidden is not None and not found.offsets:
+        raise found.hidden
+    if not (found.offsets or found.errors or found.error):
+        require_known(source, [group])
+        raise GroupNotFound(f"group {group!r}", "has no committed offsets to copy")
+    if found.offsets and not any(topics.matches(tp) for tp in found.offsets):
+        raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics")
+    if accept_unseen and found.offsets:
+        found = replace(found, errors={})
+    rename = {group: name}
+    for plan in plan_import(target, [found], topics, rename=rename, allow_rewind=allow_rewind, crossing=crossing):
+        yield replace(plan, unrecognised=found.unrecognised + plan.unrecognised)
+
+
+def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str, *, accept_unseen: bool = False) -> int:
+    """Reads both groups again, and compares the offset and the metadata of each partition of the original group with
+    the copy. Returns the number of compared partitions.
+
+    Raises `Conflict` if the copy differs from the original, and any error from reading the groups. With
+    ``accept_unseen``, leaves out the offsets of the original that cannot be read.
+    """
+    try:
+        original = source.fetch(group)
+    except PartialFailure as partial:
+        if not accept_unseen:
+            raise
+        original = partial.successes
+    copied = target.fetch(name)
+    for tp in sorted({*original, *copied}):
+        expected, actual = original.get(tp), copied.get(tp)
+        if not isinstance(expected, Committed):
+            continue
+        if not isinstance(actual, Committed) or (actual.offset, actual.metadata) != (
+            expected.offset,
+            expected.metadata,
+        ):
+            raise Conflict(
+                f"copy of group {group!r} in {name!r}",
+                f"{tp} is {_offset_text(actual)} in the copy and {_offset_text(expected)} in the original; "
+                "the original was kept",
+                "find out whether a client commits to one of the two groups",
+                actual=actual,
+            )
+    return len(original)
+
+
+def _offset_text(found: object) -> str:
+    return str(found.offset) if isinstance(found, Committed) else "absent"

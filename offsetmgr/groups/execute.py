@@ -10,10 +10,15 @@ of before-images (`offsetmgr.groups.before_images`) or the journal of a migratio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from itertools import chain
-from typing import Final, Protocol, TypeVar
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from offsetmgr.core.advice import Argument, Invocation
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     Conflict,
@@ -22,14 +27,34 @@ from offsetmgr.core.errors import (
     GroupNotFound,
     NotAuthorized,
     OffsetMetadataTooLarge,
+    OffsetMgrError,
     OffsetOutOfRange,
+    Overwritten,
     RecreatedTopic,
     RewindRefused,
     UnknownTopicOrPartition,
     UnsupportedOperation,
     UsageError,
 )
-from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
+from offsetmgr.core.evaluation import same_value
+from offsetmgr.core.model import ABSENT, Offset, TopicPartition
+from offsetmgr.core.offset_store import (
+    GROUPS_IN_FLIGHT,
+    Change,
+    ChangeOutcome,
+    EditStatus,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    GroupTreeStore,
+    OffsetStore,
+    edit_store,
+)
+from offsetmgr.groups.before_images import BeforeImageFile, image_file
+from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange, holds_offset
+from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
+from offsetmgr.groups.scan import scan_in_order
+from offsetmgr.stores.dual_policy import accepted_by_primary, dual_rejection, outcome_of
 
 _REFUSALS: Final = (
     GroupActive,
@@ -133,3 +158,234 @@ def execute(
         yield from without_edit
     finally:
         sink.close()
+
+
+# Edits a dual store so that the edit can be undone in each of its two stores. A dual store returns the larger of its
+# two stores' offsets, so a single before-image cannot restore both stores. Therefore each of the two stores has its
+# own plan and its own before-images. Ordering contract: both files of before-images are complete and fsynced before
+# the first edit. The primary store is written before the secondary store. If the primary store rejects a partition,
+# the partition is not written to the secondary store (data rule "dual commit: Kafka first"). Every write is
+# conditional on the value in its before-image.
+
+
+@runtime_checkable
+class StorePair(Protocol):
+    """A store that keeps the same offsets in two other stores."""
+
+    @property
+    def primary(self) -> OffsetStore: ...
+
+    @property
+    def secondary(self) -> OffsetStore: ...
+
+
+def execute_dual(
+    store: StorePair, plan: EditPlan, images: tuple[BeforeImageFile, BeforeImageFile]
+) -> Generator[GroupEditResult, None, None]:
+    """Executes a plan like `execute`, with one file of before-images for the primary store and one for the secondary.
+
+    If the write of a partition fails only in the secondary store, the status of the partition is FAILED, and the error
+    says whether the primary store was changed.
+    """
+    names = [p.group for p in plan if _has_work(p)]
+    with EditPlan() as first, EditPlan() as second:
+        both = zip(scan_in_order(store.primary, names), scan_in_order(store.secondary, names), strict=True)
+        for group_plan, (in_primary, in_secondary) in zip(filter(_has_work, plan), both, strict=True):
+            changed = _changed_since_plan(group_plan, in_primary, in_secondary)
+            first.add(_plan_for_store(group_plan, in_primary, changed, store.primary))
+            second.add(_plan_for_store(group_plan, in_secondary, changed, store.secondary))
+        for image, store_plan in zip(images, (first, second), strict=True):
+            image.intend(store_plan)
+        pairs = zip(first, second, strict=True)
+        for batch in batched(pairs, GROUPS_IN_FLIGHT):
+            yield from _execute_batch(store, batch)
+
+
+def _has_work(plan: GroupEditPlan) -> bool:
+    return plan.edit() is not None or (bool(plan.removes) and plan.problem is None)
+
+
+def _changed_since_plan(
+    plan: GroupEditPlan, in_primary: GroupOffsets, in_secondary: GroupOffsets
+) -> Mapping[TopicPartition, OffsetMgrError]:
+    """Returns the partitions that must not be changed, each with its error. These are the partitions that one of the
+    stores cannot read, and the partitions whose offset has changed since the plan was made. If the plan deletes the
+    znodes, the secondary's value may be unreadable."""
+    found: dict[TopicPartition, OffsetMgrError] = {}
+    for change in plan.changes:
+        tp = change.partition
+        before = None if plan.removes and change.before is ABSENT else change.before
+        unchanged = Change(change.after, before, allow_rewind=True)
+        outcome = dual_rejection(
+            plan.group, tp, unchanged, outcome_of(in_primary, tp), outcome_of(in_secondary, tp), None
+        )
+        if outcome is not None and outcome.error is not None:
+            found[tp] = outcome.error
+    return found
+
+
+def _plan_for_store(
+    plan: GroupEditPlan, found: GroupOffsets, changed: Mapping[TopicPartition, OffsetMgrError], store: OffsetStore
+) -> GroupEditPlan:
+    """Returns the plan for one of the two stores: the changes in ``plan``, with before-images from this store."""
+
+    def for_store(planned: PlannedChange) -> PlannedChange:
+        before: Offset = found.offsets.get(planned.partition, ABSENT)
+        after, problem = planned.after, changed.get(planned.partition)
+        differs = not same_value(before, after, store.capabilities)
+        if after is not None and not after.metadata and holds_offset(before, after.offset):
+            differs = differs and holds_offset(planned.before, after.offset)  # this store keeps its offset and metadata
+        return planned._replace(before=before, problem=problem, writes=differs and problem is None)
+
+    changes = tuple(for_store(c) for c in plan.changes if c.writes and c.problem is None)
+    return GroupEditPlan(plan.group, changes, removes=plan.removes if isinstance(store, GroupTreeStore) else ())
+
+
+def _execute_batch(store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditPlan]]) -> Iterator[GroupEditResult]:
+    """Writes a batch of groups first to the primary store, and then to the secondary store."""
+    done = edit_store(store.primary, [edit for first, _ in batch if (edit := first.edit()) is not None])
+    secondary_edits: list[GroupEdit] = []
+    for _, second in batch:
+        edit = second.edit()
+        if edit is None:
+            continue
+        outcomes = done[second.group].outcomes if second.group in done else {}
+        accepted = {
+            tp: change
+            for tp, change in edit.changes.items()
+            if tp not in outcomes or accepted_by_primary(change, outcomes[tp])
+        }
+        if accepted:
+            secondary_edits.append(GroupEdit(second.group, accepted))
+    secondary_done = edit_store(store.secondary, secondary_edits)
+    for first, _ in batch:
+        yield _combined(first, done.get(first.group), secondary_done.get(first.group))
+
+
+def _combined(plan: GroupEditPlan, first: GroupEditResult | None, second: GroupEditResult | None) -> GroupEditResult:
+    outcomes: dict[TopicPartition, ChangeOutcome] = {}
+    for change in plan.changes:
+        tp = change.partition
+        in_primary = first.outcomes.get(tp) if first is not None else None
+        in_secondary = second.outcomes.get(tp) if second is not None else None
+        if (problem := change.problem or plan.problem) is not None:
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, change.before, problem)
+        elif in_primary is not None and in_primary.error is not None:
+            outcomes[tp] = in_primary
+        elif in_secondary is not None and in_secondary.error is not None:
+            written = "written to the primary" if in_primary is not None else "unchanged in the primary"
+            error = OffsetMgrError(
+                f"group {plan.group}, {tp}",
+                f"{written}, but not to the secondary: {in_secondary.error}",
+                in_secondary.error.hint,
+            )
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, change.before, error)
+        else:
+            wrote = any(o is not None and o.status is EditStatus.WRITTEN for o in (in_primary, in_secondary))
+            outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if wrote else EditStatus.UNCHANGED, change.before)
+    both = "the two stores are written one after the other, each with its own condition"
+    return GroupEditResult(plan.group, outcomes, atomic=False, how=both)
+
+
+# Executes a planned edit in any store, with its before-images in a file or, for a dual store, in two files.
+
+
+class EditOrigin(NamedTuple):
+    """The part of an edit's record in the operation log that the caller knows: the command (``offsets reset``), the
+    user's reason, and the arguments for the connection that the call of the undo needs."""
+
+    operation: str
+    reason: str = ""
+    undo_options: Mapping[str, Argument] = {}
+
+
+_cause: ContextVar[EditOrigin | None] = ContextVar("cause", default=None)
+
+
+@contextmanager
+def caused_by(origin: EditOrigin) -> Iterator[None]:
+    """Marks the edits within the context as parts of a larger operation; see `part`."""
+    token = _cause.set(origin)
+    try:
+        yield
+    finally:
+        _cause.reset(token)
+
+
+def part(operation: str) -> EditOrigin:
+    """Returns the origin of an edit that is a part of the larger operation of `caused_by`, with its reason and
+    connection options."""
+    return (_cause.get() or EditOrigin(operation))._replace(operation=operation)
+
+
+class SavedEdit(NamedTuple):
+    """An edit whose before-images are saved before its first write.
+
+    ``images`` are the files of before-images, one for each store that is written. ``results`` executes the edit: each
+    ``next`` returns the result of one group. Close ``results`` if you do not exhaust it, because the edit in progress
+    may hold group locks.
+    """
+
+    images: tuple[BeforeImageFile, ...]
+    results: Generator[GroupEditResult, None, None]
+
+
+def execute_saved(
+    store: OffsetStore,
+    plan: EditPlan,
+    path: Path,
+    origin: EditOrigin,
+    on_durable: Callable[[Path], None] = lambda _path: None,
+) -> SavedEdit:
+    """Starts an edit, which the operation log records. See `start_edit` and `record_operation`."""
+    return record_operation(start_edit(store, plan, path, on_durable), plan, origin)
+
+
+def start_edit(store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
+    """Starts an edit. For a `StorePair`, ``path`` gets the suffixes ``.primary`` and ``.secondary``.
+
+    ``on_durable`` is called with the path of each file as soon as the file is durable. Raises any error of a store that
+    does not report its identity.
+    """
+    if not isinstance(store, StorePair):
+        image = image_file(path, store, plan, on_durable)
+        return SavedEdit((image,), execute(store, [plan], image))
+    first, second = (
+        image_file(path.with_stem(f"{path.stem}.{which}"), one, plan, on_durable)
+        for which, one in (("primary", store.primary), ("secondary", store.secondary))
+    )
+    return SavedEdit((first, second), execute_dual(store, plan, (first, second)))
+
+
+def record_operation(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> SavedEdit:
+    """Returns the edit, which the operation log records. The first ``next`` of its results raises `FileFailure` if the
+    operation log cannot be written; nothing was changed then."""
+    return SavedEdit(started.images, _recorded(started, plan, origin))
+
+
+def _recorded(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generator[GroupEditResult, None, None]:
+    start = OperationStart(
+        name=origin.operation,
+        stores=tuple(image.header.source_uri for image in started.images),
+        groups=first_groups(group.group for group in plan if group.problem is None),
+        group_count=plan.counts.groups,
+        changes=plan.counts.writes,
+        files=tuple(str(image.path.absolute()) for image in started.images),
+        undo=tuple(undo_of(image, origin.undo_options) for image in started.images),
+        reason=origin.reason,
+    )
+    with closing(started.results) as results, OperationLog().recorded(start) as progress:
+        progress.failed = plan.counts.problems
+        for result in results:
+            progress.failed += len(result.failures) + (result.error is not None)
+            progress.written += sum(
+                found.status is EditStatus.WRITTEN or isinstance(found.error, Overwritten)
+                for found in result.outcomes.values()
+            )
+            yield result
+
+
+def undo_of(image: BeforeImageFile, options: Mapping[str, Argument], **more: Argument) -> Invocation:
+    """Returns the call that undoes the edit of one store."""
+    named = {"store": image.header.source_uri, **options, **more}
+    return Invocation("offsets import", (str(image.path.absolute()),), named)

@@ -260,7 +260,7 @@ class LastWrites:
     def _clocks_ms(self) -> int | None:
         """The largest difference between the clocks of ZooKeeper and of Kafka in milliseconds, as the registrations of
         the brokers show it or as measured now. None if it is unknown, or for other stores."""
-        from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+        from offsetmgr.kafka.cluster import KafkaCluster
         from offsetmgr.stores.kafka import KafkaStore
         from offsetmgr.stores.zookeeper import ZookeeperStore
         from offsetmgr.zookeeper.client.server_checks import server_clock

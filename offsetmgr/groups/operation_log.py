@@ -24,11 +24,10 @@ from typing import Any, Final
 
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.advice import Advice, Invocation
-from offsetmgr.core.atomic_file import append_line, reason
+from offsetmgr.core.atomic_file import append_line, reason, start_time
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.field_reader import FieldReader
-from offsetmgr.core.process_start import start_time
 from offsetmgr.stores.uri import redact
 
 VERSION: Final = 2

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
-from offsetmgr.core.log_range_cache import LogRangeCache
+from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 from offsetmgr.core.plurals import list_of
@@ -31,7 +31,7 @@ from offsetmgr.core.scenario import (
 from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change, plan_replacement, replaced_data
 from offsetmgr.groups.scan import require_known, scan_in_order
-from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.kafka.cluster import Cluster
 from offsetmgr.kafka.protocol.errors import NegativeOffset
 
 _NEW: Final = Advice("{new_group} creates a new one; {} shows the existing ones", Invocation("groups list"))

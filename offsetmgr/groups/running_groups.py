@@ -24,8 +24,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.before_images import BeforeImageFile, image_file
 from offsetmgr.groups.describe import GROUPS_AT_ONCE, DescribeGroups
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
-from offsetmgr.groups.execute import execute
-from offsetmgr.groups.saved_edit import SavedEdit
+from offsetmgr.groups.execute import SavedEdit, execute
 
 UNDO_OPTIONS: Final = {"running": True, "allow_rewind": True}
 """The arguments of the call that undoes an edit of running groups."""

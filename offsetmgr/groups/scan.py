@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.core.errors import CorruptData, GroupNotFound, NotAuthorized, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, PartitionScanStore
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, PartitionScanStore, fetch_group
 from offsetmgr.core.selection import KNOWN_GROUPS, GroupSelection, TopicPattern, TopicSelection
-from offsetmgr.stores.dual_calls import fetch_group
 
 if TYPE_CHECKING:
     from offsetmgr.groups.edit_plan import GroupEditPlan

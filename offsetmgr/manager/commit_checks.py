@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import CorruptData, ErrorCode, UnknownVersion
 from offsetmgr.core.model import NO_OFFSET, is_valid_offset
-from offsetmgr.manager.protocol_values import CommitRequest
+from offsetmgr.manager.results import CommitRequest
 from offsetmgr.records.base import PartitionCommit
 
 PartitionErrors: TypeAlias = Mapping[tuple[str, int], int]

@@ -34,11 +34,11 @@ from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import Change
 from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.kafka.client.background_loop import EventLoopThread
+from offsetmgr.kafka.client.client import EventLoopThread
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.node.manager_node import ManagerNode
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ from typing import Final
 from offsetmgr.core.errors import CorruptData, ErrorCode, UnknownVersion
 from offsetmgr.manager.offset_table import OffsetTable
 from offsetmgr.manager.packed_values import PackedValues
-from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse, PartitionOffset
+from offsetmgr.manager.results import FetchRequest, FetchResponse, PartitionOffset
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 _NO_VALUES: Final = PackedValues()

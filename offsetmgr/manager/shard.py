@@ -26,12 +26,18 @@ from typing import Any, Final, TypeVar
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import ErrorCode, UnsupportedOperation
 from offsetmgr.manager.commit_checks import check_conditions, without_invalid
-from offsetmgr.manager.expiration import ExpiryReport
-from offsetmgr.manager.offset_expirer import OffsetExpirer
+from offsetmgr.manager.expiration import ExpiryReport, OffsetExpirer
 from offsetmgr.manager.offset_reader import OffsetReader
 from offsetmgr.manager.offset_table import OffsetTable, RecordRun
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
-from offsetmgr.manager.results import CoordinatorResult, InFlight
+from offsetmgr.manager.results import (
+    CommitRequest,
+    CommitResponse,
+    CoordinatorResult,
+    DeleteResponse,
+    FetchRequest,
+    FetchResponse,
+    InFlight,
+)
 from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetKey, OffsetValue, PartitionCommit, RecordFormat
 
 __all__ = ["CoordinatorResult", "Shard"]

@@ -14,18 +14,15 @@ from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, TopicPartiti
 from offsetmgr.core.offset_store import Change, EditStatus, GroupOffsets, OffsetStore, has_identity
 from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
+from offsetmgr.groups.execute import execute_saved, part
 from offsetmgr.groups.last_writes import GroupPair, LastWriter
-from offsetmgr.groups.saved_edit import execute_saved, part
-from offsetmgr.kafka.cluster.base import Logs
+from offsetmgr.kafka.cluster import Logs
 from offsetmgr.migration.bounce_checkpoint import OffsetCopy
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
-from offsetmgr.migration.group_batches import read_batches
-from offsetmgr.migration.group_observer import GroupView
-from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
-from offsetmgr.migration.ownership_history import GroupHistory, offset_or
-from offsetmgr.migration.plan import GroupPlan, PlanStep, StoreEndpoint
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, read_batches
+from offsetmgr.migration.observation import GroupHistory, GroupView, offset_or
+from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanStep, StoreEndpoint
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.dual_policy import catch_up_changes
 from offsetmgr.stores.known_logs import NEW_LOG

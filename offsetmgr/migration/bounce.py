@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
+from offsetmgr.core.model import dropped_text, form_of
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.apply import behind, copy_forward, read_writers
 from offsetmgr.migration.bounce_checkpoint import (
@@ -28,11 +28,15 @@ from offsetmgr.migration.bounce_checkpoint import (
     save,
 )
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _find_start, _new_state
-from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
-from offsetmgr.migration.observation import Observation, RegisteredMember
-from offsetmgr.migration.ownership_history import GroupHistory
-from offsetmgr.migration.phase_inference import PhaseReport, assess_phase
+from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase
+from offsetmgr.migration.observation import (
+    GroupHistory,
+    GroupView,
+    Observation,
+    ObservationWindow,
+    RegisteredMember,
+    watch_group,
+)
 from offsetmgr.migration.precheck import missing_evidence
 from offsetmgr.migration.restart_command import (
     CommandRunner,

@@ -16,16 +16,14 @@ from offsetmgr.migration.bounce_checkpoint import (
     RestartStep,
     resume,
 )
-from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.group_observer import GroupView, ObservationWindow
-from offsetmgr.migration.observation import Observation
-from offsetmgr.migration.phase_inference import PhaseReport
+from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport
+from offsetmgr.migration.observation import GroupView, Observation, ObservationWindow
 from offsetmgr.migration.precheck import BounceStart, UnrequestedReturn, find_start
 from offsetmgr.migration.restart_command import (
+    Rollout,
     check_template,
     fill_template,
 )
-from offsetmgr.migration.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)

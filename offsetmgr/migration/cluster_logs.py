@@ -12,9 +12,9 @@ from offsetmgr.core.errors import (
     TopicNotAuthorized,
     UnknownTopicOrPartition,
 )
-from offsetmgr.core.log_range_cache import LogRangeCache
+from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster.base import Logs
+from offsetmgr.kafka.cluster import Logs
 from offsetmgr.migration.plan import MissingTopic, clamp_text
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.migration.bounce_plan import BounceSpec
-from offsetmgr.migration.group_observer import GroupView
+from offsetmgr.migration.observation import GroupView
 from offsetmgr.migration.restart_command import CommandResult, fill_template, run_in_shell
 
 

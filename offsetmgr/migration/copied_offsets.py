@@ -14,8 +14,7 @@ from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.last_writes import LastCopy, LastWrites
 from offsetmgr.groups.operation_log import MAX_GROUPS, OperationLog, RecordedOperation
 from offsetmgr.migration.journaled_writer import OPERATIONS, open_renewed
-from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan import Action, GroupPlan, PlanFile, PlanStep
 from offsetmgr.migration.progress import MigrationState
 
 _BY_COPY: Final = (Action.COPY, Action.REWIND, Action.SKIP_EQUAL)

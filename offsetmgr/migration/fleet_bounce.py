@@ -12,13 +12,13 @@ from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import AlreadyInPhase
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.execute import EditOrigin, caused_by
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
-from offsetmgr.groups.saved_edit import EditOrigin, caused_by
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import BounceState, is_unchanged, load, load_all
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
-from offsetmgr.migration.group_observer import GroupView
-from offsetmgr.migration.phase_inference import PhaseReport
+from offsetmgr.migration.evidence import PhaseReport
+from offsetmgr.migration.observation import GroupView
 from offsetmgr.migration.plan import PlanHeader
 from offsetmgr.migration.precheck import UnrequestedReturn, missing_evidence
 from offsetmgr.migration.progress import JournalRecord

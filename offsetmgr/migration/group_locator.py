@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.commit_mode import PhaseEvidence
+from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.core.phase import PhaseEvidence
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, scan_store
 from offsetmgr.groups.describe import DescribeGroups
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter
 from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
 from offsetmgr.migration.copied_offsets import last_writes
-from offsetmgr.migration.group_observer import ObservationWindow
-from offsetmgr.migration.group_watch import scan_tolerantly, watch_groups
 from offsetmgr.migration.journaled_writer import OPERATIONS, open_plan, open_renewed
 from offsetmgr.migration.location import (
     GroupLocation,
@@ -30,14 +28,107 @@ from offsetmgr.migration.location import (
     StoreSample,
     locate,
     migrated_group,
+    seen_phase,
 )
-from offsetmgr.migration.plan import StoreEndpoint
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.mirror import LegacyGroup, LegacyOwner, ReadLegacyGroups
+from offsetmgr.migration.observation import GroupHistory, Observation, ObservationWindow, PartitionOwner
+from offsetmgr.migration.plan import PlanFile, StoreEndpoint
 from offsetmgr.migration.progress import MigrationState, Stage
+from offsetmgr.stores.dual_policy import outcome_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.registry import members_many, owners_many
 
 if TYPE_CHECKING:
-    from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.kafka.cluster import Cluster
+
+
+# Watches the commits of many groups with bulk reads, for `group_locator`. Writes nothing.
+
+_NO_OWNER: Final = PartitionOwner("no registered owner", 0)
+"""The owner of a partition that no old consumer owns, so that commits of other clients are seen too."""
+
+_Owners = Mapping[str, Mapping[TopicPartition, PartitionOwner] | OffsetMgrError]
+
+
+def watch_groups(
+    zookeeper: OffsetStore,
+    session: ZookeeperSession,
+    kafka: OffsetStore,
+    names: list[str],
+    window: ObservationWindow,
+    clock: Clock,
+) -> dict[str, PhaseEvidence]:
+    """Reads the groups repeatedly until commits have proved the phase of each, or until the window is over. Returns the
+    proved phases."""
+    histories = {name: GroupHistory() for name in names}
+    deadline = clock.monotonic() + window.duration_s
+    while True:
+        _observe(zookeeper, session, kafka, histories, clock)
+        proved = {name: found for name, history in histories.items() if (found := seen_phase(history)) is not None}
+        if len(proved) == len(names) or clock.monotonic() >= deadline:
+            return proved
+        window.waiting(deadline - clock.monotonic())
+        clock.sleep(window.poll_s)
+
+
+def _observe(
+    zookeeper: OffsetStore,
+    session: ZookeeperSession,
+    kafka: OffsetStore,
+    histories: Mapping[str, GroupHistory],
+    clock: Clock,
+) -> None:
+    """Adds one observation of each group. The order of the reads is the contract of `observation`."""
+    names = list(histories)
+    before = _owners(session, names)
+    in_zookeeper, in_kafka = scan_tolerantly(zookeeper, names), scan_tolerantly(kafka, names)
+    after = _owners(session, names)
+    now = clock.now_ms()
+    for name, history in histories.items():
+        first, last = before.get(name, {}), after.get(name, {})
+        here, there = in_zookeeper[name], in_kafka[name]
+        every = sorted({*here.offsets, *here.errors, *there.offsets, *there.errors})
+        owners: dict[TopicPartition, PartitionOwner] = {}
+        if not isinstance(first, OffsetMgrError) and not isinstance(last, OffsetMgrError):
+            pairs = ((tp, first.get(tp, _NO_OWNER), last.get(tp, _NO_OWNER)) for tp in every)
+            owners = {tp: owner for tp, owner, later in pairs if owner == later}
+        history.add(
+            Observation(
+                group=name,
+                at_ms=now,
+                members={},
+                owners=owners,
+                partitions=tuple(every),
+                zookeeper={tp: outcome_of(here, tp) for tp in every},
+                kafka={tp: outcome_of(there, tp) for tp in every},
+                logs={},
+            )
+        )
+
+
+def _owners(session: ZookeeperSession, names: list[str]) -> _Owners:
+    try:
+        found = list(owners_many(session, names))
+    except OffsetMgrError as error:
+        return dict.fromkeys(names, error)
+    owners: dict[str, dict[TopicPartition, PartitionOwner] | OffsetMgrError] = {}
+    for one in found:
+        if one.error is not None and not isinstance(one.error, UsageError):
+            owners[one.group] = one.error
+            continue
+        named = ((tp, owner.member_id or "an unreadable owner", owner.node.czxid) for tp, owner in one.owners.items())
+        owners[one.group] = {tp: PartitionOwner(member, czxid) for tp, member, czxid in named}
+    return owners
+
+
+def scan_tolerantly(store: OffsetStore, names: list[str]) -> Mapping[str, GroupOffsets]:
+    """Scans groups. An error of the whole store is the error of each group. A group whose name the store cannot contain
+    has no offsets in the store."""
+    return {
+        name: GroupOffsets(name, {}) if isinstance(one.error, UsageError) else one
+        for name, one in scan_store(store, names).items()
+    }
+
 
 BATCH_GROUPS: Final = 500
 
@@ -232,3 +323,26 @@ def _offsets(group: str, read: StoreSample) -> GroupOffsets:
 def _live(described: GroupDescription) -> tuple[GroupMember, ...]:
     """Returns the members, without processes of offsetmgr that hold the group lock."""
     return () if described.lock_ends_s else described.members
+
+
+# Reads the live old consumers of many groups from ZooKeeper's registry, for `mirror_safety`.
+
+
+def legacy_groups(session: ZookeeperSession) -> ReadLegacyGroups:
+    """Returns a function that reads the members and owners of groups.
+
+    The returned function raises an error if the session fails. An error that concerns a single group is not raised, but
+    stored in `LegacyGroup.error` of this group.
+    """
+
+    def read(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
+        found = {group.group: group for group in members_many(session, groups) if group.members or group.error}
+        found_groups = {name: LegacyGroup({}, {}, group.error) for name, group in found.items()}
+        for owned in owners_many(session, [name for name, group in found.items() if group.error is None]):
+            problem = owned.error or next(iter(owned.errors.values()), None)
+            members = {member.member_id: member.node.ephemeral_owner for member in found[owned.group].members}
+            owners = {tp: LegacyOwner(owner.member_id, owner.node.czxid) for tp, owner in owned.owners.items()}
+            found_groups[owned.group] = LegacyGroup(members, owners, problem)
+        return found_groups
+
+    return read

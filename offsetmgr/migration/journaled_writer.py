@@ -11,10 +11,11 @@ from __future__ import annotations
 import glob
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.atomic_file import remove_abandoned
@@ -31,12 +32,11 @@ from offsetmgr.core.offset_store import (
     Guard,
     OffsetStore,
 )
+from offsetmgr.groups.describe import POLL_S, OnWait
 from offsetmgr.groups.edit_plan import holds_offset
 from offsetmgr.groups.execute import execute
-from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
-from offsetmgr.migration.plan import Action, GroupScope, PlanStep
-from offsetmgr.migration.plan_file import PlanFile, encode_steps, summary_of
+from offsetmgr.migration.plan import Action, GroupScope, PlanFile, PlanStep, encode_steps, summary_of
 from offsetmgr.migration.progress import (
     EncodedJson,
     Journal,
@@ -492,3 +492,35 @@ def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> Operati
 def undo_of(plan: str, writer: JournaledWriter, run: PlanRun) -> Invocation:
     """Returns the call that undoes this run of apply, and no other run of the plan."""
     return Invocation("migrate rollback", (plan,), {"run": writer.identity["operation"], **run.undo_options})
+
+
+# Splits groups into batches to limit memory, and reads one batch ahead.
+
+READ_BATCH_GROUPS = 128
+"""The number of groups that are read together, which limits the memory of plan and verify."""
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def read_batches(items: Iterable[_T]) -> Iterator[list[_T]]:
+    """Yields batches of at most `READ_BATCH_GROUPS` groups, which are read at once."""
+    return batched(items, READ_BATCH_GROUPS)
+
+
+def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T, _R]]:
+    """Yields each item with the result of ``read``, in order, and calls ``read`` for the next item while the caller
+    processes the current item.
+
+    ``read`` runs in a separate thread, one call at a time; ``items`` are consumed in the caller's thread. If ``read``
+    fails for an item, the iterator raises the error instead of yielding the item.
+    """
+    with ThreadPoolExecutor(1, "offsetmgr-read-ahead") as pool:
+        current: tuple[_T, Future[_R]] | None = None
+        for item in items:
+            following = (item, pool.submit(read, item))
+            if current is not None:
+                yield current[0], current[1].result()
+            current = following
+        if current is not None:
+            yield current[0], current[1].result()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Argument, Invocation, option
+from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.document import moment
 from offsetmgr.core.errors import GateRefused, GroupNotFound, OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import (
@@ -27,18 +28,15 @@ from offsetmgr.core.model import (
     TopicPartition,
 )
 from offsetmgr.core.offset_store import OtherGroupKind, UnrecognisedData
-from offsetmgr.core.phase import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.lag import BELOW_START, lag_of, state_of
 from offsetmgr.groups.last_writes import TITLES, LastWriter
-from offsetmgr.migration.observation import OffsetReadResult, at
-from offsetmgr.migration.ownership_history import GroupHistory
-from offsetmgr.migration.phase_inference import infer_phase
-from offsetmgr.migration.plan import GroupPlan, GroupScope
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.evidence import infer_phase
+from offsetmgr.migration.observation import GroupHistory, OffsetReadResult, at
+from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState, Stage
-from offsetmgr.migration.runbook_commands import file_label
+from offsetmgr.migration.runbook_steps import file_label
 
 if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribeGroups

@@ -9,12 +9,15 @@ compares the offsets just before each write. The mirror keeps no state: a restar
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import (
     GroupActive,
@@ -24,15 +27,404 @@ from offsetmgr.core.errors import (
     RewindRefused,
     Superseded,
 )
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, LockableStore, OffsetStore
+from offsetmgr.core.model import (
+    PERSISTENT_MEMBERS_HINT,
+    Committed,
+    OffsetAndMetadata,
+    TopicPartition,
+    dropped_text,
+    form_of,
+)
+from offsetmgr.core.offset_store import (
+    AheadPolicy,
+    Change,
+    ChangeOutcome,
+    EditStatus,
+    GroupEdit,
+    GroupOffsets,
+    HeldLock,
+    LockableStore,
+    OffsetStore,
+)
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.retry import Backoff
-from offsetmgr.migration.change_notifier import ChangeNotifier, first_changed_partition
-from offsetmgr.migration.group_batches import read_batches
-from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
-from offsetmgr.migration.mirror_safety import NO_MEMBERS, LegacyGroup, ReadLegacyGroups
+from offsetmgr.groups.before_images import image_file
+from offsetmgr.groups.edit_plan import EditPlan
+from offsetmgr.groups.edits import plan_import
+from offsetmgr.groups.execute import EditOrigin
+from offsetmgr.groups.last_writes import LastWriter, skip_text
+from offsetmgr.groups.operation_log import OperationStart, first_groups
+from offsetmgr.migration.copied_offsets import last_writes
+from offsetmgr.migration.journaled_writer import read_batches
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+
+# Notifies a mirror when its source may have changed.
+
+
+class ChangeNotifier(Protocol):
+    """Waits for changes of the source. `OffsetWatcher` implements it for ZooKeeper."""
+
+    def wait(self, timeout_s: float) -> set[str] | None:
+        """Waits at most ``timeout_s`` and returns the groups that may have changed since the last call. The set is
+        empty if there was no change. None means that every group may have changed."""
+        ...
+
+
+@dataclass(slots=True)
+class PollingNotifier:
+    """Notifier for sources without watches: reports once in each interval that every group may have changed."""
+
+    clock: Clock
+    interval_s: float
+    _last: float | None = None
+
+    def wait(self, timeout_s: float) -> set[str] | None:
+        if self._last is None:
+            self._last = self.clock.monotonic()
+        left = self._last + self.interval_s - self.clock.monotonic()
+        self.clock.sleep(max(0.0, min(left, timeout_s)))
+        if left > timeout_s:
+            return set()
+        self._last = self.clock.monotonic()
+        return None
+
+
+def first_changed_partition(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
+    """Returns a partition whose commit changed between two reads; None if no commit changed."""
+    return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
+
+
+# Collects evidence that a group's live old (ZooKeeper-based) consumers commit only to ZooKeeper. Without this
+# evidence, a mirror must not lock the group in Kafka. Pure. While a group is locked in Kafka, the commits of a member
+# with dual commit fail. After a failed commit to Kafka, the member does not write ZooKeeper either, so neither store
+# would receive the member's progress. A dual member writes Kafka first, so its ZooKeeper offset is never ahead of its
+# offset in Kafka. Therefore, if the ZooKeeper offset of a partition was seen to *move* beyond the offset that was
+# read from Kafka afterwards, the owner of the partition commits to ZooKeeper alone. A ZooKeeper offset that is merely
+# ahead proves nothing: a member that was just restarted with dual commit may not have committed yet.
+
+REBALANCE_S: Final = 10.0
+"""The number of seconds after a change of the members during which a rebalance may still assign partitions to a member
+without partitions. An old consumer tries to rebalance 4 times, 2 s apart."""
+
+_UNKNOWN: Final = "an owner that cannot be read"
+
+
+class LegacyOwner(NamedTuple):
+    """The owner of a partition. ``member_id`` is None if the owner's znode is unreadable; ``czxid`` is the transaction
+    that created the znode."""
+
+    member_id: str | None
+    czxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyGroup:
+    """The live old consumers of one group: their ZooKeeper sessions by member id, and the owners of partitions.
+
+    ``error`` is the reason why the members or the owners could not be read. None means that both were read.
+    """
+
+    members: Mapping[str, int]
+    owners: Mapping[TopicPartition, LegacyOwner]
+    error: OffsetMgrError | None = None
+
+    @property
+    def hint(self) -> str:
+        """The end of a message about the members, if no session belongs to any of them."""
+        if any(self.members.values()):
+            return ""
+        return Advice("; their registrations are persistent: {}", PERSISTENT_MEMBERS_HINT)
+
+
+ReadLegacyGroups = Callable[[Iterable[str]], Mapping[str, LegacyGroup]]
+"""Returns the live old consumers of groups. Groups without live members are missing from the result."""
+
+NO_MEMBERS: Final = LegacyGroup({}, {})
+
+
+@dataclass(slots=True)
+class LegacyMemberEvidence:
+    """The evidence about the members of one group. A member is identified by its id and its session, so a member that
+    registers again counts as a new member."""
+
+    members: Mapping[str, int] | None = None
+    changed_at: float = -math.inf
+    """The time (monotonic seconds) at which the members were first seen or last changed; minus infinity if no member
+    was seen."""
+    _first_seen: dict[TopicPartition, tuple[LegacyOwner, int]] = field(default_factory=dict)
+    _proven: set[tuple[str, int]] = field(default_factory=set)
+
+    def observe(
+        self,
+        group: LegacyGroup,
+        source: Mapping[TopicPartition, Committed],
+        target: Mapping[TopicPartition, Committed],
+        now: float,
+    ) -> None:
+        """Records one observation. The members must be read first, then the source, then the target."""
+        self.observe_members(group, now)
+        for tp, owned in group.owners.items():
+            offset = source[tp].offset if tp in source else -1
+            first = self._first_seen.get(tp)
+            if first is None or first[0] != owned:
+                self._first_seen[tp] = (owned, offset)
+            elif offset > first[1] and _offset(target, tp) < offset:
+                self._proven |= {(m, session) for m, session in group.members.items() if m == owned.member_id}
+
+    def observe_members(self, group: LegacyGroup, now: float) -> None:
+        """Records the present members."""
+        if self.members != group.members and (self.members is not None or group.members):
+            self.changed_at = now
+        self.members = dict(group.members)
+        self._proven &= set(group.members.items())
+
+    def unproven(self, group: LegacyGroup, now: float) -> list[str]:
+        """Returns the members for which no observation proves that they commit to ZooKeeper alone."""
+        owners = {owned.member_id for owned in group.owners.values()}
+        unproven_members = {
+            m if m is not None else _UNKNOWN for m in owners if m is None or not self._is_proven(group, m)
+        }
+        if not owners or now - self.changed_at < REBALANCE_S:
+            unproven_members |= {m for m in group.members if m not in owners and not self._is_proven(group, m)}
+        return sorted(unproven_members)
+
+    def allows_lock(self, group: LegacyGroup) -> bool:
+        """Returns whether the group may stay locked: there is no new member, and every owner is proven to commit to
+        ZooKeeper alone."""
+        known = set((self.members or {}).items())
+        owners = {owned.member_id for owned in group.owners.values()}
+        return known.issuperset(group.members.items()) and all(
+            m is not None and self._is_proven(group, m) for m in owners
+        )
+
+    def _is_proven(self, group: LegacyGroup, member_id: str) -> bool:
+        return (member_id, group.members.get(member_id, 0)) in self._proven
+
+
+def _offset(found: Mapping[TopicPartition, Committed], tp: TopicPartition) -> int:
+    return found[tp].offset if tp in found else -1
+
+
+# One mirrored group: its state, the known offsets of both sides, and its lag.
+
+
+class MirrorState(StrEnum):
+    """The state of one mirrored group."""
+
+    FOLLOWING = "following"
+    TARGET_AHEAD = "target-ahead"
+    """The target is ahead of the source in some partitions. These partitions are not changed; the others follow the
+    source."""
+    WATCHING = "watching"
+    """The mirror does not know yet whether old consumers or other clients also commit to the target. In this state, the
+    mirror neither locks the group nor writes its offsets."""
+    REJECTED = "rejected"
+    """Other clients use the group in the target. Nothing is written."""
+    TAKEN = "taken"
+    """The mirror of this group has ended, because a consumer of the group started on the target (the cutover), or
+    because another mirror took the group over."""
+    FAILING = "failing"
+    """The last attempt failed and will be retried."""
+
+
+@dataclass(slots=True)
+class GroupMirror:
+    """One mirrored group.
+
+    ``lag`` is the number of messages by which the target was behind the source at the last read. A partition without a
+    commit in the target counts as offset 0. ``lag`` is None if the last read failed, or if nothing was read yet.
+    ``copied`` is the number of offsets written so far.
+    """
+
+    group: str
+    target_group: str
+    state: MirrorState = MirrorState.FOLLOWING
+    detail: str = ""
+    lag: int | None = None
+    copied: int = 0
+    lock: HeldLock | None = None
+    note: str = ""
+    """Information for the user, shown while the target of the group is in step."""
+    problem: OffsetMgrError | None = None
+    """The error if the last read of the source failed for the whole group or for a partition."""
+    source_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    """The source's offsets at the last read."""
+    mirrored_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    """The source's offsets that are mirrored. They are the offsets that the options select, except offsets that belong
+    to a deleted log."""
+    recreated: Mapping[TopicPartition, RecreatedTopic] = field(default_factory=dict)
+    """The source's offsets that are not mirrored, because they belong to the deleted log of a recreated topic."""
+    target_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    """The target's offsets as of the last read or write."""
+    stale: bool = True
+    """Whether the target must be read again before ``target_offsets`` is used."""
+    refresh_at: float = 0.0
+    """The time (monotonic seconds) at which locked offsets must be committed again, so that they do not expire."""
+    evidence: LegacyMemberEvidence = field(default_factory=LegacyMemberEvidence)
+    watching_since: float | None = None
+    unlocked_read: GroupOffsets | None = None
+    """The target's offsets at the last read while the group was not locked."""
+    unchanged_since: float = 0.0
+    """The time (monotonic seconds) since which ``unlocked_read`` has not changed."""
+    drops_metadata: bool = False
+    """Whether the target cannot hold metadata."""
+    held: Mapping[tuple[TopicPartition, int], str] = field(default_factory=dict)
+    """The metadata that the target had at the last read, by partition and offset. The mirror does not write an offset
+    that the target has already, so this metadata stays."""
+    if_ahead: AheadPolicy | None = None
+    """The user's word for a target that is ahead."""
+    writers: Mapping[TopicPartition, LastWriter] = field(default_factory=dict)
+    """The last writers of partitions in which both sides held different offsets before the mirror wrote any."""
+    first_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    """The source's offsets when ``writers`` were determined."""
+    unread: OffsetMgrError | None = None
+    """The error of a group that could not be read then. The mirror tries again before it writes to the group."""
+    unread_partitions: Set[TopicPartition] = frozenset()
+    """The partitions that could not be read then. The mirror tries again before it writes them."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the mirror has nothing left to do for this group."""
+        return self.state in (MirrorState.REJECTED, MirrorState.TAKEN)
+
+    @property
+    def can_be_copied(self) -> bool:
+        """Whether the mirror may write to the group."""
+        return not self.ended and self.unread is None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the mirror of this group counts as successful if it ends now."""
+        if self.state is MirrorState.TAKEN:
+            return not self.lag
+        following = self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD)
+        return following and not self.recreated and not self.refused()
+
+    @property
+    def not_mirrored(self) -> str:
+        """The partitions that are not mirrored, as text; "" if every partition is mirrored."""
+        if not self.recreated:
+            return ""
+        tp, error = min(self.recreated.items())
+        more = f", and {len(self.recreated) - 1} more partitions" if len(self.recreated) > 1 else ""
+        return Advice("refused: {}: {}{}", tp, error.why, more)
+
+    def fail(self, error: OffsetMgrError, *, lag_unknown: bool = False) -> None:
+        """Records an error. The mirror retries later. With ``lag_unknown``, the lag of the group becomes unknown."""
+        self.state, self.detail = MirrorState.FAILING, error.text
+        if lag_unknown:
+            self.lag = None
+
+    def reject(self, why: str) -> None:
+        self.state, self.detail, self.lag = MirrorState.REJECTED, why, None
+
+    def mark_taken(self, why: str) -> None:
+        """Ends the mirror of the group, because a consumer or another mirror uses the group from now on."""
+        self.state, self.detail, self.lock = MirrorState.TAKEN, why, None
+        if self.lag:
+            behind = count_of(self.lag, "offset")
+            self.detail = Advice("{}; the target was {} behind the source then", why, behind)
+
+    def set_target_offsets(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        self.target_offsets = {tp: c.offset for tp, c in offsets.items()}
+        self.held = {(tp, c.offset): c.metadata for tp, c in offsets.items()}
+        self.stale = False
+
+    def behind(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Returns the source's offsets that are larger than the target's offsets."""
+        return {tp: value for tp, value in self.to_write().items() if self.target_offsets.get(tp, -1) < value.offset}
+
+    def to_write(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Returns the source's offsets, without those that are larger than a newer offset in the target."""
+        known = ((tp, c) for tp, c in self.mirrored_offsets.items() if tp not in self.unread_partitions)
+        found = ((tp, c, self._newer(tp)) for tp, c in known)
+        written = ((tp, c) for tp, c, newer in found if newer is None or newer > c.offset)
+        return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in written}
+
+    def _newer(self, tp: TopicPartition) -> int | None:
+        """Returns the target's offset if it was written last, and the source has not changed since; otherwise None."""
+        writer, first, now = self.writers.get(tp), self.first_offsets.get(tp), self.mirrored_offsets.get(tp)
+        if writer is None or writer.store is None or first is None or first != now:
+            return None
+        return None if writer.store.offset == first.offset else writer.store.offset
+
+    def refused(self) -> dict[TopicPartition, str]:
+        """Returns the partitions whose offset in the target stays although it may be stale, or is newer and smaller,
+        each with the consequence. The mirror does not refresh them: a stale offset would look newer then."""
+        refused = {}
+        for tp, committed in sorted(self.mirrored_offsets.items()):
+            here, newer, writer = committed.offset, self._newer(tp), self.writers.get(tp)
+            if tp in self.unread_partitions:
+                refused[tp] = "is not mirrored until both stores can be read"
+                continue
+            there = self.target_offsets.get(tp, -1 if newer is None else newer)
+            why = "nothing shows which store was written last" if writer is None else writer.why
+            if there > here and newer is None and self.if_ahead is not AheadPolicy.KEEP:
+                refused[tp] = f"keeps {skip_text(there, here)} ({why}); --if-ahead keep accepts it"
+            elif there < here and newer is not None:
+                refused[tp] = f"would write {skip_text(here, there)} ({why})"
+        return refused
+
+    def compute_lag(self) -> None:
+        """Computes the lag from the known offsets."""
+        if self.problem is not None:
+            self.lag = None
+            return
+        self.lag = sum(max(c.offset - self.target_offsets.get(tp, 0), 0) for tp, c in self.to_write().items())
+
+    def mark_in_step(self) -> None:
+        """Records that the target has every offset that was read from the source."""
+        if self.problem is not None:
+            self.fail(self.problem, lag_unknown=True)
+            return
+        ahead = any(self.target_offsets.get(tp, -1) > c.offset for tp, c in self.mirrored_offsets.items())
+        self.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
+        refused = list_of((f"{tp} {text}" for tp, text in self.refused().items()), 1, "; ")
+        known = ((self.held.get((tp, c.offset), c.metadata), c.metadata) for tp, c in self.mirrored_offsets.items())
+        forms = Counter(form_of(one) for there, one in known if one and (self.drops_metadata or there != one))
+        dropped = f"drops {dropped_text(forms)}" if forms else ""
+        details = [text for text in (self.note, self.not_mirrored, refused, dropped) if text]
+        self.detail = Advice("; ".join("{}" for _ in details), *details)
+
+    def record_outcomes(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
+        """Records the outcomes of a write. Returns False if a partition failed with an error that should be retried
+        soon."""
+        failed: list[OffsetMgrError] = []
+        for tp, outcome in outcomes.items():
+            if outcome.status is not EditStatus.FAILED:
+                self.copied += outcome.status is EditStatus.WRITTEN
+                self.target_offsets[tp] = self.mirrored_offsets[tp].offset
+                continue
+            if isinstance(outcome.before, Committed):
+                self.target_offsets[tp] = outcome.before.offset
+            elif outcome.before is not None:
+                self.target_offsets.pop(tp, None)
+            if outcome.error is not None and not isinstance(outcome.error, RewindRefused):
+                failed.append(outcome.error)
+        self.compute_lag()
+        if not failed:
+            self.mark_in_step()
+            return True
+        retriable = next((error for error in failed if error.retriable), None)
+        self.fail(retriable or failed[0])
+        return retriable is None
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """The status of a running mirror. ``lag`` is the sum over all groups with a known lag; ``unknown`` counts the
+    groups with an unknown lag, except refused groups. ``recreated`` counts partitions that were refused because their
+    topic was recreated."""
+
+    rounds: int
+    copied: int
+    lag: int
+    unknown: int
+    states: Mapping[MirrorState, int]
+    at_ms: int
+    recreated: int = 0
+
 
 HOLDER = "offsetmgr-mirror"
 """The name under which mirrors lock groups. A second mirror of a group takes the group over from the first."""
@@ -406,3 +798,65 @@ class Mirror:
         else:
             mirror.lock, mirror.unlocked_read = None, None
             mirror.fail(error)
+
+
+# The before-images of a mirror: the target's offsets of each group before the mirror writes to the group. An import
+# of a file of before-images undoes the mirror for the partitions that still hold the offset of the first copy. The
+# import rejects a partition that the mirror or a consumer has advanced since, unless the user allows rewinds.
+
+
+@dataclass(slots=True)
+class MirrorImages:
+    """Writes the files of before-images. The groups that exist when the mirror begins are in ``path``. The file of
+    groups that the mirror finds later has a number in its name."""
+
+    source: OffsetStore
+    target: OffsetStore
+    options: PlanOptions
+    path: Path
+    crossing: CrossClusterCheck | None = None
+    on_durable: Callable[[Path], None] = lambda _path: None
+    _files: int = 0
+    _saved: dict[str, Set[TopicPartition]] = field(default_factory=dict)
+
+    def prepare(self, new: Sequence[GroupMirror]) -> None:
+        """Determines the last writers of new groups, and saves their before-images as `save`."""
+        writes = last_writes(self.source, self.target, window_s=0, selects=self.options.selects)
+        for mirrored, pair in zip(new, writes.find_of_groups([(m.group, m.target_group) for m in new]), strict=True):
+            mirrored.writers, mirrored.first_offsets = pair.writers, pair.source.offsets
+            mirrored.unread_partitions = frozenset({**pair.source.errors, **pair.target.errors})
+            mirrored.unread = pair.source.error or pair.target.error or pair.target.hidden
+            if mirrored.unread is not None:
+                mirrored.fail(mirrored.unread, lag_unknown=True)
+        self.save([mirrored for mirrored in new if mirrored.unread is None])
+
+    def save(self, new: Sequence[GroupMirror]) -> None:
+        """Writes a file with the target's offsets of new groups, and another one once more partitions can be read.
+        Raises `OffsetMgrError` if it cannot be written or if a store cannot be read."""
+        new = [mirror for mirror in new if self._saved.get(mirror.group) != mirror.unread_partitions]
+        if not new:
+            return
+        self._saved |= {mirror.group: mirror.unread_partitions for mirror in new}
+        rename = {mirror.group: mirror.target_group for mirror in new}
+        found = self.source.scan(sorted(rename))
+        topics = self.options.selection
+        with EditPlan.of(plan_import(self.target, found, topics, rename=rename, crossing=self.crossing)) as plan:
+            self._files += 1
+            path = self.path if self._files == 1 else self.path.with_stem(f"{self.path.stem}.{self._files}")
+            image_file(path, self.target, plan, self.on_durable).intend(plan)
+
+    def operation(self, groups: Sequence[str], origin: EditOrigin) -> OperationStart:
+        """Returns the record of the mirror for the operation log. ``groups`` are the source groups that exist now."""
+        path, store = str(self.path.absolute()), self.target.uri
+        undo = Invocation("offsets import", (path,), {"store": store, **origin.undo_options})
+        names = [self.options.target_group(group) for group in groups]
+        return OperationStart(
+            origin.operation,
+            (store,),
+            first_groups(names),
+            len(names),
+            0,
+            (path,),
+            (undo,),
+            origin.reason,
+        )

@@ -10,14 +10,32 @@ has no owner for this partition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from offsetmgr.core.errors import MalformedData, OffsetMgrError
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import (
+    GroupNotFound,
+    InvalidPattern,
+    MalformedData,
+    OffsetMgrError,
+    OtherCluster,
+    PartialFailure,
+    UnsupportedOperation,
+    value_of,
+)
 from offsetmgr.core.field_reader import MAX_LONG, FieldReader
-from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, TopicPartition
+from offsetmgr.core.model import ABSENT, Absent, Committed, LogRange, Offset, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore, has_identity
+from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups import registry
+from offsetmgr.zookeeper.groups import registry as ownership
+from offsetmgr.zookeeper.groups.subscription import topics_of
+from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, WHITE_LIST
 
 OffsetReadResult: TypeAlias = Offset | OffsetMgrError
 """The result of one read of one partition: a commit, its absence, or the error. An error never counts as absence."""
@@ -228,3 +246,431 @@ def _take_partition(parts: _Parts, row: FieldReader) -> None:
     start, end = row.optional_integer("log_start_offset"), row.optional_integer("log_end_offset")
     if start is not None and end is not None:
         parts.logs[tp] = LogRange(start, end)
+
+
+# Combines observations of a group into the history of each partition, which shows where the owner of the partition
+# commits. Pure. A change of an offset is attributed to a member only if the same ownership (the czxid of the owner's
+# znode) was observed before and after the change. Therefore a change of the owner begins a new history. The
+# conclusions rely on two orders: a dual member writes Kafka before ZooKeeper and finishes one commit before it begins
+# the next (ZookeeperConsumerConnector.commitOffsets), and an observation reads ZooKeeper before Kafka. * *ZooKeeper
+# alone*: the offset in ZooKeeper changed to X, and the offset in Kafka, read afterwards, is below X. A dual member
+# would have written X to Kafka first. * *Kafka alone*: the offset in Kafka changed to X and then to Y, and the offset
+# in ZooKeeper, read after Y was observed, has not changed. A dual member finishes the commit of X in ZooKeeper before
+# it begins the commit of Y. X must be larger than both stores' offsets at the start of the history, because a dual
+# member does not write its starting offset again. * *both*: the offsets in both stores changed.
+
+
+class OffsetChange(NamedTuple):
+    """A change of a committed offset between two observations."""
+
+    at_ms: int
+    before: Offset
+    after: Committed
+
+    def __str__(self) -> str:
+        text = f"{reading_text(self.before)} -> {self.after.offset}"
+        if self.after.version is not None:
+            before = self.before.version if isinstance(self.before, Committed) else "none"
+            text += f" (version {before} -> {self.after.version})"
+        return f"{text} at {clock_time(self.at_ms)}"
+
+
+def offset_or(reading: OffsetReadResult | None, default: int = -1) -> int:
+    """Returns the offset of a read result, for comparisons with other offsets. Returns ``default`` if the read result
+    has no offset."""
+    return reading.offset if isinstance(reading, Committed) else default
+
+
+@dataclass(slots=True)
+class StoreHistory:
+    """The offsets of one partition in one store under one ownership."""
+
+    first: Offset | None = None
+    last: Offset | None = None
+    changes: list[OffsetChange] = field(default_factory=list)
+    error: OffsetMgrError | None = None
+    """The error of the latest read; None if the read succeeded."""
+    lowered: str | None = None
+    """The change, as text, if the offset was deleted or decreased. No consumer makes such a change."""
+
+    def add(self, at_ms: int, reading: OffsetReadResult | None) -> bool:
+        """Records one read; returns True if the offset has changed."""
+        if reading is None or isinstance(reading, OffsetMgrError):
+            self.error = reading if reading is not None else OffsetMgrError("offset", "it was not read")
+            return False
+        self.error = None
+        before, self.last = self.last, reading
+        if before is None:
+            self.first = reading
+            return False
+        if _same(before, reading):
+            return False
+        if isinstance(reading, Absent) or offset_or(reading) < offset_or(before):
+            self.lowered = f"{reading_text(before)} -> {reading_text(reading)} at {clock_time(at_ms)}"
+        else:
+            self.changes.append(OffsetChange(at_ms, before, reading))
+        return True
+
+
+def _same(one: Offset, other: Offset) -> bool:
+    if isinstance(one, Committed) and isinstance(other, Committed):
+        return one.offset == other.offset and one.version == other.version
+    return isinstance(one, Absent) and isinstance(other, Absent)
+
+
+@dataclass(slots=True)
+class PartitionHistory:
+    """All observations of one partition under one ownership."""
+
+    partition: TopicPartition
+    owned: PartitionOwner
+    until_ms: int
+    zookeeper: StoreHistory = field(default_factory=StoreHistory)
+    kafka: StoreHistory = field(default_factory=StoreHistory)
+    log: LogRange | None = None
+    changed_ms: int = 0
+    """The time at which an offset or the log's end last changed, initially the start of the history."""
+    zookeeper_alone: str | None = None
+    """The proof, as text, that a commit went to ZooKeeper and not to Kafka."""
+    kafka_alone: str | None = None
+    """The proof, as text, that a commit went to Kafka and not to ZooKeeper."""
+
+    @property
+    def unchanged_ms(self) -> int:
+        """The milliseconds since an offset or the log's end last changed."""
+        return self.until_ms - self.changed_ms
+
+    @property
+    def new_kafka_changes(self) -> list[OffsetChange]:
+        """The changes in Kafka to an offset that is larger than both stores' offsets at the start of the history."""
+        start = max(offset_or(self.kafka.first), offset_or(self.zookeeper.first))
+        return [m for m in self.kafka.changes if m.after.offset > start]
+
+    @property
+    def lag(self) -> int | None:
+        """The number of messages between the larger of both stores' offsets and the log's end. None if the log's end or
+        an offset is unknown."""
+        if self.log is None or self.zookeeper.error or self.kafka.error:
+            return None
+        committed = max(offset_or(self.zookeeper.last), offset_or(self.kafka.last))
+        return max(0, self.log.end - max(committed, self.log.start))
+
+    def add(self, observation: Observation) -> None:
+        tp = self.partition
+        two_kafka_changes_before = len(self.new_kafka_changes) >= 2
+        changed = self.zookeeper.add(observation.at_ms, observation.zookeeper.get(tp))
+        changed |= self.kafka.add(observation.at_ms, observation.kafka.get(tp))
+        log = observation.logs.get(tp)
+        if isinstance(log, LogRange):
+            changed |= self.log is not None and self.log.end != log.end
+            self.log = log
+        self.until_ms = observation.at_ms
+        if changed:
+            self.changed_ms = observation.at_ms
+        self._prove(two_kafka_changes_before)
+
+    def _prove(self, two_kafka_changes_before: bool) -> None:
+        if self.zookeeper.changes and not self.zookeeper_alone and self.kafka.error is None:
+            change = self.zookeeper.changes[-1]
+            if change.at_ms == self.until_ms and offset_or(self.kafka.last) < change.after.offset:
+                self.zookeeper_alone = f"ZooKeeper {change}, Kafka read afterwards: {reading_text(self.kafka.last)}"
+        zookeeper_unchanged = (
+            not self.zookeeper.changes and self.zookeeper.error is None and self.zookeeper.lowered is None
+        )
+        if two_kafka_changes_before and zookeeper_unchanged and not self.kafka_alone:
+            one, two = self.new_kafka_changes[:2]
+            self.kafka_alone = (
+                f"Kafka {one}, then {two}, ZooKeeper read afterwards: still {reading_text(self.zookeeper.last)}"
+            )
+
+
+class GroupHistory:
+    """The history of a group: its observations, combined as they arrive."""
+
+    def __init__(self, observations: Iterable[Observation] = ()) -> None:
+        self._partitions: dict[TopicPartition, PartitionHistory] = {}
+        self.latest: Observation | None = None
+        self.began_ms: int | None = None
+        self._last_rebalance_ms: int | None = None
+        for observation in observations:
+            self.add(observation)
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, PartitionHistory]:
+        """The history of each partition under its current ownership. Partitions without an owner have no history."""
+        return self._partitions
+
+    @property
+    def steady_ms(self) -> int:
+        """The milliseconds since a registration or an owner last changed."""
+        if self.latest is None or self._last_rebalance_ms is None:
+            return 0
+        return self.latest.at_ms - self._last_rebalance_ms
+
+    def add(self, observation: Observation) -> None:
+        """Records one observation. Observations must be added in the order of their times."""
+        before, self.latest = self.latest, observation
+        if (
+            before is None
+            or _registrations(before) != _registrations(observation)
+            or before.owners != observation.owners
+        ):
+            self._last_rebalance_ms = observation.at_ms
+        if self.began_ms is None:
+            self.began_ms = observation.at_ms
+        partitions: dict[TopicPartition, PartitionHistory] = {}
+        for tp, owned in observation.owners.items():
+            partition = self._partitions.get(tp)
+            if partition is None or partition.owned != owned:
+                partition = PartitionHistory(tp, owned, observation.at_ms, changed_ms=observation.at_ms)
+            partition.add(observation)
+            partitions[tp] = partition
+        self._partitions = partitions
+
+
+def _registrations(observation: Observation) -> dict[str, int]:
+    return {member.id: member.czxid for member in observation.members.values()}
+
+
+# Observes a live group of old consumers once or repeatedly: reads its registered members, its partition owners, both
+# stores and the logs. The evidence relies on the order of the reads (see `observation`). Of the modules that write
+# and check runbooks, only this module reads from servers. It writes nothing.
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryView:
+    """The registry of a group at one moment: live members by id, owners, and the znodes that could not be decoded."""
+
+    members: Mapping[str, RegisteredMember]
+    owners: Mapping[TopicPartition, PartitionOwner]
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ZookeeperRegistry:
+    """The live members and owners in ZooKeeper, under ``/consumers/GROUP/ids`` and ``/owners``."""
+
+    session: ZookeeperSession
+
+    def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
+        """Returns the members with their subscribed topics. ``existing`` returns the topics that a pattern can match;
+        it is called only if a member subscribes with a pattern."""
+        self.session.sync()  # makes earlier registrations visible on any server of the ensemble
+        (listed,) = registry.members_many(self.session, [group])
+        if listed.error is not None:
+            raise listed.error
+        live = listed.members
+        topics = list(existing()) if any(m.registration.pattern in (WHITE_LIST, BLACK_LIST) for m in live) else []
+        found: dict[str, RegisteredMember] = {}
+        unreadable: list[str] = []
+        for m in live:
+            error, node = m.error, m.node
+            selected: tuple[str, ...] = ()
+            try:
+                selected = tuple(sorted(topics_of(m.registration.subscription, m.registration.pattern, topics)))
+            except (InvalidPattern, UnsupportedOperation) as rejected:
+                error = rejected
+            if error is not None:
+                unreadable.append(f"{paths.ids(group)}/{m.member_id} ({error})")
+            found[m.member_id] = RegisteredMember(
+                m.member_id, m.host, node.ctime_ms, node.czxid, node.ephemeral_owner, selected
+            )
+        return RegistryView(found, {}, tuple(unreadable))
+
+    def owners(self, group: str) -> RegistryView:
+        """Returns the owners only; ``members`` is empty."""
+        (found,) = ownership.owners_many(self.session, [group])
+        if found.error is not None:
+            raise found.error
+        known: dict[TopicPartition, PartitionOwner] = {}
+        unreadable = [f"{path} ({error})" for path, error in found.errors.items()]
+        for tp, owner in found.owners.items():
+            if owner.member_id is None:
+                unreadable.append(f"{paths.owners_of_topic(group, tp.topic)}/{owner.name} ({owner.error})")
+            else:
+                known[tp] = PartitionOwner(owner.member_id, owner.node.czxid)
+        return RegistryView({}, known, tuple(unreadable))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The sources of an observation: the registry, both stores, the cluster and a clock."""
+
+    registry: ZookeeperRegistry
+    zookeeper: OffsetStore
+    kafka: OffsetStore
+    cluster: Cluster
+    clock: Clock = field(default_factory=SystemClock)
+
+    def store_ids(self) -> dict[str, str]:
+        """Returns the identity of each store (cluster id, ...)."""
+        return {"zookeeper": self.zookeeper.identity().id, "kafka": self.kafka.identity().id}
+
+    def require_stores(self, what: str, baseline: Observation) -> None:
+        """Raises `OtherCluster` if the baseline in the file ``what`` belongs to other stores. Files of releases that
+        did not save the stores pass."""
+        for role, store in (("zookeeper", self.zookeeper), ("kafka", self.kafka)):
+            saved = baseline.stores.get(role)
+            if saved is not None and not has_identity(store, saved):
+                raise OtherCluster(
+                    what,
+                    f"it was written for {role} {saved}, this is {role} {store.identity().id}",
+                    "name the servers of that cluster, or a file of this cluster",
+                )
+
+    def observe(self, group: str, *, tolerant: bool = False) -> Observation:
+        """Makes one observation.
+
+        With ``tolerant``, a retriable error of a whole store is not raised, but recorded as the read result of every
+        partition. An example is the coordinator's error while it moves or loads. An error of the registry is always
+        raised. Raises `Unreachable`, `TimedOut` and other errors of the stores.
+        """
+        view = self.registry.members(group, self.cluster.topics)
+        before = self.registry.owners(group)
+        zookeeper = _read(self.zookeeper, group, tolerant)
+        kafka = _read(self.kafka, group, tolerant)
+        after = self.registry.owners(group)
+        unchanged = {tp: owned for tp, owned in before.owners.items() if after.owners.get(tp) == owned}
+        subscribed = {topic for member in view.members.values() for topic in member.topics}
+        existing = self.cluster.topics(subscribed) if subscribed else {}
+        consumed = {
+            TopicPartition(topic, number) for topic in subscribed for number in range(existing.get(topic, 0))
+        } | set(before.owners)
+        held = set(zookeeper.found) | set(kafka.found)
+        every = sorted(consumed | held)
+        return Observation(
+            group=group,
+            members=view.members,
+            owners=unchanged,
+            partitions=tuple(sorted(consumed)),
+            zookeeper={tp: zookeeper.of(tp) for tp in every},
+            kafka={tp: kafka.of(tp) for tp in every},
+            logs=self._logs(consumed, tolerant),
+            unconsumed=tuple(sorted(held - consumed)),
+            unreadable=tuple(sorted({*view.unreadable, *before.unreadable})),
+            at_ms=self.clock.now_ms(),
+        )
+
+    def _logs(
+        self, partitions: Iterable[TopicPartition], tolerant: bool
+    ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        consumed = sorted(partitions)
+        try:
+            return self.cluster.log_ranges(consumed) if consumed else {}
+        except OffsetMgrError as error:
+            if tolerant and error.retriable:
+                return dict.fromkeys(consumed, error)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreSample:
+    found: Mapping[TopicPartition, OffsetReadResult]
+    error: OffsetMgrError | None = None
+
+    def of(self, tp: TopicPartition) -> OffsetReadResult:
+        """Returns the read result of one partition. All commits of the group were read, so a partition that was not
+        found has no commit."""
+        return self.error if self.error is not None else self.found.get(tp, ABSENT)
+
+
+def _read(store: OffsetStore, group: str, tolerant: bool) -> _StoreSample:
+    try:
+        return _StoreSample({tp: found for tp, found in store.fetch(group).items() if isinstance(found, Committed)})
+    except PartialFailure as partly:
+        known = {tp: found for tp, found in partly.successes.items() if isinstance(found, Committed)}
+        return _StoreSample({**known, **partly.failures})
+    except GroupNotFound:
+        return _StoreSample({})
+    except OffsetMgrError as error:
+        if tolerant and error.retriable:
+            return _StoreSample({}, error)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationWindow:
+    """The maximum duration of the observation, and the interval between two observations, in seconds.
+
+    ``waiting`` is called before each further observation, with the seconds that remain. ``failed`` is called with the
+    error of an observation that is repeated.
+
+    >>> ObservationWindow(duration_s=30).poll_s
+    0.5
+    """
+
+    duration_s: float = 180.0
+    poll_s: float = 0.5
+    waiting: Callable[[float], None] = field(default=lambda _seconds: None, compare=False, repr=False)
+    failed: Callable[[OffsetMgrError], None] = field(default=lambda _error: None, compare=False, repr=False)
+
+
+def watch_group(
+    view: GroupView,
+    group: str,
+    window: ObservationWindow,
+    *,
+    enough: Callable[[GroupHistory], bool],
+    stop: Callable[[], bool] = lambda: False,
+    tolerant: bool = False,
+) -> GroupHistory:
+    """Observes the group repeatedly until ``enough`` or ``stop`` returns True, or until the window is over.
+
+    Unless ``tolerant`` is True, the first observation raises any error of the servers. All later observations tolerate
+    retriable errors of a store. If ``tolerant`` is True, an observation that fails with a retriable error is repeated
+    until the window is over.
+    """
+    return value_of(watch_groups(view, [group], window, enough=enough, stop=stop, tolerant=tolerant)[group])
+
+
+def watch_groups(
+    view: GroupView,
+    groups: Iterable[str],
+    window: ObservationWindow,
+    *,
+    enough: Callable[[GroupHistory], bool],
+    stop: Callable[[], bool] = lambda: False,
+    tolerant: bool = False,
+) -> dict[str, GroupHistory | OffsetMgrError]:
+    """Observes the groups in turn, as `watch_group` does, all within one window. A group is observed until ``enough``
+    returns True for it.
+
+    Returns the error instead of the history for a group that cannot be observed. Retriable errors, such as an
+    unreachable server, concern all groups and are raised; see `watch_group` for ``tolerant``.
+    """
+    found: dict[str, GroupHistory | OffsetMgrError] = {}
+    pending: dict[str, GroupHistory] = {}
+    deadline = view.clock.monotonic() + window.duration_s
+
+    def observe(group: str, *, accept: bool) -> Observation | OffsetMgrError:
+        """Returns an observation, or an error that concerns only this group. Raises retriable errors."""
+        while True:
+            try:
+                return view.observe(group, tolerant=accept)
+            except OffsetMgrError as error:
+                if not error.retriable:
+                    return error
+                if not tolerant or stop() or view.clock.monotonic() >= deadline:
+                    raise
+                window.failed(error)
+                view.clock.sleep(window.poll_s)
+
+    for group in groups:
+        first = observe(group, accept=tolerant)
+        if isinstance(first, OffsetMgrError):
+            found[group] = first
+        else:
+            pending[group] = found[group] = GroupHistory([first])
+    while pending := {group: history for group, history in pending.items() if not enough(history)}:
+        if stop() or view.clock.monotonic() >= deadline:
+            break
+        window.waiting(deadline - view.clock.monotonic())
+        view.clock.sleep(window.poll_s)
+        for group, history in list(pending.items()):
+            observation = observe(group, accept=True)
+            if isinstance(observation, OffsetMgrError):
+                found[group] = observation
+                del pending[group]
+            else:
+                history.add(observation)
+    return found

@@ -10,17 +10,27 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import FileFailure, MalformedData, PlanError, UnknownVersion, os_error_as
+from offsetmgr.core.errors import (
+    FileFailure,
+    GroupNotFound,
+    MalformedData,
+    OffsetMgrError,
+    PlanError,
+    UnknownVersion,
+    os_error_as,
+)
 from offsetmgr.core.field_reader import MAX_INT, MAX_LONG, FieldReader, parse_json
-from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.kafka.cluster import Cluster
 
 VERSION: Final = 1
 _FORMAT: Final = "offsetmgr_partition_map"
@@ -189,3 +199,182 @@ def _table(entry: FieldReader) -> tuple[tuple[int, int], ...]:
             raise entry.error(why, "table", hint)
         entries.append((row[0], row[1]))
     return tuple(entries)
+
+
+# Translates byte positions of Kafka 0.7 to offsets, with a partition map and the cluster's log ranges. The log ranges
+# are requested once, in bulk, when the plan is made, because the plan is frozen and contains the offsets to write.
+
+
+class TranslatedOffset(NamedTuple):
+    """The translation of a byte position: the new partition, and the offset or the reason why there is none."""
+
+    tp: TopicPartition
+    found: ResolvedStart | str
+
+
+@dataclass(slots=True)
+class Translator:
+    """Translates byte positions. Without a ``cluster``, a position cannot be translated if its map entry has a starting
+    point."""
+
+    map: PartitionMap
+    cluster: Cluster | None
+    _starts: dict[TopicPartition, ResolvedStart | str] = field(default_factory=dict)
+
+    def load_starts(self, partitions: Iterable[TopicPartition]) -> None:
+        """Requests the starting points for these partitions of Kafka 0.7, in bulk, unless they are already known."""
+        ranges: dict[TopicPartition, MappedStart] = {}
+        times: dict[int, set[TopicPartition]] = {}
+        for old in partitions:
+            if (entry := self.map.entry(old)) is None:
+                continue
+            new = TopicPartition(old.topic, entry.partition)
+            if new in self._starts:
+                continue
+            if isinstance(entry.choice, MappedStart):
+                ranges[new] = entry.choice
+            elif isinstance(entry.choice, int):
+                times.setdefault(entry.choice, set()).add(new)
+        if self.cluster is None or not (ranges or times):
+            return
+        counts = self.cluster.topics({tp.topic for tp in [*ranges, *(tp for tps in times.values() for tp in tps)]})
+        existing = {tp for tp in ranges if tp.partition < counts.get(tp.topic, 0)}
+        to_read = existing | {tp for tps in times.values() for tp in tps if tp.partition < counts.get(tp.topic, 0)}
+        logs = self.cluster.log_ranges(to_read) if to_read else {}
+        for tp, start in ranges.items():
+            self._starts[tp] = _start_at_edge(start, logs.get(tp))
+        for at, tps in times.items():
+            known = [tp for tp in tps if tp in to_read]
+            found = self.cluster.offsets_for_time(known, at) if known else {}
+            for tp in tps:
+                self._starts[tp] = _start_at_time(at, found.get(tp), logs.get(tp))
+
+    def translate(self, old: TopicPartition, position: int) -> TranslatedOffset | None:
+        """Translates ``position``, a group's byte position in the partition ``old``. Returns the new partition and the
+        offset at which the group continues. Returns None if the map does not contain ``old``."""
+        entry = self.map.entry(old)
+        if entry is None:
+            return None
+        new = TopicPartition(old.topic, entry.partition)
+        return TranslatedOffset(new, self._found(new, entry, position))
+
+    def _found(self, new: TopicPartition, entry: MapEntry, position: int) -> ResolvedStart | str:
+        if isinstance(entry.choice, PositionTable):
+            return entry.choice.find(position)
+        if self.cluster is None:
+            return "the map chooses a starting point, and no Kafka cluster is given in which to look it up"
+        found = self._starts[new]
+        return (
+            ResolvedStart(found.offset, f"{found.how}, chosen for byte {position}")
+            if isinstance(found, ResolvedStart)
+            else found
+        )
+
+
+def _start_at_edge(start: MappedStart, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
+    if not isinstance(log, LogRange):
+        return _no_log(log)
+    offset = log.start if start is MappedStart.EARLIEST else log.end
+    return ResolvedStart(offset, f"{start}: offset {offset} when the plan was made")
+
+
+def _start_at_time(
+    at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrError | None
+) -> ResolvedStart | str:
+    if not isinstance(log, LogRange):
+        return _no_log(log)
+    if isinstance(found, OffsetMgrError):
+        return _no_log(found)
+    when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if found is None:
+        return ResolvedStart(log.end, f"time {when}: no message from then on, so the log end, offset {log.end}")
+    return ResolvedStart(found, f"time {when}: offset {found} is the first message from then on")
+
+
+def _no_log(error: OffsetMgrError | None) -> str:
+    return f"its starting point is unknown: {error or 'the partition does not exist in the Kafka cluster'}"
+
+
+# The draft of a partition map, which an operator corrects and confirms. The draft is a guess. Only the people who
+# moved the data know which new partition has the data of each old partition. A draft is rejected until it contains
+# the name of the person who confirms it.
+
+_READ_THIS: Final = (
+    "Each BROKER-PARTITION of Kafka 0.7 needs the new partition of its data, and the position at which groups continue:"
+    ' either "start": "earliest" (messages are consumed again), "latest" (unread messages are skipped) or'
+    ' {"time": "2013-05-01T12:00:00Z"};'
+    ' or "table": [[byte position, offset], ...] with "between": "refuse" or "floor".'
+    " The new partition numbers below are a guess (old partitions in ascending order). Correct them, then put your name"
+    ' into "confirmed_by".'
+)
+
+
+@dataclass(slots=True)
+class _SampledPartition:
+    groups: int = 0
+    lowest: int = 2**63 - 1
+    highest: int = 0
+
+
+@dataclass(slots=True)
+class MapDraft:
+    """Collects the partitions of Kafka 0.7 for which groups have offsets. Memory grows with the partitions, not with
+    the groups."""
+
+    _seen: dict[TopicPartition, _SampledPartition] = field(default_factory=dict)
+
+    def add(self, found: GroupOffsets, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            if isinstance(tp.partition, BrokerPartition):
+                seen = self._seen.setdefault(tp, _SampledPartition())
+                position = found.offsets[tp].offset
+                seen.groups += 1
+                seen.lowest = min(seen.lowest, position)
+                seen.highest = max(seen.highest, position)
+
+    def encode(self, source: str, counts: Mapping[str, int] | None) -> bytes:
+        """Returns the draft as text. ``counts`` are the partition counts of topics in the Kafka cluster; None if there
+        is no cluster.
+
+        Raises `GroupNotFound` if no group has a byte position.
+        """
+        if not self._seen:
+            raise GroupNotFound("partition map", f"no group in {source} holds a byte position of Kafka 0.7")
+        topics: dict[str, dict[str, Any]] = {}
+        for tp, seen in sorted(self._seen.items()):
+            entries = topics.setdefault(tp.topic, {})
+            entries[str(tp.partition)] = {
+                "partition": len(entries),
+                "start": "earliest",
+                "seen": {"groups": seen.groups, "lowest_byte": seen.lowest, "highest_byte": seen.highest},
+            }
+        lines = [_READ_THIS]
+        if counts is not None:
+            lines += [
+                f"{topic}: {len(entries)} partitions in 0.7, {counts.get(topic, 'no such topic')} in the Kafka cluster"
+                for topic, entries in topics.items()
+                if counts.get(topic) != len(entries)
+            ]
+        document = {
+            "offsetmgr_partition_map": VERSION,
+            "read_this": lines,
+            "source": source,
+            "confirmed_by": "",
+            "topics": topics,
+        }
+        return json.dumps(document, ensure_ascii=False, indent=2).encode() + b"\n"
+
+    def topics(self) -> set[str]:
+        return {tp.topic for tp in self._seen}
+
+
+def write_draft(path: Path, data: bytes) -> None:
+    """Writes a draft to a new file. Raises `FileFailure` if the file exists, because an operator may have edited it."""
+    try:
+        with path.open("xb") as out:
+            out.write(data)
+    except FileExistsError:
+        raise FileFailure(f"partition map {path}", "this file exists, and a map is never overwritten") from None
+    except OSError as error:
+        hint = "name another file, in a directory that can be written"
+        raise FileFailure(f"partition map {path}", error.strerror or str(error), hint) from error

@@ -10,9 +10,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.commit_metadata import with_drop
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
 from offsetmgr.core.model import (
@@ -24,8 +22,10 @@ from offsetmgr.core.model import (
     Offset,
     OffsetAndMetadata,
     TopicPartition,
+    with_drop,
 )
 from offsetmgr.core.offset_store import (
+    AheadPolicy,
     Capabilities,
     GroupOffsets,
     Guard,
@@ -36,19 +36,19 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.groups.last_writes import GroupPair, LastWrites
 from offsetmgr.groups.scan import require_kind
-from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.byte_position_translation import Translator
+from offsetmgr.kafka.cluster import Cluster
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
-from offsetmgr.migration.group_batches import prefetch, read_batches
-from offsetmgr.migration.group_observer import ObservationWindow
-from offsetmgr.migration.partition_map import PartitionMap
+from offsetmgr.migration.journaled_writer import prefetch, read_batches
+from offsetmgr.migration.observation import ObservationWindow
+from offsetmgr.migration.partition_map import PartitionMap, Translator
 from offsetmgr.migration.plan import (
     PLAN_VERSION,
     PLAN_VERSION_KAFKA_0_7,
     PLAN_VERSION_SHIFTED,
     Action,
     GroupPlan,
+    PlanFile,
     PlanHeader,
     PlanOptions,
     PlanSource,
@@ -57,7 +57,6 @@ from offsetmgr.migration.plan import (
     check_renames,
     decide,
 )
-from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, names_cluster
 

@@ -9,16 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, require_safe
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence, require_safe
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
-from offsetmgr.core.phase import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.plurals import list_of
-from offsetmgr.migration.evidence import EvidenceThresholds, behaviour_of
-from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
-from offsetmgr.migration.observation import Observation, OffsetReadResult
-from offsetmgr.migration.ownership_history import GroupHistory
-from offsetmgr.migration.phase_inference import PhaseReport, assess_phase, infer_phase
+from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase, behaviour_of, infer_phase
+from offsetmgr.migration.observation import (
+    GroupHistory,
+    GroupView,
+    Observation,
+    ObservationWindow,
+    OffsetReadResult,
+    watch_group,
+)
 from offsetmgr.stores.dual_policy import partitions_ahead
 
 

@@ -27,8 +27,7 @@ from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError, os_e
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.groups.execute import may_have_written
-from offsetmgr.migration.plan import GroupPlan, PlanStep
-from offsetmgr.migration.plan_file import decode_step
+from offsetmgr.migration.plan import GroupPlan, PlanStep, decode_step
 
 # The journal of a plan: an append-only, fsynced file of intents and outcomes. Ordering contract: `Journal.append`
 # returns only once its records are on disk (fsync). An intent with its before-images is appended *before* the store

@@ -26,10 +26,9 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import HeldLock, LockableStore, OffsetStore
-from offsetmgr.groups.leftover_locks import POLL_S, OnWait
+from offsetmgr.groups.describe import POLL_S, OnWait
 from offsetmgr.migration.apply import check_endpoint, recreated_topics
-from offsetmgr.migration.plan import GroupPlan
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan import GroupPlan, PlanFile
 from offsetmgr.migration.planner import ReadLegacyMembers, registered_members
 from offsetmgr.migration.progress import Journal, MigrationState
 

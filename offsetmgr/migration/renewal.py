@@ -20,10 +20,8 @@ from offsetmgr.core.errors import FileFailure, JournalError, OffsetMgrError, Pla
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.apply import recreated_topics
-from offsetmgr.migration.group_batches import read_batches
-from offsetmgr.migration.journaled_writer import RENEWED
-from offsetmgr.migration.plan import Action, GroupPlan, GroupScope
-from offsetmgr.migration.plan_file import PlanFile, write_plan
+from offsetmgr.migration.journaled_writer import RENEWED, read_batches
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import Journal, MigrationState, copy_journal, journal_path, read_journal
 

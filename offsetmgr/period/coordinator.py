@@ -27,7 +27,7 @@ from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
 from offsetmgr.period.leader import HISTORY_KEPT, FindIdlePartitions, LeaderRound, ListPartitions
 from offsetmgr.period.member_state import MemberState
 from offsetmgr.period.member_thread import MemberThread
-from offsetmgr.period.node_codec import OffsetRange
+from offsetmgr.period.records import OffsetRange
 from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession

@@ -18,11 +18,10 @@ from typing import Final
 
 from offsetmgr.core.errors import Conflict, Superseded, TimedOut, UsageError
 from offsetmgr.period.job_records import Attempt, PublishedOutput, Work, decode_work, encode_work
-from offsetmgr.period.node_codec import node_bytes
+from offsetmgr.period.records import node_bytes
 from offsetmgr.period.schedule import Period
-from offsetmgr.zookeeper.client.conditional_writes import committed, ensure_nodes
 from offsetmgr.zookeeper.client.jute import ZookeeperError
-from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession, committed, ensure_nodes
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData, TransactionOperation
 
 _DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})

@@ -14,7 +14,7 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.kafka.cluster import Cluster
 from offsetmgr.period.schedule import Period
 
 _LOG: Final = logging.getLogger("offsetmgr.period")

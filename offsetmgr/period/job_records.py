@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.node_codec import NodeReader, OffsetRange, node_bytes, ranges_of, rows_of
+from offsetmgr.period.records import NodeReader, OffsetRange, node_bytes, ranges_of, rows_of
 from offsetmgr.period.schedule import Period
 
 ATTEMPTS_KEPT: Final = 100

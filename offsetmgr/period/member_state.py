@@ -17,8 +17,7 @@ from typing import Final
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OpenPeriodUnknown, RunEnded
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition, check_report
-from offsetmgr.period.node_codec import OffsetRange
-from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
+from offsetmgr.period.records import OffsetRange, OpenNode, PartitionsNode, ProgressNode
 from offsetmgr.period.schedule import Period
 
 _NEVER: Final = -1

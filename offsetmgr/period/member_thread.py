@@ -23,8 +23,7 @@ from offsetmgr.period.member_state import MemberState
 from offsetmgr.period.records import MemberNode
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import SessionLease
-from offsetmgr.zookeeper.client.session_member import SessionMember
+from offsetmgr.zookeeper.client.session_member import SessionLease, SessionMember
 
 _RETRY_S: Final = 0.5
 """Seconds between the end of a session and the start of the next session."""

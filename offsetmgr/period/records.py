@@ -6,13 +6,122 @@ format that `node_codec` defines. A member has one progress node for all its par
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final, Self
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.node_codec import RUN, NodeReader, OffsetRange, node_bytes, ranges_of, runs_of
 from offsetmgr.period.schedule import Period, PeriodSchedule
+
+# The format of the coordinator's znodes: JSON with a version, and partitions as runs such as ``0-3,7``. Pure.
+
+VERSION: Final = 1
+MAX_PARTITIONS: Final = 1_000_000
+"""The maximum number of partitions in one field. With this limit a corrupt node cannot exhaust the memory."""
+
+RUN: Final = re.compile("(0|[1-9][0-9]{0,9})(?:-(0|[1-9][0-9]{0,9}))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Offsets of one partition: ``first`` is inclusive, ``end`` exclusive.
+
+    >>> OffsetRange(10, 25).end - OffsetRange(10, 25).first
+    15
+    """
+
+    first: int
+    end: int
+
+
+class NodeReader(FieldReader):
+    """Reads the fields of a node. All methods raise `CorruptData`."""
+
+    @classmethod
+    def of(cls, path: str, data: bytes) -> Self:
+        """Parses a node. Raises `CorruptData`, `UnknownVersion`."""
+        node = cls.parse(data, f"ZooKeeper node {path}", CorruptData)
+        node.version((VERSION,))
+        return node
+
+    def ranges(self, name: str) -> dict[TopicPartition, OffsetRange]:
+        """Returns the ranges in a field that `ranges_of` has written; empty if the field is missing."""
+        found = {tp: OffsetRange(first, end) for tp, (first, end) in self.offsets(name, ("FIRST", "END")).items()}
+        if broken := [tp for tp, offsets in found.items() if offsets.first > offsets.end]:
+            raise self.error(f"the offsets of {broken[0].topic} are not PARTITION: [FIRST, END]")
+        return found
+
+    def offsets(self, name: str, row: tuple[str, ...]) -> dict[TopicPartition, list[int]]:
+        """Returns the lists of offsets in a field that `rows_of` has written; empty if the field is missing. Each list
+        must have as many offsets as ``row`` has names."""
+        if name not in self:
+            return {}
+        found: dict[TopicPartition, list[int]] = {}
+        for topic, numbers in self.mapping(name).items():
+            for number, value in numbers.items() if isinstance(numbers, dict) else [("", None)]:
+                offsets = value if isinstance(value, list) and all(type(n) is int for n in value) else []
+                known = len(offsets) == len(row) and all(0 <= n < 2**63 for n in offsets)
+                if not RUN.fullmatch(number) or "-" in number or not known:
+                    raise self.error(f"the offsets of {topic} are not PARTITION: [{', '.join(row)}]")
+                found[TopicPartition(topic, int(number))] = offsets
+        return found
+
+    def partitions(self, name: str) -> list[TopicPartition]:
+        return self.runs(self.mapping(name))
+
+    def runs(self, topics: object) -> list[TopicPartition]:
+        """Returns the partitions in an object that `runs_of` has written."""
+        if not isinstance(topics, dict):
+            raise self.error("has no object where partitions should be")
+        found: list[TopicPartition] = []
+        for topic, runs in topics.items():
+            for run in runs.split(",") if isinstance(runs, str) else [""]:
+                match = RUN.fullmatch(run)
+                first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+                if not first <= last < first + MAX_PARTITIONS - len(found):
+                    raise self.error(f"the partitions of {topic} are not runs of numbers")
+                found += (TopicPartition(topic, number) for number in range(first, last + 1))
+        return found
+
+
+def runs_of(partitions: Iterable[TopicPartition]) -> dict[str, str]:
+    """Returns for each topic its partitions as runs, such as ``0-3,7``."""
+    return {
+        topic: ",".join(_run(numbers) for numbers in _neighbours(sorted({tp.partition for tp in of_topic})))
+        for topic, of_topic in groupby(sorted(partitions), key=lambda tp: tp.topic)
+    }
+
+
+def ranges_of(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
+    """Returns the ranges as ``{"topic": {"partition": [first, end]}}``."""
+    return rows_of({tp: [offsets.first, offsets.end] for tp, offsets in ranges.items()})
+
+
+def rows_of(rows: Mapping[TopicPartition, list[int]]) -> dict[str, dict[str, list[int]]]:
+    """Returns lists of offsets as ``{"topic": {"partition": [offset, ...]}}``."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for (topic, number), offsets in sorted(rows.items()):
+        found.setdefault(topic, {})[str(number)] = offsets
+    return found
+
+
+def _neighbours(numbers: list[int]) -> Iterable[list[int]]:
+    for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0]):
+        yield [number for _, number in run]
+
+
+def _run(numbers: list[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+
+
+def node_bytes(fields: Mapping[str, Any]) -> bytes:
+    """Encodes a node with these fields and the version."""
+    return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +362,38 @@ def decode_closed(path: str, data: bytes) -> ClosedPeriod:
         node.ranges("ranges"),
         node.text("abandoned"),
     )
+
+
+# Recognises the original coordinator's nodes, which are plain text without a version, and reads the time in
+# ``coordinator``. Pure. The members of the original coordinator write the nodes unconditionally, so they must not run
+# together with offsetmgr's members. Source: the period coordinator's document, "shared storage".
+
+_TIME: Final = re.compile("[0-9]{1,19}")
+
+
+def is_legacy(data: bytes) -> bool:
+    """Returns whether the original coordinator wrote a node: its content is not empty and does not begin with ``{``."""
+    return bool(data.strip()) and not data.lstrip().startswith(b"{")
+
+
+def parse_limit(path: str, data: bytes) -> int | None:
+    """Parses ``coordinator``. Returns the end of the open period in ms; None if the node is empty or contains 0, which
+    means that no end was ever set.
+
+    Raises `CorruptData`.
+    """
+    text = _text(path, data)
+    if text and not _TIME.fullmatch(text):
+        raise _corrupt(path, f"{text[:40]!r} is not a time in milliseconds")
+    return int(text) or None if text else None
+
+
+def _text(path: str, data: bytes) -> str:
+    try:
+        return data.decode().strip()
+    except UnicodeDecodeError as error:
+        raise _corrupt(path, "is not UTF-8") from error
+
+
+def _corrupt(path: str, why: str) -> CorruptData:
+    return CorruptData(f"ZooKeeper node {path}", why)

@@ -23,7 +23,7 @@ from typing import Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Conflict, LegacyMembersPresent, OffsetMgrError, ServerError, UsageError, value_of
-from offsetmgr.period import legacy_nodes
+from offsetmgr.period import records as legacy_nodes
 from offsetmgr.period.leader_decision import Advance, LeaderView
 from offsetmgr.period.records import (
     ClosedPeriod,
@@ -42,10 +42,8 @@ from offsetmgr.period.records import (
     encode_partitions,
     encode_progress,
 )
-from offsetmgr.zookeeper.client.conditional_writes import commit, committed, ensure_nodes
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
-from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
-from offsetmgr.zookeeper.client.session_reads import Node
+from offsetmgr.zookeeper.client.session import Node, WatchCallback, ZookeeperSession, commit, committed, ensure_nodes
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData, TransactionOperation
 from offsetmgr.zookeeper.nodes.paths import with_ancestors
 

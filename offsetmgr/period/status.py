@@ -12,8 +12,7 @@ from typing import Final
 
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.job_records import Work
-from offsetmgr.period.node_codec import OffsetRange
-from offsetmgr.period.records import ClosedPeriod, OpenNode
+from offsetmgr.period.records import ClosedPeriod, OffsetRange, OpenNode
 from offsetmgr.period.schedule import Period
 from offsetmgr.period.state_nodes import BarrierView
 

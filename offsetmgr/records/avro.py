@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from offsetmgr.records import avro_fields as fields
-from offsetmgr.records import version_prefix
+from offsetmgr.records import base as version_prefix
 from offsetmgr.records.base import (
     EncodedRecord,
     GroupKey,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.core.varint import encode_varint, unzigzag, zigzag
-from offsetmgr.records.record_reader import RecordReader, utf8
+from offsetmgr.records.base import RecordReader, utf8
 
 NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"

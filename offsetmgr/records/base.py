@@ -8,10 +8,11 @@ of a topic in one call, and `RecordFormat.split` does not decode the group and t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion, UnsupportedOperation
+from offsetmgr.core.varint import decode_varint
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 """A key and its value; the value None deletes the key."""
@@ -136,3 +137,124 @@ class RecordFormat(Protocol):
     def decode_group(self, value: bytes) -> GroupValue:
         """Decodes the value of a `GroupKey`. Raises `UnknownVersion`, `CorruptData`."""
         ...
+
+
+# The version of keys and values. Every key and every value begins with a version of two bytes, which also identifies
+# the record format. Kafka numbers its kinds of keys from 0 on; the last number in 4.4 is 23. The versions of
+# offsetmgr's keys start at 0x4F00. Kafka's readers skip keys with these versions. The two ranges of versions do not
+# overlap, so a reader of one format never misinterprets a key of the other format. The two bytes are ``4F kr``, where
+# k is the kind of the record (0 for a committed offset, 1 for a group) and r its revision. A key and its value have
+# the same k, so that a reader detects a value that is stored under the wrong kind of key. The revision of keys never
+# changes. If this revision changed, a manager that does not know the new revision would skip keys with the new
+# revision, and would miss their offsets. A change of the format increases the revision of values. If a value has an
+# unknown revision, the decoding of this value raises `UnknownVersion`.
+
+AVRO: Final = "avro"
+KAFKA: Final = "kafka"
+
+AVRO_OFFSET: Final = 0x4F00
+AVRO_GROUP: Final = 0x4F10
+_AVRO_VERSIONS: Final = range(0x4F00, 0x5000)
+_KAFKA_VERSIONS: Final = range(0x100)
+
+
+def pack_version(version: int) -> bytes:
+    """Encodes a version as two bytes, big-endian and signed as in Kafka."""
+    return version.to_bytes(2, "big", signed=True)
+
+
+def format_of(key: bytes) -> str | None:
+    """Returns the name of the record format that a key belongs to; None if the key belongs to neither format."""
+    version = _version(key)
+    if version in _AVRO_VERSIONS:
+        return AVRO
+    return KAFKA if version in _KAFKA_VERSIONS else None
+
+
+def key_version(key: bytes, name: str) -> int:
+    """Returns the version of a key in a topic of the format ``name``.
+
+    Raises `CorruptData` if the key is too short, and `FormatMismatch` if the key belongs to the other format.
+    """
+    version = _version(key)
+    if version is None:
+        raise CorruptData("key", f"{len(key)} bytes: too short to have a version")
+    actual = format_of(key)
+    if actual is not None and actual != name:
+        raise FormatMismatch(
+            f"a key of version {version}",
+            f"it is written in the record format {actual!r}, and this topic is read as {name!r}",
+            "specify the record format of this topic, or another topic",
+        )
+    return version
+
+
+def value_version(value: bytes, what: str, known: range) -> int:
+    """Returns the version of a value. Raises `CorruptData` if the value is too short, and `UnknownVersion` if the
+    version is not in ``known``."""
+    version = _version(value)
+    if version is None:
+        raise CorruptData(what, f"{len(value)} bytes: too short to have a version")
+    if version not in known:
+        raise UnknownVersion(what, f"version {version}; known are {known[0]} to {known[-1]}")
+    return version
+
+
+def _version(data: bytes) -> int | None:
+    return int.from_bytes(data[:2], "big", signed=True) if len(data) >= 2 else None
+
+
+# `RecordReader`: the part that the readers of both record formats share.
+
+
+class RecordReader:
+    """Reads the fields of a record one after the other. Every method raises `CorruptData` for invalid bytes."""
+
+    def __init__(self, data: bytes, what: str, position: int = 2) -> None:
+        self._data = data
+        self._what = what
+        self.position = position
+
+    def end(self) -> None:
+        left = len(self._data) - self.position
+        if left:
+            raise self.corrupt(f"{left} bytes too many")
+
+    def corrupt(self, why: str) -> CorruptData:
+        """Returns an error with the reason ``why`` and the first bytes of the data, for the caller to raise."""
+        shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
+        return CorruptData(f"{self._what} {shown}", why)
+
+    def take(self, size: int, field: str) -> bytes:
+        if size < 0:
+            raise self.corrupt(f"the length of {field} is {size}")
+        start, self.position = self.position, self.position + size
+        if self.position > len(self._data):
+            raise self.corrupt(f"it ends within {field}")
+        return self._data[start : self.position]
+
+    def text(self, data: bytes, field: str) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise self.corrupt(f"{field} is not UTF-8: {error.reason}") from error
+
+    def unsigned(self, field: str, bits: int, max_bytes: int) -> int:
+        """Reads a varint."""
+        try:
+            number, self.position = decode_varint(self._data, self.position, max_bytes)
+        except IndexError:
+            raise self.corrupt(f"it ends within {field}") from None
+        except ValueError:
+            number = 1 << bits
+        if number >= 1 << bits:
+            raise self.corrupt(f"{field} does not fit into {bits} bits")
+        return number
+
+
+def utf8(text: str, what: str) -> bytes:
+    """Encodes a text. Raises `UnsupportedOperation` for an unpaired surrogate."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UnsupportedOperation(f"{what} {text!r}", error.reason) from error

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.core.field_reader import FieldReader
-from offsetmgr.records.base import EncodedRecord
-from offsetmgr.records.version_prefix import pack_version
+from offsetmgr.records.base import EncodedRecord, pack_version
 
 _VERSION: Final = 1
 KEY_VERSION: Final = 0x4F20

@@ -9,8 +9,7 @@ from typing import Any, Final
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import raw_json
 from offsetmgr.records.base import GroupKey, Key, OffsetKey, RecordFormat, UnknownKey
-from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat
-from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat, decode_group_metadata
 from offsetmgr.records.registry import FORMATS, format_of
 
 _KAFKA_OFFSETS: Final = "__consumer_offsets"

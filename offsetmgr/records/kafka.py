@@ -9,11 +9,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from offsetmgr.core.errors import CorruptData, UnsupportedOperation
-from offsetmgr.records import version_prefix
+from offsetmgr.records import base as version_prefix
 from offsetmgr.records.base import (
     EncodedRecord,
     GroupKey,
@@ -22,10 +22,177 @@ from offsetmgr.records.base import (
     OffsetKey,
     OffsetValue,
     PartitionCommit,
+    RecordReader,
     UnknownKey,
+    utf8,
 )
-from offsetmgr.records.kafka_fields import INT32, INT64, KafkaFieldReader, string
-from offsetmgr.records.kafka_group import decode_group_metadata, encode_empty_group
+
+# Reads and writes the primitive types of Kafka's records, in the classic and the flexible encoding (KIP-482). In
+# flexible versions a length is an unsigned varint of the length plus one, and every structure ends with tagged
+# fields. Readers skip unknown tagged fields.
+
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+
+
+def string(text: str, what: str) -> bytes:
+    """Encodes a string with a 16-bit length. Raises `UnsupportedOperation` if the string is too long or is not valid
+    Unicode."""
+    data = utf8(text, what)
+    try:
+        return INT16.pack(len(data)) + data
+    except struct.error as error:
+        raise UnsupportedOperation(what, f"{len(data)} bytes; Kafka's records hold at most 32767") from error
+
+
+class KafkaFieldReader(RecordReader):
+    """Reads the fields of a record in Kafka's format."""
+
+    def __init__(self, data: bytes, what: str, *, flexible: bool = False) -> None:
+        super().__init__(data, what)
+        self._flexible = flexible
+
+    def int8(self, field: str) -> int:
+        return self._fixed(1, field)
+
+    def int16(self, field: str) -> int:
+        return self._fixed(2, field)
+
+    def int32(self, field: str) -> int:
+        return self._fixed(4, field)
+
+    def int64(self, field: str) -> int:
+        return self._fixed(8, field)
+
+    def string(self, field: str) -> str:
+        text = self.nullable_string(field)
+        if text is None:
+            raise self.corrupt(f"{field} is null")
+        return text
+
+    def nullable_string(self, field: str) -> str | None:
+        data = self._sized(2, field)
+        if data is None:
+            return None
+        if len(data) > 0x7FFF:  # Kafka rejects longer strings, although a flexible version could encode them.
+            raise self.corrupt(f"{field} has {len(data)} bytes")
+        return self.text(data, field)
+
+    def blob(self, field: str) -> bytes:
+        data = self._sized(4, field)
+        if data is None:
+            raise self.corrupt(f"{field} is null")
+        return data
+
+    def count(self, field: str) -> int:
+        """Reads the length of an array."""
+        count = self._unsigned(field) - 1 if self._flexible else self.int32(field)
+        if count < 0:
+            raise self.corrupt(f"{field} is null")
+        return count
+
+    def tagged(self) -> Mapping[int, bytes]:
+        """Reads the tagged fields at the end of a structure, by tag. The result is empty if the version is not
+        flexible."""
+        if not self._flexible:
+            return {}
+        return {
+            self._unsigned("a tag"): self.take(self._unsigned("a tag's size"), "a tagged field")
+            for _ in range(self._unsigned("the number of tags"))
+        }
+
+    def _sized(self, length_size: int, field: str) -> bytes | None:
+        size = self._unsigned(field) - 1 if self._flexible else self._fixed(length_size, field)
+        return None if size == -1 else self.take(size, field)
+
+    def _fixed(self, size: int, field: str) -> int:
+        return int.from_bytes(self.take(size, field), "big", signed=True)
+
+    def _unsigned(self, field: str) -> int:
+        return self.unsigned(field, 31, 5)
+
+
+# The record that Kafka's coordinator writes for a classic group: its members and state (schema GroupMetadataValue).
+# The key is a `GroupKey`.
+
+_EMPTY_GROUP: Final = struct.Struct(">h h8s i h h q i")
+_WRITE_VERSION: Final = 3
+_VERSIONS: Final = range(5)
+
+
+class MemberMetadata(NamedTuple):
+    """A member of a classic group. ``subscription`` and ``assignment`` are bytes of its assignment protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int | None
+    """The rebalance timeout; None in version 0, which has only the session timeout."""
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupMetadata(NamedTuple):
+    """A classic group. ``protocol`` and ``leader`` are None if it has no members."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    current_state_timestamp: int | None
+    """The time of the last state change in milliseconds since 1970. For an empty group this is the time at which the
+    last member left. None if the time is unknown, for example in versions 0 and 1, which do not contain it."""
+    members: tuple[MemberMetadata, ...]
+
+
+def decode_group_metadata(value: bytes) -> GroupMetadata:
+    """Decodes versions 0 to 4. Raises `UnknownVersion`, `CorruptData`."""
+    version = version_prefix.value_version(value, "group value", _VERSIONS)
+    reader = KafkaFieldReader(value, "group value", flexible=version >= 4)
+    protocol_type = reader.string("protocolType")
+    generation = reader.int32("generation")
+    protocol = reader.nullable_string("protocol")
+    leader = reader.nullable_string("leader")
+    timestamp = reader.int64("currentStateTimestamp") if version >= 2 else -1
+    members = tuple(_member(reader, version) for _ in range(reader.count("members")))
+    reader.tagged()
+    reader.end()
+    return GroupMetadata(protocol_type, generation, protocol, leader, None if timestamp == -1 else timestamp, members)
+
+
+def _member(reader: KafkaFieldReader, version: int) -> MemberMetadata:
+    member_id = reader.string("memberId")
+    instance_id = reader.nullable_string("groupInstanceId") if version >= 3 else None
+    client_id = reader.string("clientId")
+    client_host = reader.string("clientHost")
+    rebalance_timeout = reader.int32("rebalanceTimeout") if version >= 1 else None
+    session_timeout = reader.int32("sessionTimeout")
+    subscription = reader.blob("subscription")
+    assignment = reader.blob("assignment")
+    reader.tagged()
+    return MemberMetadata(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        rebalance_timeout,
+        session_timeout,
+        subscription,
+        assignment,
+    )
+
+
+def encode_empty_group(timestamp: int) -> bytes:
+    """Encodes a consumer group that has been empty since ``timestamp`` (milliseconds since 1970), in the version that
+    brokers from 2.3 to 4.x read. Raises `UnsupportedOperation` for more than 64 bits."""
+    try:
+        return _EMPTY_GROUP.pack(_WRITE_VERSION, len(b"consumer"), b"consumer", 0, -1, -1, timestamp, 0)
+    except struct.error as error:
+        raise UnsupportedOperation(f"time {timestamp}", "it does not fit into 64 bits") from error
+
 
 KEY_NAMES: Final[Mapping[int, str]] = MappingProxyType(
     {

@@ -8,9 +8,8 @@ from typing import Final
 
 from offsetmgr.core.errors import UsageError
 from offsetmgr.records.avro import AvroRecordFormat
-from offsetmgr.records.base import RecordFormat
+from offsetmgr.records.base import RecordFormat, format_of
 from offsetmgr.records.kafka import KafkaRecordFormat
-from offsetmgr.records.version_prefix import format_of
 
 __all__ = ["FORMATS", "format_of", "record_format"]
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.core.atomic_file import replace_file
-from offsetmgr.core.errors import SandboxError
-from offsetmgr.core.extras import install_hint
+from offsetmgr.core.errors import SandboxError, install_hint
 from offsetmgr.sandbox.java import java_program
 from offsetmgr.sandbox.paths import cache_directory
 from offsetmgr.spark.ivy import DownloadFailed, Ivy, Module, cache_lock, is_complete

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from offsetmgr.core.errors import InvalidRequest, SandboxError
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 
 HOST: Final = "127.0.0.1"
 # These ports are below the ranges for outgoing connections (32768 and up on Linux, 49152 elsewhere), so that no client

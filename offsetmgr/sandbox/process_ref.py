@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from offsetmgr.core.atomic_file import start_time
 from offsetmgr.core.errors import SandboxError
-from offsetmgr.core.process_start import start_time
 
 POLL_S = 0.05
 """Seconds between two checks of a condition."""

@@ -18,9 +18,7 @@ from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import NEGATIVE_OFFSET, TopicPartition
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat, UnknownKey
 from offsetmgr.records.claim import KEY_VERSION
-from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat
-from offsetmgr.records.kafka_fields import KafkaFieldReader
-from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.records.kafka import KEY_NAMES, KafkaFieldReader, KafkaRecordFormat, decode_group_metadata
 from offsetmgr.records.registry import FORMATS, format_of
 from offsetmgr.segments.offsets import Newest
 

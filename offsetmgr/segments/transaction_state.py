@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.records import version_prefix
-from offsetmgr.records.kafka_fields import KafkaFieldReader
+from offsetmgr.records import base as version_prefix
+from offsetmgr.records.kafka import KafkaFieldReader
 from offsetmgr.segments.offsets import Newest
 
 TOPIC: Final = "__transaction_state"

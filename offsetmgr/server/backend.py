@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 
 
 class ManagerAddress(NamedTuple):
@@ -76,7 +76,7 @@ class Backend(Protocol):
     def features(self) -> Mapping[str, int]:
         """Returns the features beyond Kafka's protocol, each with its highest level. The lowest level of every feature
         is 1. ApiVersions responses list these features as supported. See
-        `offsetmgr.kafka.protocol.conditional_commit`."""
+        `offsetmgr.kafka.protocol.requests`."""
         ...
 
     def metrics(self) -> Mapping[str, float]:

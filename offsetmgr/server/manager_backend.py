@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 
 from offsetmgr.core.retry import completed
-from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, LOG_FEATURE
+from offsetmgr.kafka.protocol.requests import CONDITIONAL_FEATURE, LOG_FEATURE
 from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.ownership import OwnershipManager
-from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse
+from offsetmgr.manager.results import FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 from offsetmgr.server.backend import ManagerAddress
 

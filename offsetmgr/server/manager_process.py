@@ -31,9 +31,9 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.offset_store import OffsetStore, PartitionKinds
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
-from offsetmgr.kafka.client.manager_api import FIRST_MANAGER_ID
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.primitives import DECODING
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.client.managers import FIRST_MANAGER_ID
+from offsetmgr.kafka.protocol.schema_codec import DECODING
 from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.manager.ownership import managers_group

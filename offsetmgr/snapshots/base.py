@@ -15,9 +15,8 @@ from typing import Any, BinaryIO, ClassVar, Final, NoReturn
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnsupportedOperation, UsageError
-from offsetmgr.core.model import MAX_OFFSET, NEGATIVE_OFFSET, Committed, TopicPartition
+from offsetmgr.core.model import MAX_OFFSET, NEGATIVE_OFFSET, Committed, TopicPartition, dropped_text, form_of
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, PartitionKinds
 from offsetmgr.core.plurals import count_of
 

@@ -10,10 +10,8 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import UsageError
 from offsetmgr.snapshots.base import BadLines, Format
 from offsetmgr.snapshots.csv import CsvFormat
-from offsetmgr.snapshots.json_stream import BadEntry, documents
-from offsetmgr.snapshots.kafka_utils import KafkaUtilsFormat, is_kafka_utils
+from offsetmgr.snapshots.json_formats import BadEntry, KafkaUtilsFormat, SparkFormat, documents, is_kafka_utils
 from offsetmgr.snapshots.line_formats import require_line_end
-from offsetmgr.snapshots.spark import SparkFormat
 from offsetmgr.snapshots.text_files import as_utf8
 from offsetmgr.snapshots.zk_export import ZkExportFormat
 

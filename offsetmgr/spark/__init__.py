@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsetmgr.core.lazy_exports import lazy_exports
+from offsetmgr.core import lazy_exports
 
 if TYPE_CHECKING:
     from offsetmgr.spark.commit_policy import CommitPolicy as CommitPolicy

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.config.user_directories import downloads_directory
-from offsetmgr.core.errors import SparkError
-from offsetmgr.core.extras import install_hint
+from offsetmgr.core.errors import SparkError, install_hint
 from offsetmgr.spark.ivy import DownloadFailed, Ivy, Module, cache_lock, is_complete, java_path, wheel_jar
 from offsetmgr.spark.versions import installed
 

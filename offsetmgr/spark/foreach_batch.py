@@ -22,8 +22,14 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, SparkError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.core.retry import Backoff, BlockingRetries
-from offsetmgr.spark.checkpoint import CheckpointBatch
-from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, directory_of, newest_finished, planned_batch
+from offsetmgr.spark.checkpoint import (
+    CheckpointBatch,
+    CheckpointFiles,
+    LocalFiles,
+    directory_of,
+    newest_finished,
+    planned_batch,
+)
 from offsetmgr.spark.commit_policy import CommitPolicy
 from offsetmgr.spark.group_committer import CommitterState, GroupCommitter, Process, is_retriable
 from offsetmgr.spark.offset_merge import merge_min

@@ -16,9 +16,7 @@ import pyarrow.compute as pc
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat
-from offsetmgr.records.kafka import KafkaRecordFormat
-from offsetmgr.records.kafka_fields import KafkaFieldReader
-from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.records.kafka import KafkaFieldReader, KafkaRecordFormat, decode_group_metadata
 from offsetmgr.records.registry import FORMATS, format_of
 
 SCHEMA: Final = (

@@ -16,13 +16,11 @@ import pyarrow as pa
 
 from offsetmgr.core.errors import TimedOut, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
-from offsetmgr.kafka.client.background_loop import ClientThread
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.log_ranges import partition_counts
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.client.stable_offsets import StableOffsets
-from offsetmgr.kafka.cluster.librdkafka import error_of
+from offsetmgr.groups.disk_recovery import CONSUMER_OFFSETS
+from offsetmgr.kafka.client.client import Client, ClientThread
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.client.fetch import StableOffsets, partition_counts
+from offsetmgr.kafka.librdkafka import error_of
 from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Run
 from offsetmgr.manager.log.kafka.settings import loader_settings
 from offsetmgr.manager.partitioner import shard_for

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.job_records import Work
-from offsetmgr.period.node_codec import OffsetRange
+from offsetmgr.period.records import OffsetRange
 from offsetmgr.period.schedule import Period
 
 if TYPE_CHECKING:

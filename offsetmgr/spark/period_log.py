@@ -10,12 +10,11 @@ from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import Conflict, OffsetOutOfRange, TimedOut, UnknownTopicOrPartition, value_of
 from offsetmgr.core.errors import UnsupportedOperation as Unsupported
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
-from offsetmgr.kafka.client.background_loop import ClientThread
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.client.stable_offsets import StableOffsets
+from offsetmgr.kafka.client.client import Client, ClientThread
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.client.fetch import StableOffsets
 from offsetmgr.kafka.client.topics import TopicDescription, describe_topic, topic_settings
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.period.job_records import Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark.period_ranges import Bounds

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.period.job_records import RangeScan
-from offsetmgr.period.node_codec import OffsetRange
+from offsetmgr.period.records import OffsetRange
 from offsetmgr.period.schedule import Period
 
 MIN_LATER_RECORDS: Final = 1_000

@@ -23,8 +23,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import OpenPeriodUnknown, RunEnded, TimedOut, UsageError
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.cluster.base import all_partitions
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster, all_partitions
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.history import History
 from offsetmgr.period.job_records import PublishedOutput
@@ -39,7 +38,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.kafka.cluster import Cluster
     from offsetmgr.spark.period_dataframes import PeriodTask
 
 _LONGEST_SLEEP_S: Final = 30.0

@@ -13,8 +13,14 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import SparkError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.spark.checkpoint import NO_OFFSET, CheckpointBatch, kafka_offsets
-from offsetmgr.spark.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles
+from offsetmgr.spark.checkpoint import (
+    NO_OFFSET,
+    CheckpointBatch,
+    CheckpointFiles,
+    HadoopFiles,
+    LocalFiles,
+    kafka_offsets,
+)
 from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalized
 
 _KAFKA: Final = ("KafkaV2[", "KafkaV1[")

@@ -16,7 +16,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, PartialFailure, UsageError
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.cluster.base import Cluster, all_partitions
+from offsetmgr.kafka.cluster import Cluster, all_partitions
 from offsetmgr.spark.source_options import dotted
 
 if TYPE_CHECKING:
@@ -223,6 +223,6 @@ def _cluster(
         )
     if not isinstance(kafka, str):
         return kafka
-    from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+    from offsetmgr.kafka.cluster import KafkaCluster
 
     return stack.enter_context(KafkaCluster(kafka, config or ConnectionConfig()))

@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.commit_metadata import dropped_text, form_of
-from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.model import TopicPartition, dropped_text, form_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.scan import TopicMatches
 from offsetmgr.spark.store_rows import (

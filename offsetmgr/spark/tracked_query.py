@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from offsetmgr.core.errors import OffsetMgrError, SparkError
-from offsetmgr.spark.checkpoint import CheckpointBatch
-from offsetmgr.spark.checkpoint_files import newest_finished
+from offsetmgr.spark.checkpoint import CheckpointBatch, newest_finished
 from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress
 from offsetmgr.spark.query_plan import QueryExecution, progress_of
 

@@ -6,8 +6,7 @@ import importlib.metadata
 import re
 from typing import Final
 
-from offsetmgr.core.errors import SparkError, UnsupportedOperation
-from offsetmgr.core.extras import install_hint
+from offsetmgr.core.errors import SparkError, UnsupportedOperation, install_hint
 
 OLDEST: Final = (4, 0)
 NEWEST: Final = (4, 3)

@@ -30,6 +30,7 @@ from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
 from offsetmgr.core.model import Offset, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
+    GROUPS_IN_FLIGHT,
     Capabilities,
     ChangeOutcome,
     EditStatus,
@@ -38,11 +39,15 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     OffsetStore,
     StoreIdentity,
+    edit_batches,
+    edit_store,
+    fetch_group,
     fetched,
+    read_batch,
+    scan_store,
 )
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
-from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_batches, edit_store, fetch_group, read_batch, scan_store
 from offsetmgr.stores.dual_policy import (
     SUPERSEDED,
     DualDecision,

@@ -9,7 +9,14 @@ from typing import Final
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
+from offsetmgr.core.offset_store import (
+    Change,
+    ChangeOutcome,
+    EditStatus,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+)
 
 SUPERSEDED: Final = "the primary no longer holds it: another client has committed, or the topic was recreated"
 

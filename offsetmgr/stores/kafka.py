@@ -27,14 +27,14 @@ from offsetmgr.core.offset_store import (
     HeldLock,
     StoreIdentity,
 )
-from offsetmgr.stores.kafka_protocol_store import ProtocolStore
+from offsetmgr.stores.protocol_edits import ProtocolStore
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import RunningEditListener, RunningGroup
     from offsetmgr.kafka.client.client import Client
-    from offsetmgr.kafka.cluster.kafka_cluster import KafkaLogs
-    from offsetmgr.kafka.groups.static_membership import StaticMemberLock
-    from offsetmgr.kafka.protocol.channel import Address
+    from offsetmgr.kafka.cluster import KafkaLogs
+    from offsetmgr.kafka.groups.group_lock import StaticMemberLock
+    from offsetmgr.kafka.protocol.frames import Address
     from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic, SavedGroups
     from offsetmgr.stores.protocol_edits import KafkaEdits, StoreThread
@@ -63,7 +63,7 @@ class KafkaStore(ProtocolStore):
 
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.kafka.client.client import Client
-        from offsetmgr.kafka.client.security import Security
+        from offsetmgr.kafka.client.connection import Security
 
         client = Client(self._bootstrap, Security.of(config.kafka))
 
@@ -92,7 +92,7 @@ class KafkaStore(ProtocolStore):
 
     def logs(self) -> KafkaLogs:
         """Returns the topics and log ranges of the cluster, which are read with the connections of this store."""
-        from offsetmgr.kafka.cluster.kafka_cluster import KafkaLogs
+        from offsetmgr.kafka.cluster import KafkaLogs
 
         return KafkaLogs(self.store_thread())
 
@@ -135,13 +135,13 @@ class KafkaStore(ProtocolStore):
     def filter_note(self) -> str:
         """Returns a sentence about the groups and offsets that the brokers leave out for this login; empty if they
         leave out nothing, do not answer, or were not asked for anything before."""
-        from offsetmgr.kafka.client.broker_permissions import filter_note
+        from offsetmgr.kafka.client.broker_checks import filter_note
 
         thread = self._connection
         return "" if thread is None else thread.run(lambda _: filter_note(thread.client))
 
     def groups(self) -> Iterator[str]:
-        from offsetmgr.kafka.client.group_lists import list_groups
+        from offsetmgr.kafka.client.groups import list_groups
 
         thread = self.store_thread()
         yield from thread.run(lambda deadline: list_groups(thread.client, deadline))
@@ -187,7 +187,7 @@ class KafkaStore(ProtocolStore):
 
     def lock(self, group: str, *, holder: str) -> KafkaGroupLock:
         """See `offsetmgr.core.offset_store.LockableStore`. Raises `GroupActive` with the names of other members."""
-        from offsetmgr.kafka.groups.static_membership import StaticMemberLock
+        from offsetmgr.kafka.groups.group_lock import StaticMemberLock
 
         thread = self.store_thread()
         return KafkaGroupLock(
@@ -200,7 +200,7 @@ class KafkaStore(ProtocolStore):
         The groups are joined in parallel, because a broker delays the first join of each empty group (by 3 s by
         default).
         """
-        from offsetmgr.kafka.groups.static_membership import StaticMemberLock
+        from offsetmgr.kafka.groups.group_lock import StaticMemberLock
 
         thread = self.store_thread()
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from offsetmgr.core.errors import RecreatedTopic, UnsupportedOperation
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
-from offsetmgr.kafka.cluster.base import Logs
+from offsetmgr.kafka.cluster import Logs
 from offsetmgr.stores.cross_cluster_check import OriginStore
 
 NEW_LOG: Final = "the topic was deleted and recreated"

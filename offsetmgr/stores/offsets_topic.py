@@ -18,9 +18,8 @@ from offsetmgr.core.model import TopicPartition, is_deleted
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
-from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
-from offsetmgr.kafka.client.log_ranges import list_offsets, partition_counts
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits, list_offsets, partition_counts
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.segments.batch_reader import LOG_HEADER, LOG_OVERHEAD
 from offsetmgr.segments.committed_offsets import SavedOffset, decode

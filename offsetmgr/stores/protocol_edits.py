@@ -9,11 +9,13 @@ commands start fast.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
+from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     Conflict,
@@ -33,6 +35,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.evaluation import evaluate, same_value, stopped
 from offsetmgr.core.java_hash import java_hash, partition_of_hash
+from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import (
     ABSENT,
     Absent,
@@ -54,18 +57,16 @@ from offsetmgr.core.offset_store import (
     GroupEditResult,
     GroupOffsets,
     Guard,
+    OffsetStore,
+    fetched,
 )
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.kafka.client.background_loop import ClientThread
-from offsetmgr.kafka.client.broker_permissions import has_authorizer
-from offsetmgr.kafka.client.client import Client, PartitionLeaders
-from offsetmgr.kafka.client.fetch import LATEST
-from offsetmgr.kafka.client.log_ranges import list_offsets, partition_counts
-from offsetmgr.kafka.client.offset_commits import NotAMember
-from offsetmgr.kafka.groups.lock_membership import delete, non_member
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.client.client import Client, ClientThread, NotAMember, PartitionLeaders
+from offsetmgr.kafka.client.fetch import LATEST, list_offsets, partition_counts
+from offsetmgr.kafka.groups.group_lock import delete, non_member
 from offsetmgr.kafka.protocol.errors import NegativeOffset, UnstableOffset
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.releases import (
     DELETES_GROUPS,
     DELETES_OFFSETS,
@@ -75,6 +76,10 @@ from offsetmgr.kafka.protocol.releases import (
     is_before,
 )
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, FetchedGroup
+
+if TYPE_CHECKING:
+    from offsetmgr.kafka.client.client import Client
+
 
 # Decides on the changes of one group's edit and executes them, for stores over Kafka's protocol. This module performs
 # no I/O: the caller passes the group's current offsets and the functions that write and delete.
@@ -318,6 +323,8 @@ class UnseenOffsets:
             connection = await self._client.node(address).connection(deadline)
             versions = connection.versions
             if address not in self._filters:
+                from offsetmgr.kafka.client.broker_checks import has_authorizer
+
                 reports = REPORTS_TRANSACTIONS.supported_by(versions)
                 self._filters[address] = not reports or await has_authorizer(connection, deadline)
             in_doubt = names if self._filters[address] else await self._in_transactions(names, deadline)
@@ -588,7 +595,7 @@ class ProtocolEdits:
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
         async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
-            from offsetmgr.kafka.groups.lock_membership import delete, non_member
+            from offsetmgr.kafka.groups.group_lock import delete, non_member
 
             address = await self._client.coordinator(edit.group, deadline)
             connection = await self._client.node(address).connection(deadline)
@@ -616,7 +623,7 @@ class ProtocolEdits:
 
     async def _group_active_error(self, group: str, deadline: float) -> GroupActive:
         """Returns the error for a group that has members, with their names."""
-        from offsetmgr.kafka.groups.lock_membership import active_members_error
+        from offsetmgr.kafka.groups.group_lock import active_members_error
 
         state = (await self._client.describe([group], deadline))[group]
         if not isinstance(state, GroupDescription):
@@ -703,7 +710,7 @@ class KafkaEdits(ProtocolEdits):
         ]
         if not unknown:
             return found
-        from offsetmgr.kafka.client.group_lists import other_kinds
+        from offsetmgr.kafka.client.groups import other_kinds
 
         kinds = await other_kinds(self._client, unknown, self.deadline())
         return [GroupOffsets(one.group, {}, error=kinds[one.group]) if one.group in kinds else one for one in found]
@@ -731,8 +738,8 @@ class KafkaEdits(ProtocolEdits):
 
     async def _edit_conditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
         valid_groups = [edit.group for edit in edits if edit.changes and group_id_error(edit.group) is None]
-        from offsetmgr.kafka.client.broker_permissions import denied_topics
-        from offsetmgr.kafka.client.group_lists import describe
+        from offsetmgr.kafka.client.broker_checks import denied_topics
+        from offsetmgr.kafka.client.groups import describe
 
         topics = {tp.topic for edit in edits if edit.whole for tp in partitions_to_read(edit)}
         described, fetched, denied = await asyncio.gather(
@@ -759,7 +766,7 @@ class KafkaEdits(ProtocolEdits):
         if not KEEPS_EPOCHS.supported_by(versions):
             edit = replace(edit, changes=without_epochs(edit.changes))
         if lockable and (not state.idle or state.members):
-            from offsetmgr.kafka.groups.lock_membership import active_members_error
+            from offsetmgr.kafka.groups.group_lock import active_members_error
 
             raise active_members_error(edit.group, [str(member) for member in state.members], state.lock_ends_s)
         decided = decide(edit.group, edit.changes, current, whole=edit.whole)
@@ -822,3 +829,128 @@ def _overwritten_error(tp: TopicPartition, planned: OffsetAndMetadata | None, fo
     return Conflict(
         str(tp), f"offsetmgr {did} and then found {said}: another client commits to the group", actual=found
     )
+
+
+# The base class of stores over Kafka's protocol: blocking methods that run coroutines in a background event loop.
+# `protocol_edits.ProtocolEdits` and its subclasses contain the coroutines that read and write. The Kafka client is
+# imported when it is first needed, because the import takes a tenth of a second.
+
+A = TypeVar("A")
+T = TypeVar("T")
+Batch: TypeAlias = Callable[[list[A]], Coroutine[Any, Any, list[T]]]
+_SCAN_BATCH: Final = 100
+_EDIT_BATCH: Final = 128
+_FIRST_BATCH: Final = 25
+"""The number of groups in the first batch of a stream. It is small so that the first results arrive soon."""
+_SCANS_IN_FLIGHT: Final = 3
+_EDITS_IN_FLIGHT: Final = 4
+
+
+class ProtocolStore(OffsetStore):
+    """An `OffsetStore` whose subclasses provide a `Client` and its `ProtocolEdits`.
+
+    ``timeout_ms`` of the configuration limits each read and each edit of a batch of groups. Connections use plain text
+    or TLS, with or without SASL PLAIN or SCRAM.
+    """
+
+    kind: ClassVar[str]
+    parallel_calls = 8
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
+        self._bootstrap = bootstrap
+        self._config = config or ConnectionConfig()
+        self._connection: StoreThread | None = None
+        self._connecting = threading.Lock()
+
+    def _client(self, config: ConnectionConfig) -> Client:
+        """Returns a client that has not connected yet."""
+        raise NotImplementedError
+
+    def _edits(self, client: Client, timeout_s: float) -> ProtocolEdits:
+        """Returns the object that reads and edits groups; ``timeout_s`` is in seconds."""
+        raise NotImplementedError
+
+    @property
+    def uri(self) -> str:
+        return f"{self.kind}://{self._bootstrap}"
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
+        requested = None if partitions is None else list(dict.fromkeys(partitions))
+        if requested is not None and not requested:
+            return {}
+        thread = self.store_thread()
+        found = thread.run(lambda deadline: thread.edits.fetch(group, requested, deadline))
+        return fetched(f"fetch of group {group}", found.offsets, found.errors, requested)
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        yield from self._scan(groups, self.store_thread().edits.scan, str)
+
+    def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
+        """See `offsetmgr.core.offset_store.PartitionScanStore`."""
+        yield from self._scan(partitions.items(), self.store_thread().edits.scan_partitions, _named_group)
+
+    def _scan(self, items: Iterable[A], do: Batch[A, T], key: Callable[[A], str]) -> Iterator[T]:
+        return self._in_batches(items, do, key, _SCAN_BATCH, _SCANS_IN_FLIGHT, finish=False)
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        yield from self._in_batches(edits, self.store_thread().edits.edit, _group_of)
+
+    def _in_batches(
+        self,
+        items: Iterable[A],
+        do: Batch[A, T],
+        key: Callable[[A], str],
+        max_size: int = _EDIT_BATCH,
+        in_flight: int = _EDITS_IN_FLIGHT,
+        *,
+        finish: bool = True,
+    ) -> Iterator[T]:
+        """Runs ``do`` on batches of the items; see `run_batches`."""
+        from offsetmgr.kafka.client.client import batches, run_batches
+
+        split = batches(items, first=_FIRST_BATCH, max_size=max_size, key=key)
+        return run_batches(self.store_thread().runner, split, do, max_in_flight=in_flight, key=key, finish=finish)
+
+    def log_origin(self) -> LogOrigin:
+        """Returns the cluster that the brokers report. Managers report the cluster of the brokers behind them."""
+        thread = self.store_thread()
+        cluster_id, brokers = thread.run(thread.client.cluster)
+        known = frozenset(f"{broker.host.lower()}:{broker.port}" for broker in brokers)
+        return LogOrigin(cluster_id or None, f"cluster id and brokers as {self.uri} names them", known)
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        from offsetmgr.kafka.client.topics import topic_ids
+
+        thread, requested = self.store_thread(), None if topics is None else list(topics)
+        return thread.run(lambda deadline: topic_ids(thread.client, requested, deadline))
+
+    def delete_group(self, group: str) -> None:
+        """Deletes a group with all its offsets.
+
+        Raises `GroupActive` with the members' names, `GroupNotFound`, and the errors of `fetch`.
+        """
+        thread = self.store_thread()
+        thread.run(lambda deadline: thread.edits.delete_group(group, deadline))
+
+    def close(self) -> None:
+        with self._connecting:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def store_thread(self) -> StoreThread:
+        """Returns the client and its event loop. The first call creates both."""
+
+        with self._connecting:
+            if self._connection is None:
+                client, timeout_s = self._client(self._config), self._config.timeout_ms / 1000
+                self._connection = StoreThread(client, self._edits(client, timeout_s), timeout_s)
+            return self._connection
+
+
+def _named_group(request: tuple[str, Sequence[TopicPartition]]) -> str:
+    return request[0]
+
+
+def _group_of(edit: GroupEdit) -> str:
+    return edit.group

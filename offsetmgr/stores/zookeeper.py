@@ -37,8 +37,8 @@ from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.offset_data import decimal_commit
 from offsetmgr.zookeeper.nodes.topics import parse_topic
-from offsetmgr.zookeeper.offsets.bulk_edits import execute
 from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
+from offsetmgr.zookeeper.offsets.edits import execute
 from offsetmgr.zookeeper.offsets.group_nodes import (
     GroupNodes,
     delete_tree,
@@ -48,8 +48,7 @@ from offsetmgr.zookeeper.offsets.group_nodes import (
     restore_tree,
     save_tree,
 )
-from offsetmgr.zookeeper.offsets.layouts import Layout, layout_named
-from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories
+from offsetmgr.zookeeper.offsets.layouts import Layout, existing_topic_directories, layout_named
 
 MAX_GROUPS_IN_FLIGHT: Final = 200
 """The maximum number of groups that a scan has in flight, which limits the memory of the scan."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from offsetmgr.core.errors import value_of
-from offsetmgr.kafka.client.background_loop import EventLoopThread
+from offsetmgr.kafka.client.client import EventLoopThread
 from offsetmgr.manager.log.base import AppendOutcome, ShardGroupWriter
 from offsetmgr.records.base import EncodedRecord
 

@@ -35,15 +35,14 @@ from offset_client import OffsetClient
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.manager.log.base import shard_group_count, shard_group_of
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
+from offsetmgr.manager.results import CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.manager.runtime.process_settings import after_load, tune_process
 from offsetmgr.records.base import EncodedRecord

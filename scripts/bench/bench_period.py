@@ -33,11 +33,10 @@ from typing import Any, Final
 
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
-from offsetmgr.period.legacy_nodes import parse_limit
+from offsetmgr.period.records import parse_limit
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.sandbox import ZooKeeperServer, ports
-from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
-from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession, ensure_nodes
 from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
 
 MAX_TURN_MS: Final = 50.0

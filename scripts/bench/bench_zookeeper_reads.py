@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_reads import Node
+from offsetmgr.zookeeper.client.session import Node, ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
 
 MIN_GAIN = 15.0

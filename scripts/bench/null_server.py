@@ -18,9 +18,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.frames import FrameSplitter
+from offsetmgr.kafka.protocol.frames import Address, FrameSplitter
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
 
 VERSIONS: Mapping[int, tuple[int, int]] = {

@@ -23,7 +23,7 @@ from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create
 from offsetmgr.zookeeper.groups.assignors import ASSIGNORS
-from offsetmgr.zookeeper.groups.topic_filter import topics_of
+from offsetmgr.zookeeper.groups.subscription import topics_of
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 LOG = logging.getLogger(__name__)

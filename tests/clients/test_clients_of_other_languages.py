@@ -19,8 +19,8 @@ from processes import fill, wait_for
 from same_cluster import join_cluster
 
 from offsetmgr import ConnectionConfig, MigrationConfig, OffsetAdmin, PlanOptions, TopicPartition
-from offsetmgr.app.endpoints import SourceAndTarget
-from offsetmgr.migration.group_observer import ZookeeperRegistry
+from offsetmgr.app.connections import SourceAndTarget
+from offsetmgr.migration.observation import ZookeeperRegistry
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import registry

@@ -20,7 +20,7 @@ from kio.serial import entity_writer
 
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol import schema_codec
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis import commit_codec, fetch_codec
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))

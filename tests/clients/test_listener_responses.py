@@ -14,7 +14,7 @@ from memory_listener import NODE_ID, MemoryBackend, MemoryListener, WireClient, 
 
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery, PartitionLayout, TopicLayout
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse
 
 LIST_OFFSETS, METADATA, COMMIT, FETCH, FIND_COORDINATOR = 2, 3, 8, 9, 10
 DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, DELETE_GROUPS, OFFSET_DELETE, DESCRIBE_CLUSTER = 15, 16, 18, 42, 47, 60

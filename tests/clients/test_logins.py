@@ -20,9 +20,8 @@ from processes import Commands, create_topic, wait_for_login
 
 from offsetmgr.config.connection import ConnectionConfig, with_properties
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.sandbox.broker import BROKER_JVM
 from offsetmgr.sandbox.ports import free_port

@@ -15,8 +15,8 @@ import pytest
 
 from offsetmgr.config.java_config import translate_properties
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, OffsetMgrError, ServerError, Unreachable
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.oauth_tokens import TokenSource, parse_token, token_source
-from offsetmgr.kafka.client.security import Security
 
 NOW = 1_000_000.0
 PYTHON = shlex.quote(sys.executable)

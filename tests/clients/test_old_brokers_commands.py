@@ -11,7 +11,7 @@ import pytest
 from processes import Commands, pass_margin, wait_for
 from release_environment import RECORDS, Environment, NewConsumer, has_leaders, produce
 
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS
 

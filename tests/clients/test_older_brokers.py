@@ -12,10 +12,9 @@ import pytest
 
 from offsetmgr.core.errors import AuthenticationFailed, ErrorCode, ServerError, UnsupportedOperation
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol import releases
-from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, Versions
 from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response
 

@@ -12,7 +12,7 @@ from stalling_proxy import StallingProxy
 from offsetmgr.core.errors import SessionExpired
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import LEASE_FRACTION, SessionLease
+from offsetmgr.zookeeper.client.session_member import LEASE_FRACTION, SessionLease
 from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
 
 pytestmark = pytest.mark.servers

@@ -22,13 +22,13 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import Committed, TopicPartition, deletion_mark
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.sasl import OAuthBearer, Scram
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol import consumer_protocol, requests
-from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.primitives import Cursor
+from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol import requests as consumer_protocol
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.requests import metadata_reader
-from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request, encode_response
+from offsetmgr.kafka.protocol.schema_codec import Cursor, decode_response, encode_request, encode_response
 
 topics = st.text("abcXYZ.-_0", min_size=1, max_size=12)
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))

@@ -19,7 +19,7 @@ from memory_listener import MemoryBackend, MemoryListener, WireClient
 
 from offsetmgr.core.errors import ConfigError
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient, FoundOffset, OffsetQuery
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.sandbox import KafkaBroker, java_tool
 
 if TYPE_CHECKING:

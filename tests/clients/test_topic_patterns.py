@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
-from offsetmgr.zookeeper.groups.topic_filter import INTERNAL_TOPICS, TopicFilter, normalized, topics_of
+from offsetmgr.zookeeper.groups.subscription import INTERNAL_TOPICS, TopicFilter, normalized, topics_of
 
 CORPUS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "topic_patterns.json").read_text())
 TOPICS: list[str] = CORPUS["topics"]

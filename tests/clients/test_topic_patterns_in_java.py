@@ -21,7 +21,7 @@ from java_program import run_java
 from random_patterns import TOPICS, random_pattern
 
 from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
-from offsetmgr.zookeeper.groups.topic_filter import INTERNAL_TOPICS, TopicFilter
+from offsetmgr.zookeeper.groups.subscription import INTERNAL_TOPICS, TopicFilter
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 LOG = logging.getLogger(__name__)

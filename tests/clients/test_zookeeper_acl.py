@@ -9,7 +9,7 @@ import pytest
 
 from offsetmgr.config.connection import SettingsLayer, resolve, with_properties
 from offsetmgr.core.errors import ConfigError, NotAuthorized, OffsetMgrError
-from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, AclPolicy, acls_for, is_masked, parse_acl
+from offsetmgr.zookeeper.client.connection import OPEN, Acl, AclEntry, AclPolicy, acls_for, is_masked, parse_acl
 
 HASH = "app:kHP2v+6mzQJBv8Iqz0y6GFn2XEs="
 CREATOR = AclPolicy((AclEntry(31, "auth", ""),))

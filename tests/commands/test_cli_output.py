@@ -23,9 +23,9 @@ from processes import run_command
 from stopwatch import loop_s
 from test_help import CONNECTION_OPTIONS
 
+from offsetmgr.cli.app import REGISTRY
+from offsetmgr.cli.connect_flags import stop_on_signal
 from offsetmgr.cli.render import BATCH, Column, OutputFormat, progress, write_rows
-from offsetmgr.cli.root import REGISTRY
-from offsetmgr.cli.terminal import stop_on_signal
 from offsetmgr.core.errors import GroupActive, GroupNotFound, PartialFailure
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore

@@ -92,4 +92,4 @@ def test_a_command_without_stdout_changes_nothing(directory: Path, closed: str) 
 def test_only_the_prompt_reads_stdin() -> None:
     package = Path(__file__).parents[2] / "offsetmgr" / "cli"
     reading = {p.name for p in package.glob("*.py") if "sys.stdin" in p.read_text() or "input(" in p.read_text()}
-    assert reading == {"app.py", "terminal.py"}
+    assert reading == {"app.py", "connect_flags.py"}

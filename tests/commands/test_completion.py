@@ -13,8 +13,8 @@ import pytest
 from in_process import command, rows
 from one_migration import Migration, commit
 
-from offsetmgr.cli import completion_names
-from offsetmgr.cli.root import REGISTRY
+from offsetmgr.cli import completion as completion_names
+from offsetmgr.cli.app import REGISTRY
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
 

@@ -15,8 +15,7 @@ from in_process import command as in_process
 from in_process import rows
 from test_help import commands
 
-from offsetmgr.cli.app import run
-from offsetmgr.cli.root import REGISTRY
+from offsetmgr.cli.app import REGISTRY, run
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
 

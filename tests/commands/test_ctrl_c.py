@@ -22,8 +22,7 @@ from test_help import examples_of
 from offsetmgr.core.log_origin import OriginComparison, Relation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
-from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, PlanOptions, PlanStep, StoreEndpoint
-from offsetmgr.migration.plan_file import write_plan
+from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, PlanOptions, PlanStep, StoreEndpoint, write_plan
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 

@@ -21,7 +21,7 @@ from processes import close_consumers, fill, wait_for
 from terminal import Terminal
 
 from offsetmgr.core.model import GroupDescription
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, java_tool
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]

@@ -10,8 +10,8 @@ import pytest
 
 from offsetmgr.core.errors import ErrorCode, Unreachable
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.client.broker_permissions import check_permissions
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.client.broker_checks import check_permissions
+from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 LIST_GROUPS, DESCRIBE_GROUPS, METADATA = 16, 15, 3

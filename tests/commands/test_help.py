@@ -15,7 +15,7 @@ import typer
 from in_process import command
 
 import offsetmgr
-from offsetmgr.cli.root import REGISTRY, root
+from offsetmgr.cli.app import REGISTRY, root
 
 
 @cache

@@ -15,7 +15,7 @@ from in_process import command, rows
 
 from offsetmgr.app.offset_admin import OffsetAdmin
 from offsetmgr.core.errors import NotAuthorized
-from offsetmgr.manager.assignment_format import decode_assignment, decode_metadata
+from offsetmgr.manager.assignment import decode_assignment, decode_metadata
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, decode_claim
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession

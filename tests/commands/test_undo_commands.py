@@ -169,7 +169,7 @@ def test_set_warns_of_an_offset_that_may_be_outside_the_log_and_writes_it_exactl
 def test_a_command_that_waits_for_brokers_names_the_brokers_and_the_end_of_the_wait(
     words: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offsetmgr.kafka.client.background_loop.SLOW_S", 0.2)
+    monkeypatch.setattr("offsetmgr.kafka.client.client.SLOW_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and never responds
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         options = ["--store", HERE, "--bootstrap-server", address, "--timeout", "1000"]

@@ -24,12 +24,11 @@ from simulated_cluster import Cluster
 from simulated_network import SimulatedClient
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
-from offsetmgr.kafka.client.produce import ProduceResult
+from offsetmgr.kafka.client.fetch import ProduceResult
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.errors import ProducerFenced
 from offsetmgr.manager.log.base import AppendRejected, Fenced, TooLarge
-from offsetmgr.manager.log.kafka.batch_sender import BatchSender
-from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer, Step
+from offsetmgr.manager.log.kafka.partition_producer import BatchSender, PartitionProducer, Step
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import CLAIM_KEY

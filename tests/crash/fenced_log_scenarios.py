@@ -10,7 +10,7 @@ from simulated_log import SentBatch
 from simulated_managers import ID_PREFIX, REFRESH_S, Manager, Simulation
 from simulated_transactions import LAST_EPOCH, TransactionalId
 
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.records.claim import Claim, encode_claim
 from offsetmgr.segments.batch_builder import Producer
 

@@ -21,9 +21,8 @@ from typing import TextIO
 from takeover_checker import Acknowledged, Claimed, Event, Rejected, Unknown, WasFenced, line_of, record_of
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.log.base import AppendOutcome, AppendRejected, Fenced, OutcomeUnknown
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter

@@ -24,8 +24,8 @@ from partition_leaders import leaders
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, decode_claim
 from offsetmgr.segments.batch_reader import Record, batches
 

@@ -17,7 +17,7 @@ from simulated_log import Batch, Replica, SentBatch, parse_batch
 from simulated_transactions import TransactionCoordinator
 
 from offsetmgr.core.errors import ErrorCode
-from offsetmgr.kafka.client.produce import ProduceResult
+from offsetmgr.kafka.client.fetch import ProduceResult
 
 
 class Time(Protocol):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.core.errors import ErrorCode
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import decode_request
 
 if TYPE_CHECKING:

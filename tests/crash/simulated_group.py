@@ -25,8 +25,8 @@ from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.groups.group_member import GroupMemberConfig, KafkaGroupMember
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
 from offsetmgr.manager.ownership import ASSIGNMENT_RULES, PROTOCOL, PROTOCOL_TYPE, OwnershipManager

@@ -21,9 +21,9 @@ from simulated_network import TOPIC, Network, SimulatedClient
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, OutcomeUnknown
+from offsetmgr.manager.log.kafka.claim_history import ProducerHistory
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
-from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter, WriterOptions
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, decode_claim

@@ -18,12 +18,11 @@ from simulated_loop import SimulatedLoop
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.produce import ProduceResult
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.client.fetch import ProduceResult
 from offsetmgr.kafka.client.producers import ProducerEpoch
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 T = TypeVar("T")

@@ -14,10 +14,10 @@ from processes import wait_for
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.producers import describe_producers
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Request
+from offsetmgr.kafka.protocol.frames import Request
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.manager.log.base import Fenced, OutcomeUnknown
 from offsetmgr.manager.log.kafka import KafkaLog, transactional_id_prefix
 from offsetmgr.sandbox import KraftBroker

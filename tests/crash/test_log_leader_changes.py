@@ -15,9 +15,8 @@ from raw_log import RawBatch, RawLogReader
 from stalling_proxy import StallingProxy
 from three_kraft_brokers import ThreeBrokers, three_kraft_brokers
 
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.log.base import OutcomeUnknown
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.testing.blocking_writer import BlockingWriter

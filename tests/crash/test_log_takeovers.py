@@ -26,11 +26,10 @@ from takeovers import SHARD_GROUP, Takeovers
 from three_kraft_brokers import IDS, three_kraft_brokers
 
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.client.producers import INIT_PRODUCER_ID_VERSION, init_producer_ids
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Request
+from offsetmgr.kafka.protocol.frames import Request
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.manager.log.base import partitions_of
 from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.sandbox import KafkaBroker, KraftBroker

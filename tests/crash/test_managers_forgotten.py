@@ -24,12 +24,11 @@ from raw_log import PartitionHistory, RawLogReader
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.client.producers import describe_producers
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.sandbox import KraftBroker
 

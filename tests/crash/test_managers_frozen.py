@@ -27,10 +27,9 @@ from processes import Commands, wait_for
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]

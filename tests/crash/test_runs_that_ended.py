@@ -26,9 +26,9 @@ from processes import fill, start_command
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
-from offsetmgr.kafka.groups.static_membership import StaticMemberLock
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.cluster import KafkaCluster
+from offsetmgr.kafka.groups.group_lock import StaticMemberLock
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
 

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
+from offsetmgr.manager.results import CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.testing.blocking_writer import BlockingWriter

@@ -14,10 +14,10 @@ from simulated_group import SHARD_GROUPS, Process, World
 
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.groups import lock_membership
+from offsetmgr.kafka.groups import group_lock as lock_membership
 from offsetmgr.kafka.groups.group_member import KafkaGroupMember
-from offsetmgr.kafka.groups.member_requests import LockMembership
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
+from offsetmgr.kafka.protocol.requests import LockMembership
 from offsetmgr.manager import ownership
 from offsetmgr.manager.assignment import ManagerMetadata
 from offsetmgr.manager.lease import LEASE_DURATION_S

@@ -17,9 +17,9 @@ from simulated_transactions import InitializedProducer, TransactionCoordinator
 
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.produce import produce
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.client.fetch import produce
 from offsetmgr.kafka.client.producers import ProducerEpoch, describe_producers, init_producer_ids
-from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.errors import ProducerFenced
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.segments.batch_builder import Producer, batch

@@ -24,10 +24,9 @@ from processes import wait_for
 
 from offsetmgr.core.model import GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.manager.lease import TAKEOVER_WAIT_S
 from offsetmgr.manager.ownership import managers_group
 from offsetmgr.sandbox import KafkaBroker

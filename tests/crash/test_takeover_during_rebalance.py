@@ -10,10 +10,9 @@ from conftest import MakeTopic
 
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.groups.group_takeover import take_over
-from offsetmgr.kafka.protocol.channel import Request
+from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 

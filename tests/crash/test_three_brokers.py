@@ -28,7 +28,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import GroupActive, OffsetMgrError
 from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetStore
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store

@@ -8,9 +8,8 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from running_relay import RunningRelay
 
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Address, Request
 
 FIND_COORDINATOR, METADATA, DESCRIBE_CLUSTER, API_VERSIONS = 10, 3, 60, 18
 COMMIT, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 11, 12, 13, 14

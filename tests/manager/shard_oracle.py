@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from offsetmgr.config.manager_settings import HOUR_MS, ManagerSettings
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 
 LIMITS = ManagerSettings(max_metadata_length=4, retention_ms=24 * HOUR_MS, max_activity_age_ms=6 * HOUR_MS)

@@ -30,9 +30,9 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import NotAuthorized
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.manager.log.fence_settings import FenceSettings, UnsuitableBroker
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.manager.log.kafka.broker_checks import check_brokers
+from offsetmgr.manager.log.topic import FenceSettings, UnsuitableBroker
 from offsetmgr.manager.offset_manager import OffsetManager
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 

@@ -9,8 +9,8 @@ import pytest
 from audited_logs import NOW, PARTITION, Log, alarms, claim, data, follow, load
 
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
-from offsetmgr.manager.log.kafka.partition_follow import PartitionFollow
-from offsetmgr.manager.log.kafka.partition_load import PartitionLoad
+from offsetmgr.manager.log.kafka.log_follower import PartitionFollow
+from offsetmgr.manager.log.kafka.log_load import PartitionLoad
 
 # --- earlier claims --------------------------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from fake_broker import VERSIONS, FakeBroker
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, Versions
-from offsetmgr.manager.log.fence_settings import (
+from offsetmgr.manager.log.kafka.broker_checks import check_brokers
+from offsetmgr.manager.log.topic import (
     FENCE_SETTINGS,
     BrokerSettings,
     FenceSettings,
@@ -22,7 +23,6 @@ from offsetmgr.manager.log.fence_settings import (
     check_apis,
     fence_settings,
 )
-from offsetmgr.manager.log.kafka.broker_checks import check_brokers
 
 PRODUCER, TRANSACTIONAL, IDLE = FENCE_SETTINGS
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000

@@ -13,9 +13,9 @@ from processes import Commands
 
 from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.manager.log.fence_settings import FenceSettings
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.manager.log.kafka.broker_checks import check_brokers
+from offsetmgr.manager.log.topic import FenceSettings
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox import broker as sandbox_broker
 

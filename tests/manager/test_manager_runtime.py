@@ -15,7 +15,7 @@ from runtimes import Lease, until, written
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.sandbox import KafkaBroker

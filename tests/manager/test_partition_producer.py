@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, Unreachable
-from offsetmgr.kafka.client.produce import ProduceResult
+from offsetmgr.kafka.client.fetch import ProduceResult
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, TooLarge
 from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer, Step

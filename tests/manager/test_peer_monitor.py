@@ -22,8 +22,14 @@ from memory_listener import MemoryListener, limits
 from offsetmgr.core.errors import CoordinatorNotAvailable
 from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.node import peer_monitor
-from offsetmgr.manager.node.peer_monitor import PeerMonitor, connect
-from offsetmgr.manager.peer_liveness import REFUSAL_INTERVAL_S, REFUSALS, ConnectionAttempt, PeerLiveness
+from offsetmgr.manager.node.peer_monitor import (
+    REFUSAL_INTERVAL_S,
+    REFUSALS,
+    ConnectionAttempt,
+    PeerLiveness,
+    PeerMonitor,
+    connect,
+)
 
 # --- the decision ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from relay_clients import DESCRIBE_CLUSTER, FIND_COORDINATOR, committed, connect
 from running_relay import NODE_ID, RunningRelay
 
 from offsetmgr.core.errors import ErrorCode
-from offsetmgr.kafka.protocol.channel import Request
+from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.sandbox import java_tool
 
 pytest_plugins = ["relay_fixtures"]

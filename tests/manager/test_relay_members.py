@@ -18,9 +18,8 @@ from relay_clients import (
 )
 from running_relay import RunningRelay
 
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Address, Request
 
 pytest_plugins = ["relay_fixtures"]
 

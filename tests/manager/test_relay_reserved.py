@@ -18,9 +18,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from relay_clients import NO_EXTRAS
 from running_relay import RunningRelay
 
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.server.security.authorization import ADMIN_APIS, AuthorizationRules, Rule

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.proxy.upstream import ForwardedResponse, ReadBuffer, UpstreamConnection
 

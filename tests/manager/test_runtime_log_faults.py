@@ -31,7 +31,7 @@ from runtimes import (
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.base import CorruptRecords, LogRecord, partitions_of
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.manager.protocol_values import FetchRequest
+from offsetmgr.manager.results import FetchRequest
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.testing.blocking_writer import BlockingWriter

@@ -29,7 +29,7 @@ from stopwatch import Stopwatch
 from offsetmgr.config.manager_settings import HOUR_MS, ManagerSettings
 from offsetmgr.core.errors import TimedOut, Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.manager.protocol_values import CommitResponse, FetchRequest
+from offsetmgr.manager.results import CommitResponse, FetchRequest
 from offsetmgr.testing.blocking_writer import BlockingWriter
 
 # --- requests --------------------------------------------------------------------------------------------------

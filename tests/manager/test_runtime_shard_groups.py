@@ -34,7 +34,7 @@ from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.clock import boottime
 from offsetmgr.core.errors import CoordinatorLoadInProgress, Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.manager.protocol_values import CommitResponse
+from offsetmgr.manager.results import CommitResponse
 from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetKey, OffsetValue

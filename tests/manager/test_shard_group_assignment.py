@@ -23,9 +23,12 @@ from offsetmgr.manager.assignment import (
     PendingRevocation,
     SharedConfig,
     assign,
+    decode_assignment,
+    decode_metadata,
+    encode_assignment,
+    encode_metadata,
     node_ids,
 )
-from offsetmgr.manager.assignment_format import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from offsetmgr.manager.node.manager_node import shared_config
 
 SHARD_GROUPS = 8

@@ -14,7 +14,7 @@ from plain_format import PlainFormat
 from shards import ABSENT, DAY_MS, NOW, acknowledge, committed, committing, fetched, offsets
 
 from offsetmgr.config.manager_settings import HOUR_MS, ManagerSettings
-from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
+from offsetmgr.manager.results import CommitRequest, FetchRequest
 from offsetmgr.manager.shard import Shard
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import FormatMismatch

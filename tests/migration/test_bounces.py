@@ -19,8 +19,7 @@ from scripted_group import START_MS, ScriptedGroup, member, writes
 from offsetmgr import PlanOptions
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import MalformedData, OffsetMgrError, Unreachable
-from offsetmgr.migration.group_observer import ObservationWindow, watch_group
-from offsetmgr.migration.observation import PartitionOwner, RegisteredMember
+from offsetmgr.migration.observation import ObservationWindow, PartitionOwner, RegisteredMember, watch_group
 from offsetmgr.testing.memory import MemoryStore
 
 ZOOKEEPER, DUAL, KAFKA = CommitMode.ZOOKEEPER, CommitMode.DUAL, CommitMode.KAFKA

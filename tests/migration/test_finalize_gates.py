@@ -13,15 +13,12 @@ from one_migration import Migration, commit
 from recorded_observations import NEW, observation
 from scripted_group import ScriptedGroup, member
 
-from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, TopicPartition
-from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.finalize_gates import ACCEPT_IDLE, CoordinatorGate, NoMembersGate, OldConsumerGate, closed_gate
-from offsetmgr.migration.group_observer import ObservationWindow
-from offsetmgr.migration.observation import PartitionOwner
-from offsetmgr.migration.ownership_history import GroupHistory
-from offsetmgr.migration.phase_inference import assess_phase
+from offsetmgr.migration.evidence import EvidenceThresholds, assess_phase
+from offsetmgr.migration.finalize import ACCEPT_IDLE, CoordinatorGate, NoMembersGate, OldConsumerGate, closed_gate
+from offsetmgr.migration.observation import GroupHistory, ObservationWindow, PartitionOwner
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.testing.memory import MemoryStore
 

@@ -12,9 +12,9 @@ import pytest
 from one_migration import ORDERS, Migration, commit
 
 from offsetmgr import AheadPolicy, OffsetAndMetadata, PlanOptions
-from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.core.errors import JournalError
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan import PlanFile
 
 FLEET = [f"group-{n:02d}" for n in range(8)]
 PLANNED = dict.fromkeys(FLEET, "planned")

@@ -14,10 +14,10 @@ from in_process import parse
 from one_migration import ORDERS, Migration, commit
 from scripted_group import ScriptedGroup, member, writes
 
-from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.commit_mode import Confidence, Phase
 from offsetmgr.core.errors import JournalError
-from offsetmgr.core.phase import Confidence, Phase
 from offsetmgr.migration.location import LiveGroup
 from offsetmgr.migration.observation import PartitionOwner
 from offsetmgr.migration.progress import Journal

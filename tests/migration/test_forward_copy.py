@@ -13,8 +13,7 @@ from offsetmgr.core.errors import Conflict
 from offsetmgr.core.model import Committed
 from offsetmgr.groups.last_writes import KnownWrite, LastWriter
 from offsetmgr.migration.apply import behind, copy_forward
-from offsetmgr.migration.observation import Observation, PartitionOwner
-from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.observation import GroupHistory, Observation, PartitionOwner
 from offsetmgr.testing.memory import MemoryStore
 
 GROUP = "g"

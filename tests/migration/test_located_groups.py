@@ -15,9 +15,9 @@ from recorded_observations import NEW
 
 from offsetmgr import PlanOptions
 from offsetmgr.app.connections import Connections
+from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition
 from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
-from offsetmgr.core.phase import Confidence, Phase, PhaseEvidence
 from offsetmgr.migration.location import (
     GroupLocation,
     GroupSample,

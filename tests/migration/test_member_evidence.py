@@ -25,14 +25,25 @@ from recorded_observations import (
     series,
 )
 
-from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.commit_mode import CommitMode, Confidence, Phase
 from offsetmgr.core.errors import CoordinatorNotAvailable
 from offsetmgr.core.model import Committed
-from offsetmgr.core.phase import Confidence, Phase
-from offsetmgr.migration.evidence import EvidenceThresholds, PartitionEvidence
-from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember, from_json, to_json
-from offsetmgr.migration.ownership_history import GroupHistory
-from offsetmgr.migration.phase_inference import MemberEvidence, PhaseReport, assess_phase, infer_phase
+from offsetmgr.migration.evidence import (
+    EvidenceThresholds,
+    MemberEvidence,
+    PartitionEvidence,
+    PhaseReport,
+    assess_phase,
+    infer_phase,
+)
+from offsetmgr.migration.observation import (
+    GroupHistory,
+    Observation,
+    PartitionOwner,
+    RegisteredMember,
+    from_json,
+    to_json,
+)
 
 
 def report_of(

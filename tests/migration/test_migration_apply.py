@@ -335,7 +335,7 @@ def test_commits_that_are_seen_during_verify_show_whether_a_target_that_is_ahead
 def test_movement_decides_although_read_on_the_offsets_topic_is_missing(migration, monkeypatch, moving, action):
     for path in ("kafka.KafkaStore", "zookeeper.ZookeeperStore"):
         monkeypatch.setattr(f"offsetmgr.stores.{path}", MovingStore)
-    monkeypatch.setattr("offsetmgr.migration.group_watch.owners_many", lambda *_: [])
+    monkeypatch.setattr("offsetmgr.migration.group_locator.owners_many", lambda *_: [])
     migration.source, migration.target = MovingStore("source"), MovingStore("target")
     for kind, store, offset in (("zookeeper", migration.source, 10), ("kafka", migration.target, 90)):
         commit(store, "g", None, offset)
@@ -446,6 +446,6 @@ def test_a_refresh_renews_the_other_groups(migration, monkeypatch):
     target.broken["offsets"] = unread
     monkeypatch.setattr(target, "topic_creation_times", lambda topics: dict.fromkeys(topics, 2**62))
     members = nullcontext(lambda _: {"members": unread})
-    monkeypatch.setattr("offsetmgr.app.endpoints.SourceAndTarget.legacy_members", lambda _: members)
+    monkeypatch.setattr("offsetmgr.app.connections.SourceAndTarget.legacy_members", lambda _: members)
     assert "NOT renewed: 3" in migration.run("apply", "--refresh", "--yes", code=1)
     assert target.refreshed == {"first": {ORDERS[0]}, "last": {ORDERS[0]}}

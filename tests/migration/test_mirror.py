@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from processes import OFFSETMGR, fill, run_command, wait_for
 
 from offsetmgr import ConnectionConfig, MigrationConfig, PlanOptions
-from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore

@@ -16,9 +16,7 @@ from offsetmgr import PlanOptions
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets
-from offsetmgr.migration.mirror import Mirror
-from offsetmgr.migration.mirror_group import GroupMirror
-from offsetmgr.migration.mirror_safety import LegacyGroup, LegacyMemberEvidence, LegacyOwner
+from offsetmgr.migration.mirror import GroupMirror, LegacyGroup, LegacyMemberEvidence, LegacyOwner, Mirror
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.testing.memory import MemoryStore
 

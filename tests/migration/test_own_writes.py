@@ -19,8 +19,7 @@ from offsetmgr.core.model import Committed
 from offsetmgr.groups.operation_log import OperationLog, OperationStart
 from offsetmgr.migration.apply import behind, read_writers
 from offsetmgr.migration.copied_offsets import CopiedOffsets
-from offsetmgr.migration.observation import Observation
-from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.observation import GroupHistory, Observation
 from offsetmgr.testing.memory import MemoryStore
 
 pytest_plugins = ["migration_fixtures"]

@@ -19,8 +19,7 @@ from offsetmgr.period.barrier import (
     opening,
 )
 from offsetmgr.period.leader_decision import Advance, Leader, LeaderView, next_step
-from offsetmgr.period.node_codec import OffsetRange
-from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode, Rerun
+from offsetmgr.period.records import OffsetRange, OpenNode, PartitionsNode, ProgressNode, Rerun
 from offsetmgr.period.schedule import MAX_TIME_MS, Period, PeriodSchedule
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

@@ -8,8 +8,7 @@ from offsetmgr.core.errors import OpenPeriodUnknown
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import ReportStatus, TimePosition
 from offsetmgr.period.member_state import MemberState
-from offsetmgr.period.node_codec import OffsetRange
-from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
+from offsetmgr.period.records import OffsetRange, OpenNode, PartitionsNode, ProgressNode
 from offsetmgr.period.schedule import PeriodSchedule
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from offsetmgr.core.errors import UsageError
 from offsetmgr.period.job_records import RangeScan
-from offsetmgr.period.node_codec import OffsetRange
+from offsetmgr.period.records import OffsetRange
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.spark import Coordination, JobSettings, PeriodRules, run_periods
 from offsetmgr.spark.period_ranges import Bounds, Scanner, ScanResult, ScanRule

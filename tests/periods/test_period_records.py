@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period import OffsetRange, Period, PeriodSchedule, legacy_nodes, records
+from offsetmgr.period import OffsetRange, Period, PeriodSchedule, records
+from offsetmgr.period import records as legacy_nodes
 from offsetmgr.period.job_records import (
     IN_PERIOD,
     LATE,

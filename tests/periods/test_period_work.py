@@ -204,7 +204,7 @@ def test_abort_works_if_the_run_advances_during_the_confirmation(runs: Runs, mon
     def advance_instead(_terminal: object, _question: str) -> None:
         assert member.current_period_complete(A, timeout_s=90).number == 1
 
-    monkeypatch.setattr("offsetmgr.cli.terminal.Terminal.confirm", advance_instead)
+    monkeypatch.setattr("offsetmgr.cli.connect_flags.Terminal.confirm", advance_instead)
     assert "ended" in runs.period("abort", "--execute")[1]
     with pytest.raises(RunEnded, match="aborted by hand"):
         member.wait(1, 90)

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from offsetmgr.cli.root import root
+from offsetmgr.cli.app import root
 
 ONLY_COMMANDS = ("completion", "context", "help", "sandbox")
 """Command groups without a function: the shell's completion, the user's configuration, help, and test servers."""

@@ -29,8 +29,7 @@ from offsetmgr.records.base import (
     RecordFormat,
     UnknownKey,
 )
-from offsetmgr.records.kafka import KafkaRecordFormat
-from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.records.kafka import KafkaRecordFormat, decode_group_metadata
 
 GOLDEN = Path(__file__).parents[2] / "schemas" / "golden"
 

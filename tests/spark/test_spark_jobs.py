@@ -23,7 +23,7 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.spark import BatchCommitter, CommitPolicy, OffsetCommitter, reader_from_group, starting_offsets
-from offsetmgr.spark.checkpoint_files import HadoopFiles
+from offsetmgr.spark.checkpoint import HadoopFiles
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.testing.faulty_store import FaultyStore

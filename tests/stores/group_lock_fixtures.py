@@ -10,7 +10,7 @@ from offsets_of_partitions import PARTITIONS
 from processes import fill
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:

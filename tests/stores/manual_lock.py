@@ -9,7 +9,7 @@ from event_loop_thread import EventLoopThread
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.groups.group_lock import acquire_lock
 
 

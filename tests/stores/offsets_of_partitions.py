@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
 
 PARTITIONS = 4

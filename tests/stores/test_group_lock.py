@@ -13,12 +13,12 @@ from offsetmgr.core import errors
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.groups import lock_membership, static_membership
-from offsetmgr.kafka.groups.group_lock import GroupLock
-from offsetmgr.kafka.groups.member_requests import LockMembership
-from offsetmgr.kafka.groups.static_membership import StaticMemberLock
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.groups import group_lock as lock_membership
+from offsetmgr.kafka.groups import group_lock as static_membership
+from offsetmgr.kafka.groups.group_lock import GroupLock, StaticMemberLock
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.frames import Address
+from offsetmgr.kafka.protocol.requests import LockMembership
 
 A = TopicPartition("t", 0)
 OFFSETS = {A: OffsetAndMetadata(5)}

@@ -12,7 +12,7 @@ import pytest
 from offsetmgr.core import errors
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, CommitErrors, EditStatus, GroupEdit
-from offsetmgr.kafka.client.background_loop import EventLoopThread, batches, run_batches
+from offsetmgr.kafka.client.client import EventLoopThread, batches, run_batches
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.protocol_edits import decide, execute
 

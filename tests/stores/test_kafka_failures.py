@@ -33,7 +33,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.sandbox.ports import free_port
 from offsetmgr.stores.kafka import KafkaStore

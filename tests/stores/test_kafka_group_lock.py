@@ -17,7 +17,7 @@ from processes import wait_for
 from offsetmgr.core.errors import GroupActive, PartialFailure
 from offsetmgr.core.model import ABSENT, Committed, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, Guard
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from processes import fill
 
 from offsetmgr.core.errors import UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.stores.kafka import KafkaStore
 

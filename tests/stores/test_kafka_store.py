@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
 
 pytest.register_assert_rewrite("offsetmgr.testing")

@@ -17,7 +17,7 @@ from stopwatch import Stopwatch
 from offsetmgr.core.errors import Conflict, GroupActive, LockLost
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, LockableStore
-from offsetmgr.kafka.groups import lock_membership
+from offsetmgr.kafka.groups import group_lock as lock_membership
 from offsetmgr.stores.kafka import KafkaStore
 
 pytest_plugins = ["group_lock_fixtures"]

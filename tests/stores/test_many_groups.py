@@ -11,7 +11,7 @@ pytestmark = pytest.mark.servers
 
 DESCRIBE = """
 import sys
-from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.kafka.cluster import KafkaCluster
 with KafkaCluster(sys.argv[1]) as cluster:
     found = cluster.describe_groups(f"{sys.argv[2]}-{n}" for n in range(20_000))
 print(len(found), {getattr(group, "state", group) for group in found.values()})

@@ -16,7 +16,7 @@ from store_backend_setup import A, B, SlowStore, commit, dual, fetch, offsets_in
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.core.offset_store import Capabilities, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchResponse
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 

@@ -8,8 +8,8 @@ import pytest
 
 from offsetmgr.core.errors import MalformedData
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.groups.withheld_assignment import assign_without
-from offsetmgr.kafka.protocol.consumer_protocol import (
+from offsetmgr.kafka.groups.group_takeover import assign_without
+from offsetmgr.kafka.protocol.requests import (
     MemberSubscription,
     decode_owned_subscription,
     encode_subscription,

@@ -17,7 +17,7 @@ from offsetmgr.core.errors import CorruptData, InvalidUri, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.offsets import bulk_edits
+from offsetmgr.zookeeper.offsets import edits as bulk_edits
 from offsetmgr.zookeeper.offsets.layouts import layout_named
 
 NO_SESSION: Any = None

@@ -15,10 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS, broker_addresses
 from offsetmgr.kafka.protocol.schema_codec import Message
 

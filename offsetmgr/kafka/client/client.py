@@ -9,13 +9,20 @@ seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+import atexit
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from itertools import islice
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import (
     ErrorCode,
+    LockLost,
     NotCoordinator,
     OffsetMgrError,
     ServerError,
@@ -27,15 +34,73 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.retry import Retries, is_retriable
-from offsetmgr.kafka.client.connection import MIN_ATTEMPT_S, BrokerConnection, BrokerNode, attempt_deadline, remaining
-from offsetmgr.kafka.client.offset_commits import OffsetsTopic, commit_outcomes
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import (
+    MIN_ATTEMPT_S,
+    BrokerConnection,
+    BrokerNode,
+    Security,
+    attempt_deadline,
+    remaining,
+)
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, REPORTS_CLUSTER_ID, Versions
-from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, REPORTS_CLUSTER_ID, ApiKey, Versions
+from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS, FetchedGroup
+from offsetmgr.kafka.protocol.schema_codec import Message
+
+# Interprets OffsetCommit responses, and defines the interface to the offsets topic that the client needs.
+
+_REJECTS_MEMBER: Final = NOT_A_MEMBER | {ErrorCode.FENCED_INSTANCE_ID}
+
+
+class OffsetsTopic(Protocol):
+    """A reader of the topic in which brokers store committed offsets."""
+
+    async def groups(self, deadline: float) -> list[str]:
+        """Returns the ids of all groups with offsets."""
+        ...
+
+    async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
+        """Returns the partitions for which each of these groups has committed offsets."""
+        ...
+
+    async def partitions_in_log(
+        self, groups: Sequence[str], deadline: float
+    ) -> dict[str, Mapping[TopicPartition, bool]]:
+        """Returns each partition for which the log has an offset of these groups, and whether the offset is pending in
+        an open transaction."""
+        ...
+
+
+def commit_outcomes(
+    group: str, answer: Message, *, forwarded: bool = False
+) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
+    """Returns the outcome of each partition of a commit, or the error of the whole commit.
+
+    If an error concerns the whole group, Kafka reports the error for every partition, and the function returns it once.
+    If ``forwarded`` is True, the commit contains the membership of another client. If the coordinator rejects this
+    membership, the returned error contains the broker's error code. A retriable code in some partitions makes the whole
+    commit retriable. This is safe, because the retry commits the same offsets.
+    """
+    outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
+            if forwarded and code in _REJECTS_MEMBER:
+                return ServerError(f"commit of group {group}", reason(code), kafka_code=code)
+            if code in NOT_A_MEMBER:
+                error = kafka_error(code, f"commit of group {group}")
+                return error if code == ErrorCode.ILLEGAL_GENERATION else NotAMember(error.what, error.why)
+            if code in RETRIABLE:
+                return kafka_error(code, f"commit of group {group}")
+            outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
+    return outcomes
+
+
+class NotAMember(LockLost):
+    """The coordinator rejected a commit because the group has members and the client is not one of them."""
+
 
 # Routes requests to the leaders of partitions, with retries. `PartitionLeaders.per_partition` is the counterpart of
 # `Client.per_group` for partitions and returns one outcome for each partition. After a *retriable* error (the leader
@@ -550,3 +615,237 @@ async def with_retries(client: Client, attempt: Callable[[], Awaitable[T]], dead
                 raise
             client.rotate_lookup_broker()
             await retries.pause_or_raise(error)
+
+
+# A client with a fixed coordinator, for all groups.
+
+
+class PinnedCoordinatorClient(Client):
+    """Sends the requests for all groups to the server at ``address`` and never looks up a coordinator.
+
+    If the server at ``address`` is not the coordinator of a group, calls for this group fail with `NotCoordinator`
+    after the usual retries.
+    """
+
+    def __init__(self, address: Address, security: Security) -> None:
+        super().__init__(f"[{address.host}]:{address.port}", security, MANAGER_API_VERSIONS)
+        self._address = address
+
+    async def find_coordinators(
+        self,
+        groups: Sequence[str],
+        deadline: float,
+        *,
+        of_transactions: bool = False,  # noqa: ARG002 - one server coordinates everything
+    ) -> dict[str, Address | OffsetMgrError]:
+        await self.any_connection(deadline)
+        return dict.fromkeys(groups, self._address)
+
+
+# Reads the features that a server announces in its ApiVersions response, such as offsetmgr's extensions.
+
+_VERSION: Final = 3
+"""The first version with features."""
+
+_known: WeakKeyDictionary[BrokerConnection, Mapping[str, int]] = WeakKeyDictionary()
+
+
+async def features(connection: BrokerConnection, timeout_s: float) -> Mapping[str, int]:
+    """Returns the maximum level of each announced feature, by name.
+
+    The function caches the result for each connection. A cache for each address could be wrong, because after a restart
+    an older release of the server may listen at the same address. Raises `TimedOut`, `Unreachable`, `ServerError`.
+    """
+    found = _known.get(connection)
+    if found is None:
+        found = _known[connection] = await _request_features(connection, timeout_s)
+    return found
+
+
+async def _request_features(connection: BrokerConnection, timeout_s: float) -> Mapping[str, int]:
+    low, high = connection.versions.get(ApiKey.API_VERSIONS, (0, 0))
+    if not low <= _VERSION <= high:
+        return {}
+    software = {"client_software_name": "offsetmgr", "client_software_version": "1"}
+    answer = await connection.call(Request(ApiKey.API_VERSIONS, _VERSION, software), timeout_s)
+    return {feature["name"]: feature["max_version"] for feature in answer.get("supported_features", ())}
+
+
+# Runs coroutines for synchronous callers, on an event loop in a background thread. This package has no other thread.
+
+A = TypeVar("A")
+SLOW_S: Final = 3.0
+"""The time after which a call is slow."""
+
+
+class EventLoopThread:
+    """An event loop in a daemon thread. The first call of `submit` or `run` starts the thread, and `close` ends it.
+    After `close`, both raise `Unreachable`."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts ``coroutine`` and returns a future of its result."""
+        with self._starting:
+            if not self.closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._running())
+        coroutine.close()
+        raise _closed_error()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs ``coroutine`` and waits for its result. If the wait is interrupted, cancels the coroutine. If another
+        thread calls `close` meanwhile, raises `Unreachable`."""
+        future = self.submit(coroutine)
+        try:
+            return _result(future)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancels the running coroutines and ends the thread."""
+        with self._starting:
+            self.closed = True
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            atexit.unregister(self.close)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=_serve, args=(self._loop,), name="offsetmgr-kafka-client", daemon=True
+            )
+            self._thread.start()
+            # Without this handler, the interpreter would destroy the loop at exit while coroutines are running, and
+            # would print warnings to stderr.
+            atexit.register(self.close)
+        return self._loop
+
+
+class ClientThread:
+    """A client and the thread in which its event loop runs. ``timeout_s`` limits each call."""
+
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        self.client = client
+        self.runner = EventLoopThread()
+        self._timeout_s = timeout_s
+
+    def run(
+        self,
+        call: Callable[[float], Awaitable[T]],
+        timeout_s: float | None = None,
+        on_slow: Callable[[float], None] | None = None,
+    ) -> T:
+        """Runs a coroutine in the event loop and waits for its result. The argument of ``call`` is the deadline, as a
+        time of the loop's clock. ``timeout_s`` replaces the timeout of the client. After 3 s, ``on_slow`` is called
+        with the seconds that are left."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+
+        async def within() -> T:
+            loop = asyncio.get_running_loop()
+            slow = None
+            if on_slow is not None and limit_s > SLOW_S:
+                slow = loop.call_later(SLOW_S, on_slow, limit_s - SLOW_S)
+            try:
+                return await call(loop.time() + limit_s)
+            finally:
+                if slow is not None:
+                    slow.cancel()
+
+        return self.runner.run(within())
+
+    def close(self) -> None:
+        if not self.runner.closed:
+            self.runner.run(self.client.close())
+            self.runner.close()
+
+
+def _result(future: concurrent.futures.Future[T]) -> T:
+    try:
+        return future.result()
+    except concurrent.futures.CancelledError:
+        raise _closed_error() from None
+
+
+def _closed_error() -> Unreachable:
+    return Unreachable("Kafka", "this client was closed")
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
+
+
+def batches(items: Iterable[A], *, first: int, max_size: int, key: Callable[[A], str]) -> Iterator[list[A]]:
+    """Splits a stream lazily into batches that grow from ``first`` to ``max_size`` items. A batch never contains two
+    items with the same key."""
+    source, size = iter(items), first
+    carried: list[A] = []
+    while True:
+        batch, keys = carried, {key(item) for item in carried}
+        carried = []
+        for item in islice(source, size - len(batch)):
+            if key(item) in keys:
+                carried = [item]
+                break
+            keys.add(key(item))
+            batch.append(item)
+        if not batch:
+            return
+        yield batch
+        size = min(size * 2, max_size)
+
+
+def run_batches(
+    runner: EventLoopThread,
+    batches_to_run: Iterable[list[A]],
+    do: Callable[[list[A]], Coroutine[Any, Any, list[T]]],
+    *,
+    max_in_flight: int,
+    key: Callable[[A], str],
+    finish: bool,
+) -> Iterator[T]:
+    """Runs ``do`` on batches, at most ``max_in_flight`` at a time, and yields the results in the order of completion.
+
+    While a batch is in flight, no other batch that contains one of its keys is started, so that the items of each key
+    stay in order. If the caller stops the iteration early, some batches may be in flight. If ``finish`` is True, the
+    function waits for these batches; otherwise the function cancels them.
+    """
+    running: dict[concurrent.futures.Future[list[T]], set[str]] = {}
+
+    def completed_results() -> Iterator[T]:
+        done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+        for future in done:
+            del running[future]
+            yield from _result(future)
+
+    try:
+        for batch in batches_to_run:
+            keys = {key(item) for item in batch}
+            while len(running) >= max_in_flight or any(keys & busy for busy in running.values()):
+                yield from completed_results()
+            running[runner.submit(do(batch))] = keys
+        while running:
+            yield from completed_results()
+    finally:
+        for future in running:
+            if finish:
+                with contextlib.suppress(Exception):
+                    future.result()
+            else:
+                future.cancel()

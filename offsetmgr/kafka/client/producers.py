@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.releases import ApiKey
 
 INIT_PRODUCER_ID_VERSION: Final = 3
 """The first version with the producer id and epoch of the caller, which make the request a compare-and-set

@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import ErrorCode, ServerError, Unreachable
-from offsetmgr.kafka.client import broker_settings
+from offsetmgr.core.batches import batched
+from offsetmgr.core.errors import ErrorCode, ServerError, TimedOut, Unreachable
+from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.kafka.client.client import Client, with_retries
-from offsetmgr.kafka.client.connection import attempt_deadline, remaining
-from offsetmgr.kafka.client.topic_ids import format_topic_id
+from offsetmgr.kafka.client.connection import BrokerConnection, attempt_deadline, remaining
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.releases import (
+    CAPABILITIES,
+    REPORTS_CONFIGURATION,
+    REPORTS_TOPIC_IDS,
+    ApiKey,
+    Capability,
+    Versions,
+    is_before,
+    release,
+)
+from offsetmgr.kafka.protocol.schema_codec import Message
+
+# Requests topic ids (KIP-516), which distinguish a recreated topic from its predecessor with the same name.
+
+_VERSION: Final = 12
+_MAX_TOPICS_PER_REQUEST: Final = 5000
+
+
+async def topic_ids(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, str]:
+    """Returns the ids of ``topics`` (all topics if None) in Kafka's text form. Missing topics are left out.
+
+    The result is empty if the brokers do not support topic ids.
+
+    Raises the errors of `Client.any_connection`.
+    """
+    connection = await client.any_connection(deadline)
+    if not REPORTS_TOPIC_IDS.supported_by(connection.versions):
+        return {}
+    found: dict[str, str] = {}
+    names = None if topics is None else sorted(filter(is_valid_topic_name, topics))
+    for batch in [None] if names is None else batched(names, _MAX_TOPICS_PER_REQUEST):
+        wanted = None if batch is None else [{"topic_id": None, "name": name} for name in batch]
+        request = Request(ApiKey.METADATA, _VERSION, {"topics": wanted, **requests.METADATA_OPTIONS})
+        answer = await connection.call(request, remaining(deadline))
+        for topic in answer["topics"]:
+            if topic["name"] is not None and topic["topic_id"] is not None and topic["error_code"] == ErrorCode.NONE:
+                found[topic["name"]] = format_topic_id(topic["topic_id"].bytes)
+    return found
+
+
+def format_topic_id(topic_id: bytes) -> str:
+    """Formats a topic id like ``org.apache.kafka.common.Uuid``: URL-safe Base64 without padding."""
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
+
 
 _METADATA_VERSION: Final = 12
 """A version whose response contains topic ids (KIP-516)."""
@@ -74,11 +119,11 @@ async def describe_topic(client: Client, name: str, deadline: float) -> TopicDes
 
 async def topic_settings(client: Client, name: str, deadline: float) -> dict[str, str] | None:
     """Returns all settings of a topic; None if the topic does not exist. Retries as `describe_topic`, and raises the
-    errors of `broker_settings.topic_settings`."""
+    errors of `settings_at`."""
 
     async def ask(attempt: float) -> dict[str, str] | None:
         connection = await client.any_connection(attempt)
-        return await broker_settings.topic_settings(connection, name, attempt)
+        return await settings_at(connection, name, attempt)
 
     return await with_retries(client, lambda: ask(attempt_deadline(deadline)), deadline)
 
@@ -120,3 +165,142 @@ async def create_topic(
         raise ServerError(what, "the response does not contain the topic")
 
     await with_retries(client, lambda: create(attempt_deadline(deadline)), deadline)
+
+
+# Lists the brokers of a cluster with their addresses and API versions.
+
+
+class ClusterBroker(NamedTuple):
+    """One broker. ``id`` is -1 if the cluster does not report the id (Kafka 0.8.2 without topics)."""
+
+    id: int
+    address: Address
+    versions: Versions | None
+    """The API versions of the broker; None if the broker does not respond."""
+    release: str | None
+    """The oldest release with these API versions; None if the broker does not respond."""
+    capabilities: tuple[Capability, ...]
+    """All capabilities that offsetmgr knows. `Capability.supported_by` returns whether the broker has a capability."""
+
+
+async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroker]:
+    """Returns every broker of the cluster, sorted by id. Raises the errors of `Client.any_connection`."""
+    connection = await client.any_connection(deadline)
+    answer = await connection.call(requests.metadata(), remaining(deadline))
+    addresses = requests.broker_addresses(answer)
+    broker_versions = await client.broker_versions(list(addresses.values()), deadline)
+    found = (
+        ClusterBroker(
+            number,
+            at,
+            broker_versions[at],
+            None if (known := broker_versions[at]) is None else release(known),
+            CAPABILITIES,
+        )
+        for number, at in addresses.items()
+    )
+    return sorted(found, key=lambda broker: broker.id)
+
+
+# Reads settings of brokers, topics and groups with DescribeConfigs (Kafka 0.11 and later).
+
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_GROUP: Final = 32
+"""The resource types of Kafka's protocol."""
+_KINDS: Final = {_TOPIC: "topic", _BROKER: "broker", _GROUP: "group"}
+_DESCRIBE_CONFIGS_VERSION: Final = 1
+_MINUTE_MS: Final = 60_000
+_DAY_MS: Final = 24 * 60 * _MINUTE_MS
+
+
+async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
+    """Returns ``offsets.retention.minutes`` of a broker in milliseconds.
+
+    Returns the default of the release if the broker does not support DescribeConfigs, and None if the broker does not
+    report the setting. Raises `Unreachable`, `TimedOut`, and the errors of `Client.any_connection`.
+    """
+    connection = await client.any_connection(deadline)
+    if not REPORTS_CONFIGURATION.supported_by(connection.versions):
+        return default_retention_ms(connection.versions)
+    answer = await connection.call(requests.metadata(), remaining(deadline))
+    if not answer["brokers"]:
+        return None
+    minutes = await broker_setting(client, answer["brokers"][0]["node_id"], "offsets.retention.minutes", deadline)
+    return None if minutes is None else int(minutes) * _MINUTE_MS
+
+
+def default_retention_ms(versions: Versions) -> int:
+    """Returns the default retention of offsets in milliseconds: one day before 2.0, one week from 2.0 on (KIP-186)."""
+    return _DAY_MS if is_before("2.0", versions) else 7 * _DAY_MS
+
+
+async def broker_setting(client: Client, broker: int, name: str, deadline: float) -> str | None:
+    """Returns one setting of a running broker; None if the broker does not report the setting. Raises `Unreachable`,
+    `TimedOut`."""
+    connection = await client.any_connection(deadline)
+    answer = await connection.call(requests.metadata(), remaining(deadline))
+    where = requests.broker_addresses(answer).get(broker)
+    if where is None:
+        raise Unreachable(f"broker {broker}", "the cluster does not list it: it is down, or belongs to another cluster")
+    connection = await client.node(where).connection(deadline)
+    if not REPORTS_CONFIGURATION.supported_by(connection.versions):
+        return None
+    result = await _describe(connection, broker, [name], deadline)
+    return None if result["error_code"] else _values(result).get(name)
+
+
+async def reported_settings(
+    connection: BrokerConnection, broker: int, names: Sequence[str], deadline: float
+) -> dict[str, str]:
+    """Returns these settings of the broker to which ``connection`` leads. Leaves out the settings that the broker does
+    not report. Raises `NotAuthorized` without the ACL DescribeConfigs on the cluster, `ServerError`, `Unreachable`,
+    `TimedOut`."""
+    result = await _describe(connection, broker, names, deadline)
+    if result["error_code"]:
+        raise kafka_error(result["error_code"], f"broker {connection.address}", detail=result["error_message"] or "")
+    return _values(result)
+
+
+async def group_setting(connection: BrokerConnection, group: str, name: str, deadline: float) -> str | None:
+    """Returns one setting of a group of the consumer protocol from its coordinator; None if the broker does not report
+    it. Raises `Unreachable`, `TimedOut`."""
+    result = await _describe(connection, group, [name], deadline, _GROUP)
+    return None if result["error_code"] else _values(result).get(name)
+
+
+async def settings_at(connection: BrokerConnection, topic: str, deadline: float) -> dict[str, str] | None:
+    """Returns all settings of a topic; None if the topic does not exist. Raises `TopicNotAuthorized` without the ACL
+    DescribeConfigs on the topic, `UnsupportedOperation` for brokers before 0.11, `ServerError`, `Unreachable`,
+    `TimedOut`."""
+    result = await _describe(connection, topic, None, deadline, _TOPIC)
+    code = result["error_code"]
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return None
+    if code:
+        raise kafka_error(code, f"settings of topic {topic}", detail=result["error_message"] or "")
+    return {config["name"]: config["value"] for config in result["configs"] if config["value"] is not None}
+
+
+async def _describe(
+    connection: BrokerConnection, name: int | str, settings: Sequence[str] | None, deadline: float, kind: int = _BROKER
+) -> Message:
+    """Requests settings of a broker, a topic or a group (all settings if None), and returns the result for it. Raises
+    `TimedOut`, `ServerError` and the errors of `BrokerConnection.call`."""
+    what = f"{_KINDS[kind]} {name}"
+    resource = {"resource_type": kind, "resource_name": str(name), "configuration_keys": settings}
+    message = {"resources": [resource], "include_synonyms": False}
+    try:
+        found = await connection.call(
+            Request(ApiKey.DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSION, message), remaining(deadline)
+        )
+    except TimedOut as error:
+        raise TimedOut(what, error.why) from None
+    results: list[Message] = found["results"]
+    if not results:
+        raise ServerError(what, "the response does not contain the settings")
+    return results[0]
+
+
+def _values(result: Message) -> dict[str, str]:
+    return {config["name"]: config["value"] for config in result["configs"] if config["value"]}

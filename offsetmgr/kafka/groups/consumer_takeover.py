@@ -23,15 +23,14 @@ from typing import Final, TypeVar
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, UnsupportedOperation, value_of
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.retry import Backoff, Retries, cancel_tasks
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import Client, NotAMember, commit_outcomes
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
-from offsetmgr.kafka.client.offset_commits import NotAMember, commit_outcomes
-from offsetmgr.kafka.client.topic_ids import format_topic_id, topic_ids
-from offsetmgr.kafka.groups import lock_membership, member_requests
+from offsetmgr.kafka.client.topics import format_topic_id, topic_ids
+from offsetmgr.kafka.groups import group_lock as lock_membership
 from offsetmgr.kafka.groups.group_takeover import abandon, reject_edit, was_abandoned
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.kafka.protocol.schema_codec import Message
 
@@ -96,7 +95,7 @@ class ConsumerTakeover:
 
         async def attempt(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
             member = self._membership
-            request = member_requests.commit_in_epoch(member.group, member.member_id, member.epoch, offsets)
+            request = requests.commit_in_epoch(member.group, member.member_id, member.epoch, offsets)
             return value_of(commit_outcomes(member.group, await connection.call(request, remaining(deadline))))
 
         return await self._retry(attempt, deadline)
@@ -238,7 +237,7 @@ async def _own(
             membership.away = {one["member_id"] for one in others if one["member_epoch"] == _AWAY_EPOCH}
             here = (one["member_id"] for one in others if one["member_id"] not in membership.away)
             evicted = [member_id for member_id in here if not was_abandoned(member_id)]
-        request = member_requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
+        request = requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
         removed, _ = await asyncio.gather(
             connection.call(request, remaining(deadline)),
             _heartbeat(connection, membership, deadline),
@@ -257,7 +256,7 @@ async def _heartbeat(connection: BrokerConnection, membership: _Membership, dead
     membership collects them."""
     member = membership
     owned = member.assigned if member.collects else {}
-    request = member_requests.consumer_heartbeat(member.group, member.member_id, member.epoch, member.topics, owned)
+    request = requests.consumer_heartbeat(member.group, member.member_id, member.epoch, member.topics, owned)
     answer = await connection.call(request, remaining(deadline))
     if answer["error_code"]:
         raise kafka_error(
@@ -272,7 +271,7 @@ async def _heartbeat(connection: BrokerConnection, membership: _Membership, dead
 
 async def _leave(client: Client, connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
     abandon(membership.member_id)
-    request = member_requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
+    request = requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
     await lock_membership.send_leave(client, membership.group, request, deadline, connection=connection)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from offsetmgr.core.errors import OffsetMgrError, value_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.frames import Address
 
 _log = logging.getLogger(__name__)
 

@@ -8,15 +8,14 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, UnsupportedOperation, value_of
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.offset_store import RunningGroup
-from offsetmgr.kafka.client.broker_settings import group_setting, reported_settings
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
-from offsetmgr.kafka.client.group_lists import describe
+from offsetmgr.kafka.client.groups import describe
+from offsetmgr.kafka.client.topics import group_setting, reported_settings
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE
-from offsetmgr.kafka.protocol.releases import EVICTS_MEMBERS, Versions, release
+from offsetmgr.kafka.protocol.frames import Address
+from offsetmgr.kafka.protocol.releases import EVICTS_MEMBERS, ApiKey, Versions, release
+from offsetmgr.kafka.protocol.requests import PROTOCOL_TYPE
 
 _STREAMS_ASSIGNOR: Final = "stream"
 _KNOWN_PROTOCOLS: Final = {

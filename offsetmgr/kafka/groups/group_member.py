@@ -32,11 +32,12 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Retries, cancel_tasks
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
-from offsetmgr.kafka.groups import lock_membership, member_requests
+from offsetmgr.kafka.groups import group_lock as lock_membership
 from offsetmgr.kafka.groups.group_coordinator import GroupCoordinator, ProblemLog
-from offsetmgr.kafka.groups.member_requests import LockMembership
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
+from offsetmgr.kafka.protocol.frames import Address
+from offsetmgr.kafka.protocol.requests import LockMembership
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 _JOIN_MARGIN_S: Final = 10.0
@@ -170,7 +171,7 @@ class KafkaGroupMember:
         address = await self._coordinator.address()
         try:
             connection = await self._client.node(address).connection(deadline)
-            request = member_requests.evict(self._group, [(member_id, None)])
+            request = requests.evict(self._group, [(member_id, None)])
             answer = await connection.call(request, remaining(deadline))
         except OffsetMgrError:
             self._coordinator.forget(address)
@@ -217,7 +218,7 @@ class KafkaGroupMember:
             raise error
 
     async def _join(self, connection: BrokerConnection, metadata: bytes) -> Message | None:
-        request = member_requests.join_as(
+        request = requests.join_as(
             self._group,
             self._member_id,
             self._protocol_type,
@@ -249,7 +250,7 @@ class KafkaGroupMember:
         if joined["leader"] == joined["member_id"]:
             assignments = assign(generation, [(m["member_id"], m["metadata"]) for m in joined["members"]])
         membership = LockMembership(self._group, joined["member_id"], generation)
-        request = member_requests.sync_group(membership, assignments)
+        request = requests.sync_group(membership, assignments)
         sent = self._clock()
         # The coordinator responds only after the leader has sent SyncGroup. If the leader is dead, the coordinator
         # removes the leader from the group after the session timeout.

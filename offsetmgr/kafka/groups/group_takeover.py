@@ -24,27 +24,60 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import ErrorCode, GroupActive, LockLost, OffsetMgrError, TimedOut, value_of
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, TopicPartition
 from offsetmgr.core.retry import Backoff, Retries, cancel_tasks, is_retriable
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
-from offsetmgr.kafka.client.log_ranges import partition_counts
-from offsetmgr.kafka.groups import lock_membership, member_requests
+from offsetmgr.kafka.client.fetch import partition_counts
+from offsetmgr.kafka.groups import group_lock as lock_membership
 from offsetmgr.kafka.groups.group_inspection import check_supported
-from offsetmgr.kafka.groups.group_lock import GroupLock
-from offsetmgr.kafka.groups.lock_membership import SESSION_MS, active_members_error
-from offsetmgr.kafka.groups.member_requests import LockMembership
-from offsetmgr.kafka.groups.withheld_assignment import assign_without
-from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.consumer_protocol import (
+from offsetmgr.kafka.groups.group_lock import SESSION_MS, GroupLock, active_members_error
+from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES, kafka_error
+from offsetmgr.kafka.protocol.frames import Address
+from offsetmgr.kafka.protocol.requests import (
     PROTOCOL_TYPE,
+    LockMembership,
+    MemberSubscription,
     decode_owned_subscription,
     encode_assignment,
     encode_subscription,
 )
-from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES, kafka_error
 from offsetmgr.kafka.protocol.schema_codec import Message
+
+# `assign_without`: an assignment that leaves out the partitions whose offsets are being edited. Pure. While offsetmgr
+# edits a running group, it leads the group for one generation. In this generation the members keep the partitions
+# that they own, and no member owns an edited partition. Therefore a member forgets its position in an edited
+# partition before another rebalance assigns the partition again.
+
+
+def assign_without(
+    withheld: Collection[TopicPartition], members: Mapping[str, MemberSubscription], counts: Mapping[str, int]
+) -> dict[str, list[TopicPartition]]:
+    """Returns the partitions of each member. ``counts`` contains the number of partitions of each topic.
+
+    A member keeps the partitions that it owns. If two members name the same partition, no member gets it, because one
+    of them has to revoke it first. Each other partition goes to the subscribed member with the fewest partitions.
+    """
+    owners = by_key((tp, member) for member, subscription in members.items() for tp in set(subscription.owned))
+    assigned: dict[str, list[TopicPartition]] = {member: [] for member in members}
+    free: list[TopicPartition] = []
+    for topic in sorted({topic for subscription in members.values() for topic in subscription.topics}):
+        for tp in (TopicPartition(topic, number) for number in range(counts.get(topic, 0))):
+            owning = [member for member in owners.get(tp, ()) if topic in members[member].topics]
+            if tp in withheld or len(owning) > 1:
+                continue
+            if owning:
+                assigned[owning[0]].append(tp)
+            else:
+                free.append(tp)
+    for tp in free:
+        subscribed = [member for member, subscription in members.items() if tp.topic in subscription.topics]
+        assigned[min(subscribed, key=lambda member: (len(assigned[member]), member))].append(tp)
+    return assigned
+
 
 _POLL_S: Final = 0.1
 """Seconds between two requests for the state of the group."""
@@ -289,7 +322,7 @@ async def _evict_and_join(
     description would delay the join, so the function removes them as well."""
 
     async def evict(members: Collection[GroupMember], at: BrokerConnection) -> None:
-        request = member_requests.evict(group, [(member.member_id, member.instance_id) for member in members])
+        request = requests.evict(group, [(member.member_id, member.instance_id) for member in members])
         code = (await at.call(request, remaining(deadline)))["error_code"]
         if code:
             raise kafka_error(code, f"removal of the members of group {group}")
@@ -311,7 +344,7 @@ async def _join(connection: BrokerConnection, group: str, member_id: str, assign
     of the coordinator; `TimedOut` closes the connection."""
     names = filter(None, (assignor, *_CONSUMER_PROTOCOLS))  # a group without members has no assignor
     protocols = dict.fromkeys(names, encode_subscription())
-    request = member_requests.join_as(group, member_id, PROTOCOL_TYPE, protocols, SESSION_MS, SESSION_MS)
+    request = requests.join_as(group, member_id, PROTOCOL_TYPE, protocols, SESSION_MS, SESSION_MS)
     answer = await connection.call(request, remaining(until))
     code = answer["error_code"]
     if code and not (code == ErrorCode.MEMBER_ID_REQUIRED and not member_id):
@@ -324,7 +357,7 @@ async def _sync(
 ) -> bool:
     """Sends the assignments. Returns False if another rebalance has begun."""
     own = {membership.member_id: encode_assignment()}
-    request = member_requests.sync_group(membership, {**own, **assignments})
+    request = requests.sync_group(membership, {**own, **assignments})
     code = (await connection.call(request, remaining(until)))["error_code"]
     if code not in VALID_MEMBER_CODES:
         raise kafka_error(code, f"takeover of group {membership.group}")

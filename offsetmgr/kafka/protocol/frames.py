@@ -3,17 +3,18 @@ bytes as the length field states."""
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from offsetmgr.core.errors import InvalidRequest, ServerError
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Channel, EncodedRequest, Request
-from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
-from offsetmgr.kafka.protocol.primitives import NO_TAGS, Cursor
+from offsetmgr.core.errors import InvalidRequest, ServerError, Unreachable
+from offsetmgr.kafka.protocol.releases import ApiKey, Versions
 from offsetmgr.kafka.protocol.schema_codec import (
+    NO_TAGS,
+    Cursor,
     Message,
     decode_request,
     encode_request,
@@ -21,6 +22,97 @@ from offsetmgr.kafka.protocol.schema_codec import (
     read_response,
     request_is_flexible,
 )
+
+# `Channel`, the interface of a broker connection that the codecs use, and the types `Address`, `Request` and
+# `EncodedRequest`.
+
+
+class Address(NamedTuple):
+    """The address of a broker."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Parses ``host:port``, ``[v6]:port`` or ``host`` (port 9092)."""
+        host, colon, port = text.strip().rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = text.strip(), "9092"
+        if not port.isdigit():
+            raise Unreachable(f"broker {text}", "the port is not a number", "give host:port")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+class Request(NamedTuple):
+    """A request as a plain dict (see `offsetmgr.kafka.protocol.schema_codec`)."""
+
+    api_key: int
+    version: int
+    message: Mapping[str, Any]
+    read: Callable[[Cursor], dict[str, Any]] | None = None
+    """A decoder of the response that is faster than the schema codec and may omit fields; by default the schema
+    codec."""
+
+
+class EncodedRequest(NamedTuple):
+    """A request whose body is already encoded. In flexible versions the body begins with the tagged fields of the
+    header. Callers encode only OffsetCommit themselves, because bulk edits consist of this request."""
+
+    api_key: int
+    version: int
+    body: bytes
+
+
+class Channel(Protocol):
+    """A connection to one broker. `offsetmgr.kafka.client.connection.BrokerConnection` is the implementation."""
+
+    @property
+    def address(self) -> Address: ...
+
+    @property
+    def versions(self) -> Versions:
+        """The API versions that the broker supports; empty until they are known."""
+        ...
+
+    def supports(self, api_key: int, version: int) -> bool:
+        """Returns whether the broker supports this version of an API."""
+        ...
+
+    async def exchange(self, request: EncodedRequest, timeout_s: float) -> bytes:
+        """Sends an encoded request and returns the response, including its header (which starts with the correlation
+        id).
+
+        Raises `TimedOut` and `Unreachable`.
+        """
+        ...
+
+
+# A thread that encodes and decodes large messages. During this work the event loop can serve other clients. The
+# decoding of a request of some megabytes takes hundreds of milliseconds. If the event loop decoded such a request, it
+# would delay all other clients and the renewal of leases. Decoding in a second thread does not stop the event loop,
+# because the interpreter switches between the two threads every few milliseconds.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LARGE_BYTES: Final = 32 * 1024
+"""Messages above this size are encoded and decoded in the thread. The event loop decodes a message of this size within
+10 ms."""
+
+_executor: Final = ThreadPoolExecutor(1, thread_name_prefix="offsetmgr-codec")
+# The executor has only one thread, so that the event loop competes for the processor with the decoding of only one
+# large message at a time.
+
+
+def in_codec_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    """Calls ``function`` in the codec thread and returns a future of its result. ``function`` must not use the event
+    loop."""
+    return asyncio.wrap_future(_executor.submit(function, *args, **kwargs))
+
 
 _INT32: Final = struct.Struct(">i")
 _MIN_REQUEST_BYTES: Final = 8
@@ -93,8 +185,6 @@ class FrameSplitter:
 
 
 # Sends a request in a version that the broker supports, and decodes the response.
-
-T = TypeVar("T")
 
 
 async def send_in_version(

@@ -10,12 +10,68 @@ A *capability* is a function of a broker that an operation needs. Operations che
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core import model
 from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.core.model import Weakness
-from offsetmgr.kafka.protocol.api_key import ApiKey
+
+# The API keys of the Kafka protocol that offsetmgr uses. Source: org.apache.kafka.common.protocol.ApiKeys.
+
+
+class ApiKey(IntEnum):
+    """An API key of the Kafka protocol."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
+    DESCRIBE_ACLS = 29
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_QUORUM = 55
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
 
 Versions: TypeAlias = Mapping[int, tuple[int, int]]
 """The lowest and the highest supported version of each API, by API key."""
@@ -215,7 +271,7 @@ REPORTS_TRANSACTIONS: Final = Capability(
     "offsets in an open transaction are not visible",
 )
 FENCES_WRITERS: Final = Capability("fences writers", "2.8", ApiKey.DESCRIBE_PRODUCERS, 0)
-"""`offsetmgr.manager.log.fence_settings` lists every request that the offset manager needs to fence its writers."""
+"""`offsetmgr.manager.log.topic` lists every request that the offset manager needs to fence its writers."""
 REPORTS_TOPIC_IDS: Final = Capability(
     "reports topic ids",
     "2.8",

@@ -8,13 +8,16 @@ KIP-709), and 4.0 removed only older versions (KIP-896). For brokers before 3.0,
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.errors import InvalidRequest, MalformedData, OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, InvalidRequest, MalformedData, OffsetMgrError
 from offsetmgr.core.model import (
+    LOCK_PROTOCOL,
     NEGATIVE_OFFSET,
     NO_OFFSET,
     Committed,
@@ -24,12 +27,96 @@ from offsetmgr.core.model import (
     TopicPartition,
     is_deleted,
 )
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
-from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from offsetmgr.core.offset_store import Committer
+from offsetmgr.core.varint import encode_varint
 from offsetmgr.kafka.protocol.errors import NegativeOffset, kafka_error
-from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, Cursor, request_string
-from offsetmgr.kafka.protocol.schema_codec import Message
+from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.releases import ApiKey
+from offsetmgr.kafka.protocol.schema_codec import INT16, INT32, NO_TAGS, Cursor, Message, count, request_string
+
+# Encodes and decodes the subscription and the assignment of a consumer group member. The members exchange
+# subscriptions and assignments through the coordinator. Source: ConsumerProtocolSubscription.json and
+# ConsumerProtocolAssignment.json, version 0 of both. Every client can read version 0, and later versions begin with
+# the same fields.
+
+PROTOCOL_TYPE: Final = "consumer"
+
+_VERSION: Final = INT16.pack(0)
+_NO_USER_DATA: Final = INT32.pack(-1)
+
+
+class MemberSubscription(NamedTuple):
+    """The metadata of a member: the topics that it subscribes to, and the partitions that it still owns.
+
+    Only members with a cooperative assignor (subscription version 1 and later) name the partitions that they own.
+    """
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+
+
+def encode_subscription(topics: Iterable[str] = ()) -> bytes:
+    """Encodes a version 0 subscription to ``topics`` without user data."""
+    names = [request_string(name, flexible=False) for name in topics]
+    return b"".join([_VERSION, count(len(names), flexible=False), *names, _NO_USER_DATA])
+
+
+def decode_subscription(data: bytes) -> tuple[str, ...]:
+    """Decodes the subscribed topics from a subscription of any version. Raises `MalformedData`."""
+    cursor = Cursor(data, len(_VERSION), flexible=False, is_response=True)
+    try:
+        return tuple(cursor.string() for _ in range(cursor.nullable_count(INT16.size)))
+    except InvalidRequest as error:
+        raise MalformedData("consumer group subscription", error.why) from None
+
+
+def decode_owned_subscription(data: bytes) -> MemberSubscription:
+    """Decodes the topics and the owned partitions from a subscription of any version. Raises `MalformedData`."""
+    cursor = Cursor(data, 0, flexible=False, is_response=True)
+    try:
+        version = cursor.number(INT16)
+        topics = tuple(cursor.string() for _ in range(cursor.nullable_count(INT16.size)))
+        if version < 1:
+            return MemberSubscription(topics)
+        cursor.nullable_octets()  # the data of the assignor
+        owned: list[TopicPartition] = []
+        for _ in range(cursor.nullable_count(INT16.size + INT32.size)):
+            topic = cursor.string()
+            owned += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.nullable_count(INT32.size))]
+    except InvalidRequest as error:
+        raise MalformedData("consumer group subscription", error.why) from None
+    return MemberSubscription(topics, tuple(owned))
+
+
+def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
+    """Encodes a version 0 assignment of ``partitions`` without user data."""
+    by_topic = by_key(partitions)
+    parts = [_VERSION, count(len(by_topic), flexible=False)]
+    for topic, numbers in by_topic.items():
+        parts.append(request_string(topic, flexible=False))
+        parts.append(struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
+    return b"".join(parts) + _NO_USER_DATA
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Decodes the assigned partitions, sorted, from an assignment of any version.
+
+    Returns no partitions if ``data`` is empty, because a member with empty data has no assignment.
+
+    Raises `MalformedData`.
+    """
+    if not data:
+        return ()
+    cursor = Cursor(data, len(_VERSION), flexible=False, is_response=True)
+    found: list[TopicPartition] = []
+    try:
+        for _ in range(cursor.nullable_count(INT16.size + INT32.size)):
+            topic = cursor.string()
+            found += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.nullable_count(INT32.size))]
+    except InvalidRequest as error:
+        raise MalformedData("consumer group assignment", error.why) from None
+    return tuple(sorted(found))
+
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """The topic in which brokers store committed offsets."""
@@ -350,3 +437,214 @@ def _after(at: int, ids: int) -> int:
     if ids < 0:
         raise InvalidRequest("message", f"an array of {ids} items")
     return at + ids * INT32.size
+
+
+# Conditional commits, an extension of Kafka's protocol that offsetmgr's listener supports. The module also contains
+# the names of other features that the listener announces. Kafka has no compare-and-set on offsets. OffsetCommit is
+# flexible from version 8 on (KIP-482), so a partition may have tagged fields, and brokers ignore tagged fields that
+# they do not know. offsetmgr's tagged field contains the expected offset. The commit of the partition takes effect
+# only if the currently committed offset equals the expected offset. A client sends the field only to a server that
+# announces the feature in its ApiVersions response. A server without the feature would ignore the field and commit
+# unconditionally. The client and the server share these constants.
+
+CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
+"""A supported feature (KIP-584) in the ApiVersions response. Level 1 means that OffsetCommit versions 8 and 9 accept
+`EXPECTED_TAG`."""
+
+EXPECTED_TAG: Final = 10_001
+"""The tagged field of a partition in OffsetCommit. The field contains the expected offset (8 bytes). The commit takes
+effect only if the currently committed offset equals the expected offset. `NO_OFFSET` requires that nothing is
+committed. In a commit with this field, a new offset of -1 deletes the committed offset. offsetmgr uses tags from 10,000
+on, and Kafka numbers its own tags from 0 on."""
+
+EXPECTED: Final = struct.Struct(">q")
+
+CONFLICT: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
+"""The error code of a partition in two cases: the condition is false, or the condition cannot be checked yet because
+another commit to the partition is in flight. Kafka's clients do not retry after this code."""
+
+LOG_FEATURE: Final = "offsetmgr.manager.log."
+"""The prefix of the name of a feature that managers announce. The rest of the name is the topic in which the manager
+stores the offsets."""
+
+STORE_FEATURE: Final = "offsetmgr.store."
+"""The prefix of the name of a feature that other listeners announce. The rest of the name is the kind of the listener's
+store."""
+
+CONDITIONAL_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 8)
+"""The API key and version of requests with conditions."""
+
+DROPS_METADATA: Final = "offsetmgr.drops-metadata"
+DROPS_LEADER_EPOCH: Final = "offsetmgr.drops-leader-epoch"
+"""Features with which a listener announces that its store cannot save metadata or leader epochs."""
+
+_CONDITIONAL: Final = struct.Struct(">iqi")
+_TAG: Final = b"\1" + encode_varint(EXPECTED_TAG) + encode_varint(EXPECTED.size)
+"""The bytes in front of the tag's value: the number of tagged fields (one), the tag, and the size of the value."""
+
+
+def conditional_commit(
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | None],
+    expected: Mapping[TopicPartition, int],
+) -> EncodedRequest:
+    """Encodes OffsetCommit v8 without membership. ``offsets`` contains the new value of each partition; None deletes
+    the committed offset. ``expected`` contains the expected offset of each partition."""
+    topics = by_key((topic, (partition, after)) for (topic, partition), after in offsets.items())
+    body = bytearray(
+        NO_TAGS + request_string(group, flexible=True) + INT32.pack(-1) + request_string("", flexible=True) + b"\0"
+    )
+    body += count(len(topics), flexible=True)
+    for topic, parts in topics.items():
+        body += request_string(topic, flexible=True)
+        body += count(len(parts), flexible=True)
+        for partition, after in parts:
+            new = OffsetAndMetadata(NO_OFFSET) if after is None else after
+            epoch = -1 if new.leader_epoch is None else new.leader_epoch
+            body += _CONDITIONAL.pack(partition, new.offset, epoch)
+            body += request_string(new.metadata, flexible=True)
+            body += _TAG
+            body += EXPECTED.pack(expected[TopicPartition(topic, partition)])
+        body += NO_TAGS
+    return EncodedRequest(*CONDITIONAL_COMMIT, bytes(body + NO_TAGS))
+
+
+# Builds the requests of the group lock and of ordinary group members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and
+# OffsetDelete. Pure. This module is separate from `requests`, because most commands only read offsets and need not
+# import this module.
+
+PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
+"""The assignment protocols in the JoinGroup request of the group lock: offsetmgr's own protocol and the usual protocols
+of consumers. A consumer may join while the lock is held. If the consumer and the lock had no protocol in common, the
+coordinator would reject the consumer with INCONSISTENT_GROUP_PROTOCOL. With a common protocol, the consumer waits until
+the lock is released."""
+
+CONSUMER_REBALANCE_MS: Final = 120_000
+"""The rebalance timeout of a member of the consumer protocol: the time for which it may keep partitions that the
+coordinator wants to assign to another member."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockMembership:
+    """The identity of a member in its requests to the coordinator."""
+
+    group: str
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+
+    @property
+    def committer(self) -> Committer:
+        """The member as the sender of a commit."""
+        return Committer(self.generation, self.member_id, self.instance_id)
+
+    def fields(self) -> dict[str, object]:
+        """Returns the fields of a request that identify the member."""
+        return {
+            "group_id": self.group,
+            "generation_id": self.generation,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance_id,
+        }
+
+
+_LOCK_PROTOCOLS: Final = dict.fromkeys(PROTOCOLS, encode_subscription())
+
+
+def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> Request:
+    topics = [
+        {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
+        for topic, numbers in by_key(partitions).items()
+    ]
+    return Request(ApiKey.OFFSET_DELETE, 0, {"group_id": group, "topics": topics})
+
+
+def join_lock(group: str, instance_id: str | None, session_timeout_ms: int) -> Request:
+    """Returns the JoinGroup request of a group lock, with an empty subscription.
+
+    If ``instance_id`` is None, the member is dynamic and uses version 3, because later versions need a second round
+    trip for dynamic members (KIP-394). Static membership needs version 5 (KIP-345).
+    """
+    request = join_as(group, "", PROTOCOL_TYPE, _LOCK_PROTOCOLS, session_timeout_ms, session_timeout_ms, instance_id)
+    return request if instance_id is not None else request._replace(version=3)
+
+
+def evict(group: str, members: Iterable[tuple[str, str | None]]) -> Request:
+    """Returns the LeaveGroup request that removes members (member id and instance id) from the group: the client's own
+    member, or on brokers from 2.4 on any members."""
+    leaving = [{"member_id": member_id, "group_instance_id": instance_id} for member_id, instance_id in members]
+    return Request(ApiKey.LEAVE_GROUP, 3, {"group_id": group, "members": leaving})
+
+
+def join_as(
+    group: str,
+    member_id: str,
+    protocol_type: str,
+    protocols: Mapping[str, bytes],
+    session_timeout_ms: int,
+    rebalance_timeout_ms: int,
+    instance_id: str | None = None,
+) -> Request:
+    """Returns a JoinGroup request. ``member_id`` is empty in the first request of a member. ``protocols`` maps the name
+    of each assignment protocol to the metadata of the member."""
+    message = {
+        "group_id": group,
+        "session_timeout": session_timeout_ms,
+        "rebalance_timeout": rebalance_timeout_ms,
+        "member_id": member_id,
+        "group_instance_id": instance_id,
+        "protocol_type": protocol_type,
+        "protocols": [{"name": name, "metadata": data} for name, data in protocols.items()],
+    }
+    return Request(ApiKey.JOIN_GROUP, 5, message)
+
+
+def sync_group(membership: LockMembership, assignments: Mapping[str, bytes]) -> Request:
+    """Returns the SyncGroup request of a member. The leader sends the assignments of all members; a follower sends
+    none."""
+    assigned = [{"member_id": member, "assignment": data} for member, data in assignments.items()]
+    return Request(ApiKey.SYNC_GROUP, 3, {**membership.fields(), "assignments": assigned})
+
+
+def heartbeat(membership: LockMembership) -> Request:
+    return Request(ApiKey.HEARTBEAT, 3, membership.fields())
+
+
+def consumer_heartbeat(
+    group: str, member_id: str, epoch: int, topics: Iterable[str], owned: Mapping[uuid.UUID, list[int]] | None
+) -> Request:
+    """Returns the heartbeat of a member of the consumer protocol (KIP-848). The epoch 0 joins the group, and -1 leaves
+    it. ``owned`` are the partitions that the member owns, by the ids of their topics."""
+    message = {
+        "group_id": group,
+        "member_id": member_id,
+        "member_epoch": epoch,
+        "rebalance_timeout": CONSUMER_REBALANCE_MS,
+        "subscribed_topic_names": sorted(topics),
+        "topic_partitions": None
+        if owned is None
+        else [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in owned.items()],
+    }
+    return Request(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, message)
+
+
+def commit_in_epoch(
+    group: str, member_id: str, epoch: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> Request:
+    """Returns the commit of a member of the consumer protocol, which the coordinator accepts from version 9 on."""
+    topics: dict[str, list[dict[str, object]]] = {}
+    for tp, new in offsets.items():
+        part = {
+            "partition_index": tp.partition,
+            "committed_offset": new.offset,
+            "committed_leader_epoch": -1 if new.leader_epoch is None else new.leader_epoch,
+            "committed_metadata": new.metadata,
+        }
+        topics.setdefault(tp.topic, []).append(part)
+    message = {
+        "group_id": group,
+        "generation_id_or_member_epoch": epoch,
+        "member_id": member_id,
+        "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
+    }
+    return Request(ApiKey.OFFSET_COMMIT, 9, message)

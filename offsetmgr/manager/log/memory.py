@@ -13,11 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Final
 
 from offsetmgr.core.clock import SystemClock
@@ -33,9 +37,159 @@ from offsetmgr.manager.log.base import (
     partitions_of,
     shard_group_count,
 )
-from offsetmgr.manager.log.memory_partition import StoredPartition
-from offsetmgr.manager.log.memory_reader import MemoryReader
 from offsetmgr.records.base import EncodedRecord
+
+# `StoredPartition`: one partition of a log in memory. It assigns offsets as Kafka does. Instances are not thread-
+# safe.
+
+
+@dataclass
+class StoredPartition:
+    """The readable records of a partition, and the records of the append in flight (``open``). At most one append is in
+    flight, since a partition belongs to one shard group with one writer."""
+
+    start: int = 0
+    next: int = 0
+    records: list[LogRecord] = field(default_factory=list)
+    open: list[LogRecord] = field(default_factory=list)
+    old_tombstones: set[int] = field(default_factory=set)
+
+    @property
+    def stable(self) -> int:
+        """The last stable offset."""
+        return self.open[0].offset if self.open else self.next
+
+    def begin(self, partition: int, records: Sequence[EncodedRecord], now: int) -> int:
+        """Begins an append at the time ``now`` (ms since 1970). Returns the offset of its last record."""
+        for key, value in records:
+            self.open.append(LogRecord(partition, self.next, key, value, now))
+            self.next += 1
+        return self.next - 1
+
+    def end(self, *, written: bool) -> None:
+        """Ends the append: its records become readable if ``written`` is True, and are dropped otherwise."""
+        if written:
+            self.records += self.open
+        self.open = []
+
+    def claim(self) -> int:
+        """Appends a claim, which readers skip. Returns the offset after the claim."""
+        self.next += 1
+        return self.next
+
+    def read(self, position: int, max_records: int) -> list[LogRecord]:
+        """Returns at most ``max_records`` records from ``position`` on."""
+        first = bisect_left(self.records, position, key=attrgetter("offset"))
+        return self.records[first : first + max_records]
+
+    def compact(self, below: int | None) -> None:
+        """See `offsetmgr.manager.log.memory.MemoryLog.compact`."""
+        cleaned = [r for r in self.records if below is None or r.offset < below]
+        rest = self.records[len(cleaned) :]
+        newest = {record.key: record.offset for record in cleaned}
+        kept = [r for r in cleaned if newest[r.key] == r.offset and r.offset not in self.old_tombstones]
+        self.old_tombstones = {record.offset for record in kept if record.value is None}
+        self.records = kept + rest
+
+
+# `MemoryReader`: reads the stable records of a log in memory, and waits for new ones.
+
+
+class MemoryReader:
+    """Implements `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions. ``reading`` acquires
+    ``changed`` for a read, or raises the error that a test has injected."""
+
+    def __init__(
+        self,
+        partitions: Sequence[StoredPartition],
+        changed: threading.Condition,
+        reading: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._partitions = partitions
+        self._changed = changed
+        self._reading = reading
+        self._positions: dict[int, int] = {}
+        self._closed = False
+
+    def load(
+        self,
+        starts: Mapping[int, int],
+        ends: Mapping[int, int],
+        newest: Mapping[int, MutableMapping[bytes, bytes | None]],
+        *,
+        progress: Callable[[int], None] | None = None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> Mapping[int, int]:
+        """See `LogReader.load`."""
+        reached = dict(starts)
+        for partition, end in ends.items():
+            if stopped is not None and stopped():
+                break
+            with self._reading():
+                self._check_open()
+                found = self._partitions[partition]
+                if found.stable < end:
+                    raise ValueError(f"partition {partition} ends at {found.stable}, before {end}")
+                for record in found.read(starts[partition], end - starts[partition]):
+                    if record.offset >= end:
+                        break
+                    newest[partition][record.key] = record.value
+            reached[partition] = max(end, starts[partition])
+            if progress is not None:
+                progress(reached[partition] - starts[partition])
+        return reached
+
+    @property
+    def invalid_keys(self) -> Mapping[int, AbstractSet[bytes]]:
+        """See `LogReader.invalid_keys`. Only owners write to a log in memory."""
+        return {}
+
+    def follow(self, starts: Mapping[int, int]) -> None:
+        """See `LogReader.follow`."""
+        with self._changed:
+            self._positions = dict(starts)
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
+        """See `LogReader.poll`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._reading():
+                self._check_open()
+                records = self._take(max_records)
+                left = deadline - time.monotonic()
+                if records or left <= 0:
+                    return records
+                self._changed.wait(left)
+
+    def position(self, partition: int) -> int:
+        """See `LogReader.position`."""
+        with self._changed:
+            return self._positions[partition]
+
+    def close(self) -> None:
+        """Ends a `poll` of another thread at once, with `LogClosed`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _take(self, max_records: int) -> list[LogRecord]:
+        result: list[LogRecord] = []
+        for partition, position in list(self._positions.items()):
+            found = self._partitions[partition]
+            records = found.read(position, max_records - len(result))
+            result += records
+            if len(result) < max_records:
+                self._positions[partition] = max(position, found.stable)
+            elif records:
+                self._positions[partition] = records[-1].offset + 1
+            if records:  # the partition is read last next time, so that a busy partition does not starve the others
+                self._positions[partition] = self._positions.pop(partition)
+        return result
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosed("read", "the reader was closed")
+
 
 _NO_CLAIM: Final = -1
 """The epoch of a writer that has not claimed its shard group."""

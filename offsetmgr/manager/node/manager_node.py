@@ -38,8 +38,7 @@ from offsetmgr.manager.runtime.manager import ManagerRuntime
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
-    from offsetmgr.manager.log.fence_settings import FenceSettings
-    from offsetmgr.manager.log.topic import OffsetsTopicState
+    from offsetmgr.manager.log.topic import FenceSettings, OffsetsTopicState
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class ManagerNode:
         Raises `OffsetMgrError` (`UnsuitableBroker`, `UnsuitableTopic`, `FormatMismatch`, ...); the caller must call
         `close` even after an error."""
         from offsetmgr.kafka.client.client import Client
-        from offsetmgr.kafka.client.security import Security
+        from offsetmgr.kafka.client.connection import Security
         from offsetmgr.manager.log.format_check import check_format
         from offsetmgr.manager.log.kafka import KafkaLog
         from offsetmgr.manager.log.kafka.broker_checks import check_brokers

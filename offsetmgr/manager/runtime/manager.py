@@ -19,8 +19,14 @@ from offsetmgr.manager.lifecycle import ShardState
 from offsetmgr.manager.log.base import PartitionLog, partitions_of, shard_group_count, shard_group_of
 from offsetmgr.manager.ownership_protocol import Ownership
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
-from offsetmgr.manager.results import CoordinatorResult
+from offsetmgr.manager.results import (
+    CommitRequest,
+    CommitResponse,
+    CoordinatorResult,
+    DeleteResponse,
+    FetchRequest,
+    FetchResponse,
+)
 from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.manager.runtime.expiration_task import ExpirationTask
 from offsetmgr.manager.runtime.loop_proxy import LoopProxy

@@ -1,4 +1,4 @@
-"""The manager's own admin API, which `offsetmgr.kafka.client.manager_admin` calls. The API returns the manager's
+"""The manager's own admin API, which `offsetmgr.kafka.client.managers` calls. The API returns the manager's
 status, or one page of a shard's offsets."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
-from offsetmgr.kafka.client.manager_api import INSPECT, MAX_DUMP_ROWS, VERSION
+from offsetmgr.kafka.client.managers import INSPECT, MAX_DUMP_ROWS, VERSION
 from offsetmgr.server.network.api import Api, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 

@@ -9,7 +9,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
-from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
+from offsetmgr.kafka.protocol.frames import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.network.api import ApiRequest

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import ErrorCode, InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import TopicLayout
-from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES
+from offsetmgr.kafka.protocol.frames import LARGE_BYTES
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items
 from offsetmgr.server.apis.api_context import (
     ACL_DESCRIBE,

@@ -17,9 +17,9 @@ from itertools import repeat
 from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest
-from offsetmgr.kafka.protocol.conditional_commit import EXPECTED, EXPECTED_TAG
-from offsetmgr.kafka.protocol.primitives import NO_TAGS, Cursor, count, string
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
+from offsetmgr.kafka.protocol.requests import EXPECTED, EXPECTED_TAG
+from offsetmgr.kafka.protocol.schema_codec import NO_TAGS, Cursor, count, string
+from offsetmgr.manager.results import CommitRequest, CommitResponse
 from offsetmgr.records.base import PartitionCommit
 
 MIN_VERSION: Final = 2

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Final
 
-from offsetmgr.kafka.protocol.primitives import INT16, NO_TAGS, Cursor, count, string
-from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse, PartitionOffset
+from offsetmgr.kafka.protocol.schema_codec import INT16, NO_TAGS, Cursor, count, string
+from offsetmgr.manager.results import FetchRequest, FetchResponse, PartitionOffset
 
 MIN_VERSION: Final = 1
 MAX_VERSION: Final = 9

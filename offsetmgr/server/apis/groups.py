@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.core.errors import ErrorCode
-from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, count, string
-from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items
-from offsetmgr.manager.protocol_values import FetchRequest
+from offsetmgr.kafka.protocol.schema_codec import INT16, INT32, NO_TAGS, EncodedItems, count, encode_items, string
+from offsetmgr.manager.results import FetchRequest
 from offsetmgr.server.apis.api_context import (
     ACL_DELETE,
     ACL_DESCRIBE,

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.core.retry import completed
-from offsetmgr.kafka.protocol.codec_thread import in_codec_thread
+from offsetmgr.kafka.protocol.frames import in_codec_thread
 from offsetmgr.manager.commit_checks import without_partitions
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.records.base import PartitionCommit
 from offsetmgr.server.apis import commit_codec, fetch_codec
 from offsetmgr.server.apis.api_context import (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.server.apis import cluster, commit_codec, fetch_codec, groups, list_offsets, offsets, sasl, versions
 from offsetmgr.server.apis.api_context import ApiContext, decoded
 from offsetmgr.server.network.api import Api, Concurrency

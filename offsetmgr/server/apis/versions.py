@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from offsetmgr.core.errors import ErrorCode
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import encode_response
 from offsetmgr.server.apis.api_context import ApiContext, decoded
 from offsetmgr.server.network.api import ApiRequest

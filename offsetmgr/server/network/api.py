@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest
-from offsetmgr.kafka.protocol.primitives import Cursor
+from offsetmgr.kafka.protocol.schema_codec import Cursor
 
 _HEADER: Final = struct.Struct(">hhih")
 _HEADER_AT: Final = 4

@@ -20,9 +20,8 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from offsetmgr.core.errors import InvalidRequest
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
-from offsetmgr.kafka.protocol.frames import FrameSplitter
+from offsetmgr.kafka.protocol.frames import LARGE_BYTES, FrameSplitter, in_codec_thread
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.server.network.api import (
     Answer,
     Api,

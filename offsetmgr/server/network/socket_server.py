@@ -18,7 +18,7 @@ from typing import Final
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest, Unreachable
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.server.network.api import Api, ApiRequest, Concurrency, Handler
 from offsetmgr.server.network.connection import ServerConnection
 

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import ErrorCode
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 TOPIC_RESOURCE: Final = 2

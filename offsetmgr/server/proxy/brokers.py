@@ -18,10 +18,9 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.core.retry import cancel_tasks
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection, remaining
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import BrokerConnection, Security, remaining
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.releases import Versions
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.response_rewrite import NamedBroker

@@ -7,8 +7,8 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.errors import Unreachable
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.server.proxy.brokers import Brokers
 from offsetmgr.server.proxy.upstream import ReadBuffer, UpstreamConnection
 

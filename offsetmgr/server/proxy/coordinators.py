@@ -11,10 +11,10 @@ from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import ErrorCode, NotCoordinator, OffsetMgrError, value_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import remaining
-from offsetmgr.kafka.groups.member_requests import LockMembership, heartbeat
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.releases import ApiKey
+from offsetmgr.kafka.protocol.requests import LockMembership, heartbeat
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.server.proxy.brokers import Brokers
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.retry import Retries, completed
 from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fence import MemberFence

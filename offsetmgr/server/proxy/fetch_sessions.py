@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from offsetmgr.kafka.protocol.primitives import INT16, Cursor
+from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor
 from offsetmgr.server.network.api import ApiRequest
 
 _FIRST: Final = 7

@@ -34,8 +34,8 @@ from functools import partial
 from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.primitives import INT16, Cursor
+from offsetmgr.kafka.protocol.releases import ApiKey
+from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor
 from offsetmgr.server.network.api import Answer, ApiRequest, HandlerResult
 from offsetmgr.server.proxy.api_resources import API_RESOURCES
 from offsetmgr.server.proxy.request_filter import RequestFilter

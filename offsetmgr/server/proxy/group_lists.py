@@ -10,9 +10,9 @@ import asyncio
 from typing import Final
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items
-from offsetmgr.manager.protocol_values import FetchRequest
+from offsetmgr.manager.results import FetchRequest
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, portions, too_many
 from offsetmgr.server.apis.groups import (
     CLASSIC,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from offsetmgr.core.errors import ErrorCode, InvalidRequest, OffsetMgrError
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response
 from offsetmgr.server.apis import cluster as cluster_apis
 from offsetmgr.server.apis import versions as versions_api
@@ -24,7 +24,7 @@ from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, ApiRequest, F
 from offsetmgr.server.proxy import response_rewrite
 from offsetmgr.server.proxy.api_resources import API_RESOURCES
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
-from offsetmgr.server.proxy.group_requests import GROUP_APIS
+from offsetmgr.server.proxy.membership import GROUP_APIS
 from offsetmgr.server.proxy.request_filter import (
     RequestFilter,
     decode_broker_response,

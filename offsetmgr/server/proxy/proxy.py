@@ -10,7 +10,7 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.manager.lease import boottime
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.backend import Backend

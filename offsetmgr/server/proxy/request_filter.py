@@ -22,10 +22,11 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import ErrorCode, InvalidRequest, OffsetMgrError, Unreachable
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
-from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS
+from offsetmgr.kafka.protocol.frames import LARGE_BYTES, in_codec_thread
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import (
+    INT32,
+    NO_TAGS,
     Message,
     decode_request,
     decode_response,

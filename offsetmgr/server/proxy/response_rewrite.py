@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import InvalidRequest
-from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, Cursor, count, string
+from offsetmgr.kafka.protocol.schema_codec import INT16, INT32, NO_TAGS, Cursor, count, string
 
 MAX_VERSION: Final = 13
 FLEXIBLE: Final = 9

@@ -9,10 +9,10 @@ from typing import Final
 
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import remaining
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Request
-from offsetmgr.kafka.protocol.primitives import Cursor
+from offsetmgr.kafka.protocol.frames import Request
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS
+from offsetmgr.kafka.protocol.schema_codec import Cursor
 
 _FIRST_BY_ID: Final = 12
 """The first version of Metadata in which a request can name topics by id (KIP-516)."""

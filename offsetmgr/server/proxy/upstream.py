@@ -19,9 +19,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
-from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.server.network.api import ApiRequest, Sink
 
 if TYPE_CHECKING:

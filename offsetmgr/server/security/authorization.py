@@ -39,7 +39,7 @@ from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.config import toml_table
 from offsetmgr.config.toml_table import TomlTable
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 
 ANY_USER: Final = "*"
 _ALL: Final = "all"

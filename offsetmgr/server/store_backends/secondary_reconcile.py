@@ -20,12 +20,11 @@ from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
-from offsetmgr.core.offset_store import Change
+from offsetmgr.core.offset_store import GROUPS_IN_FLIGHT, Change
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.server.store_backends.secondary import Secondary
 from offsetmgr.server.store_backends.single_store import list_groups
 from offsetmgr.server.store_backends.store_executor import StoreExecutor, StoreWrite
-from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT
 from offsetmgr.stores.dual_policy import catch_up_changes, without_epochs
 from offsetmgr.stores.known_logs import KnownLogs
 

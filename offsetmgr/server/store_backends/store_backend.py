@@ -20,14 +20,14 @@ from offsetmgr.core.errors import Conflict, ErrorCode, GroupActive, GroupNotFoun
 from offsetmgr.core.model import ABSENT, NO_OFFSET, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, Committer, OffsetStore
 from offsetmgr.core.retry import completed
-from offsetmgr.kafka.protocol.conditional_commit import (
+from offsetmgr.kafka.protocol.requests import (
     CONDITIONAL_FEATURE,
     DROPS_LEADER_EPOCH,
     DROPS_METADATA,
     STORE_FEATURE,
 )
 from offsetmgr.manager.commit_checks import PartitionErrors, without_invalid
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend

@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupOffsets, OffsetStore
-from offsetmgr.stores.dual_calls import fetch_group
+from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupOffsets, OffsetStore, fetch_group
 
 _log = logging.getLogger(__name__)
 

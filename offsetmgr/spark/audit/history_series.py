@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.kafka.cluster import Cluster
 from offsetmgr.spark.audit.commits import DAY_MS
 from offsetmgr.spark.audit.plots import Point
 

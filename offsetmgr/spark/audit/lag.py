@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.kafka.cluster import Cluster
 
 ENDS: Final = "topic string, partition int, log_start_offset bigint, log_end_offset bigint, log_error string"
 """The columns for the start and end of each log, or for the error of the request, as Spark's DDL."""

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import Capabilities
-from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.kafka.cluster import Cluster
 from offsetmgr.spark.audit import commits
 from offsetmgr.spark.audit.compare import LOG, differences, log_side
 from offsetmgr.spark.audit.expiry import expiry

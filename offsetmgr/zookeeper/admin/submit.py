@@ -18,9 +18,8 @@ from offsetmgr.zookeeper.admin.admin_reader import read_state
 from offsetmgr.zookeeper.admin.plan import RequestProgress, RequestStep, progress_of
 from offsetmgr.zookeeper.admin.reassignment import ReassignmentStep
 from offsetmgr.zookeeper.admin.state import AdminState, encode_partitions
-from offsetmgr.zookeeper.client.conditional_writes import RACES
 from offsetmgr.zookeeper.client.jute import ZookeeperError
-from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import RACES, ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, OperationState, TransactionOperation
 from offsetmgr.zookeeper.nodes import paths
 

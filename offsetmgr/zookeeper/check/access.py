@@ -11,7 +11,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import count_of, list_of
-from offsetmgr.zookeeper.client.acl import Acl
+from offsetmgr.zookeeper.client.connection import Acl
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 

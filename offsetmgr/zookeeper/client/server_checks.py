@@ -12,8 +12,8 @@ from offsetmgr.config.tls_context import tls_context
 from offsetmgr.core.check_result import CheckResult, CheckStatus, clock_check, failed_check
 from offsetmgr.core.clock import Clock, ClockDifference
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.zookeeper.client.connection import admin_command
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.sockets import admin_command
 
 SOURCE: Final = "the time at which the server accepted this session, from its command cons"
 _VERSION: Final = re.compile(r"^Zookeeper version: ([0-9][^-,\s]*)", re.MULTILINE)

@@ -37,8 +37,7 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import list_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import SessionLease
-from offsetmgr.zookeeper.client.session_member import SessionMember
+from offsetmgr.zookeeper.client.session_member import SessionLease, SessionMember
 from offsetmgr.zookeeper.groups.assignors import Assignor, ThreadId
 from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
 from offsetmgr.zookeeper.groups.registration import GroupRegistration, read_registration, register

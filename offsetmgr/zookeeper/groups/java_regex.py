@@ -1,7 +1,7 @@
-"""`compile_java`: translates a Java regular expression for topics to Python's syntax, or rejects it. Pure.
+r"""`compile_java`: translates a Java regular expression for topics to Python's syntax, or rejects it. Pure.
 
 The regular expressions of Java and Python look alike but differ in details. Python gives ``[a-z&&[^b]]`` another
-meaning, and accepts ``a{,3}``, which Java rejects. Python does not support ``\\p{Alpha}`` and ``\\Q``, and supports
+meaning, and accepts ``a{,3}``, which Java rejects. Python does not support ``\p{Alpha}`` and ``\Q``, and supports
 ``(?i)`` only at the start of a pattern. Therefore this module parses a pattern as Java does, and translates it to
 syntax that has the same meaning in both languages. It writes character classes as lists of characters, which is
 possible because topic names contain only 65 different characters. It rejects constructs whose meaning may differ.
@@ -13,11 +13,98 @@ versions.
 from __future__ import annotations
 
 import re
+import string
+import unicodedata
 from typing import Final, NoReturn
 
 from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
-from offsetmgr.zookeeper.groups.java_classes import ALPHABET, ESCAPES, both_cases, property_class
-from offsetmgr.zookeeper.groups.java_quotation import NO_CHARACTER, python_class, strip_quotation
+
+# Java's predefined character classes, restricted to the characters of topic names. Pure. Patterns are matched only
+# against topic names, which consist of the 65 characters ``[a-zA-Z0-9._-]``. A class is therefore represented by the
+# subset of these characters that it matches. Source: java.util.regex.Pattern's documentation.
+
+ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
+"""The characters of topic names (kafka.common.Topic.legalChars)."""
+
+_LETTERS: Final = frozenset(string.ascii_letters)
+_LOWER: Final = frozenset(string.ascii_lowercase)
+_UPPER: Final = frozenset(string.ascii_uppercase)
+_DIGIT_CLASS: Final = frozenset(string.digits)
+_MARKS: Final = frozenset("._-")
+_NOTHING: Final[frozenset[str]] = frozenset()
+_WORD: Final = _LETTERS | _DIGIT_CLASS | {"_"}
+
+ESCAPES: Final = {
+    **{"d": _DIGIT_CLASS, "D": ALPHABET - _DIGIT_CLASS, "w": _WORD, "W": ALPHABET - _WORD},
+    **{"s": _NOTHING, "S": ALPHABET, "h": _NOTHING, "H": ALPHABET, "v": _NOTHING, "V": ALPHABET},
+}
+"""Letter -> the characters that a backslash and this letter match. They match the same characters inside and outside of
+a class."""
+
+_NAMED: Final = {
+    **{"Lower": _LOWER, "Upper": _UPPER, "Alpha": _LETTERS, "Digit": _DIGIT_CLASS, "Alnum": _LETTERS | _DIGIT_CLASS},
+    **{"ASCII": ALPHABET, "Graph": ALPHABET, "Print": ALPHABET, "Punct": _MARKS, "XDigit": frozenset(string.hexdigits)},
+    **{"Blank": _NOTHING, "Cntrl": _NOTHING, "Space": _NOTHING},
+    **{"javaLowerCase": _LOWER, "javaUpperCase": _UPPER, "javaTitleCase": _NOTHING, "javaDigit": _DIGIT_CLASS},
+    **{"javaLetter": _LETTERS, "javaAlphabetic": _LETTERS, "javaLetterOrDigit": _LETTERS | _DIGIT_CLASS},
+    **{"javaWhitespace": _NOTHING, "javaSpaceChar": _NOTHING, "javaISOControl": _NOTHING, "javaDefined": ALPHABET},
+    **{"IsAlphabetic": _LETTERS, "IsLetter": _LETTERS, "IsDigit": _DIGIT_CLASS, "IsPunctuation": _MARKS},
+    **{"IsLowercase": _LOWER, "IsUppercase": _UPPER, "IsWhite_Space": _NOTHING, "IsAssigned": ALPHABET},
+    **{"IsLatin": _LETTERS, "IsCommon": _DIGIT_CLASS | _MARKS, "InBasicLatin": ALPHABET, "InBasic_Latin": ALPHABET},
+    **{"L1": ALPHABET, "LD": _LETTERS | _DIGIT_CLASS, "LC": _LETTERS, "all": ALPHABET},
+}
+_CATEGORY: Final = re.compile(
+    "(?:Is|gc=|general_category=)?(?P<category>C[cfnos]?|L[lmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?)"
+)
+
+
+def property_class(name: str) -> frozenset[str] | None:
+    """Returns the characters in ``\\p{name}``, or None if offsetmgr does not support the name. Java supports all
+    property names of Unicode."""
+    if name in _NAMED:
+        return _NAMED[name]
+    if found := _CATEGORY.fullmatch(name):
+        return frozenset(one for one in ALPHABET if unicodedata.category(one).startswith(found["category"]))
+    return None
+
+
+def both_cases(characters: frozenset[str]) -> frozenset[str]:
+    """Returns the characters, with each letter in lower case and in upper case."""
+    return frozenset(other for one in characters for other in (one, one.lower(), one.upper()))
+
+
+# Removes ``\Q...\E`` quotation from Java's regular expressions, and writes character classes in Python's syntax.
+
+NO_CHARACTER: Final = r"[^\s\S]"
+"""A character class that matches no character."""
+
+
+def strip_quotation(pattern: str) -> tuple[str, list[bool]]:
+    """Returns the pattern without ``\\Q`` and ``\\E``, and for each remaining character whether it was quoted."""
+    text, quoted = "", []
+    at, inside = 0, False
+    while at < len(pattern):
+        pair = pattern[at : at + 2]
+        if not inside and pair == "\\Q":
+            inside, at = True, at + 2
+        elif inside and pair == "\\E":
+            inside, at = False, at + 2
+        else:
+            literal = pair if pair[0] == "\\" and not inside else pair[0]
+            text += literal
+            quoted += [inside] * len(literal)
+            at += len(literal)
+    return text, quoted
+
+
+def python_class(characters: frozenset[str]) -> str:
+    """Returns a Python pattern that matches one of these characters."""
+    if not characters:
+        return NO_CHARACTER
+    if characters == ALPHABET:
+        return "."
+    return re.escape("".join(characters)) if len(characters) == 1 else f"[{re.escape(''.join(sorted(characters)))}]"
+
 
 MAX_NESTING: Final = 50
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}

@@ -20,9 +20,8 @@ from typing import Final
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import Conflict, value_of
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.client.conditional_writes import committed, ensure_nodes
 from offsetmgr.zookeeper.client.jute import NodeData
-from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession, committed, ensure_nodes
 from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     Create,

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, value_of
-from offsetmgr.zookeeper.client.conditional_writes import commit, ensure_nodes
-from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession, commit, ensure_nodes
 from offsetmgr.zookeeper.client.transactions import Create
-from offsetmgr.zookeeper.groups.subscription import Subscription
-from offsetmgr.zookeeper.groups.topic_filter import topics_of
+from offsetmgr.zookeeper.groups.subscription import Subscription, topics_of
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_registration
 from offsetmgr.zookeeper.nodes.topics import parse_topic

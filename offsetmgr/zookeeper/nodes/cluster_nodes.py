@@ -17,8 +17,14 @@ from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.brokers import RegisteredBroker, parse_broker
-from offsetmgr.zookeeper.nodes.cluster import Controller, parse_cluster_id, parse_controller, parse_controller_epoch
+from offsetmgr.zookeeper.nodes.cluster import (
+    Controller,
+    RegisteredBroker,
+    parse_broker,
+    parse_cluster_id,
+    parse_controller,
+    parse_controller_epoch,
+)
 from offsetmgr.zookeeper.nodes.fields import Notes
 
 T = TypeVar("T")

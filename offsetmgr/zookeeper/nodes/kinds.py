@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
-from offsetmgr.zookeeper.nodes import admin, brokers, cluster, configs, consumers, topics
+from offsetmgr.zookeeper.nodes import admin, cluster, consumers, topics
+from offsetmgr.zookeeper.nodes import cluster as brokers
+from offsetmgr.zookeeper.nodes import cluster as configs
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 

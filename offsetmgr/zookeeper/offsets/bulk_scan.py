@@ -24,9 +24,9 @@ from typing import Final, TypeAlias, TypeVar
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList, BulkRead, split_into_requests
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import BulkGet, BulkList, BulkRead, split_into_requests
 from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS, decimal_commit
 from offsetmgr.zookeeper.offsets import group_nodes
 from offsetmgr.zookeeper.offsets.layouts import Layout

@@ -25,10 +25,9 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import SavedNode, UnrecognisedData
-from offsetmgr.zookeeper.client.acl import AclEntry, is_masked
-from offsetmgr.zookeeper.client.conditional_writes import RACES
+from offsetmgr.zookeeper.client.connection import AclEntry, is_masked
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
-from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import RACES, ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
     MAX_BYTES_PER_TRANSACTION,
     Create,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any, Final
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnsupportedOperation, UsageError, value_of
 from offsetmgr.core.field_reader import parse_json
 from offsetmgr.core.model import BrokerPartition, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import PartitionKinds
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import check_offset, parse_decimal
 
@@ -232,3 +233,26 @@ def layout_named(name: str, root: str = "") -> Layout:
     if name == Layout.name:
         return Layout()
     raise UsageError(f"layout {name!r}", "is unknown", f"layouts: {', '.join(LAYOUTS)}")
+
+
+# Finds existing topic directories in a layout in which topic directories are optional (see `Layout.topic_directory`).
+# If a topic's directory exists, it contains the nodes of the topic's partitions.
+
+
+def existing_topic_directories(
+    session: ZookeeperSession, layout: Layout, topics: Iterable[tuple[str, str]]
+) -> set[str]:
+    """Returns the topic directories that exist; ``topics`` are pairs of a group and a topic.
+
+    Sends no request if the layout has no optional directories. Omits topics whose directory cannot exist in ZooKeeper.
+    If a directory cannot be read, raises the error.
+    """
+    if not layout.topic_in_data:
+        return set()
+    directories: dict[str, None] = {}
+    for group, topic in topics:
+        with contextlib.suppress(UsageError):  # `Layout.path` reports the error for the partition
+            if (directory := layout.topic_directory(group, topic)) is not None:
+                directories[directory] = None
+    nodes = session.get_many(list(directories))
+    return {directory for directory, node in zip(directories, nodes, strict=True) if value_of(node) is not None}

@@ -13,15 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.client.background_loop import ClientThread
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.client.stable_offsets import StableOffsets, topic_id
+from offsetmgr.kafka.client.client import Client, ClientThread
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.client.fetch import StableOffsets, topic_id
 from offsetmgr.manager.log.base import partitions_of, shard_group_count
-from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
+from offsetmgr.manager.log.kafka.claim_history import ClaimHistory, ProducerHistory
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
-from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 from offsetmgr.manager.log.kafka.raw_reader import RawReader
 from offsetmgr.manager.log.kafka.topic_admin import DEFAULT_TIMEOUT_S, check_successor
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter, WriterOptions

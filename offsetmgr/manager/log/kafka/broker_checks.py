@@ -1,6 +1,6 @@
 """Checks that the brokers can fence the managers of the offsets topic.
 
-`offsetmgr.manager.log.fence_settings` has the rules.
+`offsetmgr.manager.log.topic` has the rules.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Final
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import NotAuthorized, Unreachable
-from offsetmgr.kafka.client.broker_settings import reported_settings
 from offsetmgr.kafka.client.client import Client, with_retries
 from offsetmgr.kafka.client.connection import remaining
+from offsetmgr.kafka.client.topics import reported_settings
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.manager.log.fence_settings import (
+from offsetmgr.manager.log.topic import (
     FENCE_SETTINGS,
     BrokerSettings,
     FenceSettings,

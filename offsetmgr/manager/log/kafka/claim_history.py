@@ -8,11 +8,54 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.kafka.batch_audit import AuditState, PartitionAudit
-from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
+from offsetmgr.segments.raw_batches import raw_batches
+
+# `ProducerHistory`: the producer ids that have ever written to each partition of the log, as far as they are known.
+
+
+class ProducerHistory:
+    """Collects producer ids from claims in the log and from the leaders. A claim lists all of them, because compaction
+    removes older claims while records of their producer ids remain.
+
+    Any number of threads may use it.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[int, set[int]] = {}
+        self._claimed: dict[int, frozenset[int]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, partition: int, producer_ids: Iterable[int]) -> None:
+        """Adds producer ids of a partition."""
+        with self._lock:
+            self._ids.setdefault(partition, set()).update(producer_ids)
+
+    def ids(self, partition: int) -> tuple[int, ...]:
+        """Returns the known producer ids of a partition in ascending order."""
+        with self._lock:
+            return tuple(sorted(self._ids.get(partition, ())))
+
+    def on_claimed(self, partition: int) -> None:
+        """Records that this process has appended a claim that lists the known producer ids."""
+        with self._lock:
+            self._claimed[partition] = frozenset(self._ids.get(partition, ()))
+
+    def is_incomplete(self, partition: int) -> bool:
+        """Returns whether producer ids were added since the last claim of this process."""
+        with self._lock:
+            return self._claimed.get(partition, frozenset()) != self._ids.get(partition, set())
+
+    def forget(self) -> None:
+        """Forgets everything, because the topic was recreated."""
+        with self._lock:
+            self._ids.clear()
+            self._claimed.clear()
+
 
 _logger: Final = logging.getLogger(__name__)
 _MAX_ALARMS: Final = 100_000
@@ -78,3 +121,53 @@ class ClaimHistory:
         with self._lock:
             self._known.clear()
             self._alarms.clear()
+
+
+# `ClaimRecheck`: a second read of a claim, to find out whether the log cleaner has removed it. Pure.
+
+
+class _PostponedBatches(NamedTuple):
+    """Batches of the log that wait for the second read of the claim at offset ``claimed_at``."""
+
+    claimed_at: int
+    data: bytes
+    position: int
+
+
+class ClaimRecheck:
+    """The second reads of the owner's claim by the reader of one partition.
+
+    If the audit returns `Outcome.RECHECK`, the reader calls `begin`. The reader passes all bytes that it reads through
+    `resume`, which reports the result of a second read to the audit.
+    """
+
+    def __init__(self, audit: PartitionAudit) -> None:
+        self._audit = audit
+        self._postponed: _PostponedBatches | None = None
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether the reader reads the claim again."""
+        return self._postponed is not None
+
+    def begin(self, data: bytes, position: int) -> int:
+        """Postpones the batches of ``data`` from offset ``position`` on. Returns the offset of the claim, at which the
+        reader continues."""
+        claimed_at = self._audit.state.claimed_at
+        self._postponed = _PostponedBatches(claimed_at, data, position)
+        return claimed_at
+
+    def resume(self, data: bytes, position: int) -> tuple[bytes, int] | None:
+        """Returns the bytes and the offset at which the reader continues. These are the postponed ones if ``data``
+        completes a second read, and the arguments if no second read is in progress. Returns None if the second read
+        needs more bytes. Raises `DamagedBatch`."""
+        postponed = self._postponed
+        if postponed is None:
+            return data, position
+        for batch in raw_batches(data):
+            if batch.last_offset >= postponed.claimed_at:
+                present = batch.base_offset == postponed.claimed_at and batch.record_count > 0
+                self._audit.on_rechecked(present=present)
+                self._postponed = None
+                return postponed.data, postponed.position
+        return None

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import confluent_kafka as ck
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError
-from offsetmgr.kafka.cluster.librdkafka import error_of
+from offsetmgr.kafka.librdkafka import error_of
 from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka.settings import SILENT
 

@@ -19,10 +19,9 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client, find_leaders
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
-from offsetmgr.kafka.client.fetch import FetchLimits, fetch_log
-from offsetmgr.kafka.client.produce import ProduceResult, produce
+from offsetmgr.kafka.client.fetch import FetchLimits, ProduceResult, fetch_log, produce
 from offsetmgr.kafka.client.producers import ProducerEpoch, describe_producers, init_producer_ids
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.log.base import LogClosed
 
 _CLAIM_BYTES: Final = 64 * 1024
@@ -49,7 +48,7 @@ class LeaderConnection:
         return await describe_producers(self._connection, self._topic, partitions, remaining(deadline))
 
     async def produce(self, batches: Mapping[int, bytes], deadline: float) -> Mapping[int, ProduceResult]:
-        """See `offsetmgr.kafka.client.produce.produce`."""
+        """See `offsetmgr.kafka.client.fetch.produce`."""
         return await produce(self._connection, self._topic, batches, remaining(deadline))
 
     async def read(self, offsets: Mapping[int, int], deadline: float) -> Mapping[int, bytes | OffsetMgrError]:

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from offsetmgr.core.errors import OffsetMgrError, ServerError, value_of
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.fetch import FetchedPartition
-from offsetmgr.kafka.client.log_ranges import log_ranges
+from offsetmgr.kafka.client.fetch import FetchedPartition, log_ranges
 
 
 async def start_of_log(client: Client, partition: TopicPartition, position: int, deadline: float) -> int:

@@ -13,15 +13,13 @@ from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequen
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from offsetmgr.kafka.client.background_loop import EventLoopThread
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.client import Client, EventLoopThread
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka.batch_audit import AuditState
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
 from offsetmgr.manager.log.kafka.log_follower import LogFollower
-from offsetmgr.manager.log.kafka.log_load import LogLoad
-from offsetmgr.manager.log.kafka.partition_load import PartitionLoad
+from offsetmgr.manager.log.kafka.log_load import LogLoad, PartitionLoad
 from offsetmgr.records.claim import Claim
 
 _CHECK_INTERVAL_S: Final = 0.1

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from offsetmgr.kafka.cluster.librdkafka_settings import librdkafka_settings
+from offsetmgr.kafka.librdkafka import librdkafka_settings
 
 SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
 """Receives the log messages of librdkafka. The log messages are not needed, because the client raises every relevant

@@ -13,12 +13,9 @@ from typing import Final, TypeVar
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import OffsetMgrError, TimedOut
 from offsetmgr.core.retry import Retries
-from offsetmgr.kafka.client.background_loop import ClientThread
-from offsetmgr.kafka.client.broker_settings import broker_setting
-from offsetmgr.kafka.client.client import Client, with_retries
-from offsetmgr.kafka.client.connection import attempt_deadline, remaining
-from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.client.topics import create_topic, describe_topic, topic_settings
+from offsetmgr.kafka.client.client import Client, ClientThread, with_retries
+from offsetmgr.kafka.client.connection import Security, attempt_deadline, remaining
+from offsetmgr.kafka.client.topics import broker_setting, create_topic, describe_topic, topic_settings
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.manager.log.topic import (
     BROKER_TOPICS,

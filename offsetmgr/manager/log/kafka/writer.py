@@ -36,14 +36,13 @@ from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.connection import attempt_deadline
 from offsetmgr.kafka.client.producers import ProducerEpoch
-from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import ProducerFenced
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, LogClosed, OutcomeUnknown, TooLarge
-from offsetmgr.manager.log.kafka.batch_sender import BatchSender
+from offsetmgr.manager.log.kafka.claim_history import ProducerHistory
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
-from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer
-from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
+from offsetmgr.manager.log.kafka.partition_producer import BatchSender, PartitionProducer
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, Claim, decode_claim, encode_claim
 from offsetmgr.segments.batch_reader import batches as read_batches

@@ -1,23 +1,111 @@
-"""`KafkaCluster` implements `Cluster`, and `KafkaLogs` implements `Logs`, with offsetmgr's own Kafka client."""
+"""`Cluster`: topics, log ranges and groups of a Kafka cluster. It uses offsetmgr's own client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 
 if TYPE_CHECKING:
+    from offsetmgr.core.check_result import CheckResult
     from offsetmgr.core.clock import Clock, ClockDifference
-    from offsetmgr.kafka.client.background_loop import ClientThread
-    from offsetmgr.kafka.client.brokers import ClusterBroker
+    from offsetmgr.kafka.client.client import ClientThread
+    from offsetmgr.kafka.client.topics import ClusterBroker
+
+
+# `Cluster`, the interface for information about a Kafka cluster other than committed offsets.
+
+
+class Logs(Protocol):
+    """The part of `Cluster` that a check of offsets against the logs needs."""
+
+    def cluster_id(self) -> str | None:
+        """Returns the cluster id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
+        ...
+
+    def brokers(self) -> frozenset[str]:
+        """Returns the addresses of the brokers as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
+        ...
+
+    def topics(self, names: Iterable[str]) -> Mapping[str, int]:
+        """Returns the partition counts of the topics in ``names``. Missing topics are left out."""
+        ...
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        """Returns the start and end offsets of logs. The outcome of a missing partition is
+        `UnknownTopicOrPartition`."""
+        ...
+
+
+@runtime_checkable
+class Cluster(Logs, Protocol):
+    """Read-only information about a Kafka cluster. The constructor performs no I/O.
+
+    Bulk calls return one outcome for each key: its value, or its error (data rule "absent is not zero").
+    """
+
+    def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
+        """Returns the partition counts of the topics in ``names``, or of all topics if None. Missing topics are left
+        out."""
+        ...
+
+    def offsets_for_time(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
+        """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``;
+        None if there is no such record. Callers use the end of the log instead of None, and report this to the user."""
+        ...
+
+    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        """Returns the state and the members of groups from their coordinators. An unknown group has the state DEAD."""
+        ...
+
+    def offsets_retention_ms(self) -> int | None:
+        """Returns the retention of the offsets of groups without members (``offsets.retention.minutes``), in
+        milliseconds; None if the broker does not report it."""
+        ...
+
+    def clock_difference(self, clock: Clock) -> ClockDifference | None:
+        """Returns the difference between the brokers' clock and ``clock``, the clock of this machine; None if no broker
+        reports a time. Raises `Unreachable`, `TimedOut`."""
+        ...
+
+    def broker_setting(self, broker: int, name: str) -> str | None:
+        """Returns the effective value of one setting of a running broker; None if the broker does not report it.
+
+        Raises `Unreachable`, `TimedOut`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes the connections."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None: ...
+
+
+def all_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
+    """Returns all partitions of the topics. Raises `UnknownTopicOrPartition` if a topic does not exist."""
+    counts = cluster.topics(topics)
+    if missing := [topic for topic in topics if topic not in counts]:
+        raise UnknownTopicOrPartition(f"topic {', '.join(missing)}", "the cluster has no such topic")
+    return [TopicPartition(topic, n) for topic in topics for n in range(counts[topic])]
+
+
+# `KafkaCluster` implements `Cluster`, and `KafkaLogs` implements `Logs`, with offsetmgr's own Kafka client.
 
 
 class KafkaLogs:
-    """Implements `offsetmgr.kafka.cluster.base.Logs` with the connections of an existing client, which the owner of the
+    """Implements `offsetmgr.kafka.cluster.Logs` with the connections of an existing client, which the owner of the
     client closes."""
 
     def __init__(self, thread: ClientThread) -> None:
@@ -38,7 +126,7 @@ class KafkaLogs:
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
         """Returns the partition counts of the topics in ``names``, or of all topics if None. Missing topics are left
         out. Raises `Unreachable`, `TimedOut`."""
-        from offsetmgr.kafka.client.log_ranges import partition_counts
+        from offsetmgr.kafka.client.fetch import partition_counts
 
         requested = None if names is None else set(names)
         return self._thread.run(
@@ -53,7 +141,7 @@ class KafkaLogs:
         `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
         are errors of single partitions.
         """
-        from offsetmgr.kafka.client.log_ranges import log_ranges
+        from offsetmgr.kafka.client.fetch import log_ranges
 
         requested = list(partitions)
         return self._thread.run(
@@ -65,7 +153,7 @@ class KafkaCluster(KafkaLogs, Closeable):
     """Topics, log ranges, offsets by time, groups and settings of a Kafka cluster, for brokers from 0.8.2 on.
 
     ``bootstrap`` is ``host:port,...``. The constructor performs no I/O; the first call connects. Each call ends after
-    ``ConnectionConfig.timeout_ms``. The class implements `offsetmgr.kafka.cluster.base.Cluster`.
+    ``ConnectionConfig.timeout_ms``. The class implements `offsetmgr.kafka.cluster.Cluster`.
 
     Example::
 
@@ -80,9 +168,8 @@ class KafkaCluster(KafkaLogs, Closeable):
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         """Raises `UnsupportedOperation` for SASL mechanisms and key stores that offsetmgr's client does not support,
         and `ConfigError` for invalid settings."""
-        from offsetmgr.kafka.client.background_loop import ClientThread
-        from offsetmgr.kafka.client.client import Client
-        from offsetmgr.kafka.client.security import Security
+        from offsetmgr.kafka.client.client import Client, ClientThread
+        from offsetmgr.kafka.client.connection import Security
 
         config = config or ConnectionConfig()
         client = Client(bootstrap, Security.of(config.kafka))
@@ -100,7 +187,7 @@ class KafkaCluster(KafkaLogs, Closeable):
     def describe_brokers(self) -> list[ClusterBroker]:
         """Returns every broker with its release and its capabilities. Raises `Unreachable` or `TimedOut` if no broker
         responds."""
-        from offsetmgr.kafka.client.brokers import describe_brokers
+        from offsetmgr.kafka.client.topics import describe_brokers
 
         return self._thread.run(lambda deadline: describe_brokers(self._thread.client, deadline))
 
@@ -114,7 +201,7 @@ class KafkaCluster(KafkaLogs, Closeable):
         `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
         are errors of single partitions.
         """
-        from offsetmgr.kafka.client.log_ranges import offsets_for_time
+        from offsetmgr.kafka.client.fetch import offsets_for_time
 
         requested = list(partitions)
         return self._thread.run(
@@ -133,28 +220,28 @@ class KafkaCluster(KafkaLogs, Closeable):
         requested = list(dict.fromkeys(groups))
         if not requested:
             return {}
-        from offsetmgr.kafka.client.group_lists import describe
+        from offsetmgr.kafka.client.groups import describe
 
         return self._thread.run(lambda deadline: describe(self._thread.client, requested, deadline))
 
     def offsets_retention_ms(self) -> int | None:
         """Returns the retention of the offsets of groups without members (``offsets.retention.minutes``), in
         milliseconds; None if the broker does not report it. Raises `Unreachable`, `TimedOut`."""
-        from offsetmgr.kafka.client.broker_settings import offsets_retention_ms
+        from offsetmgr.kafka.client.topics import offsets_retention_ms
 
         return self._thread.run(lambda deadline: offsets_retention_ms(self._thread.client, deadline))
 
     def clock_difference(self, clock: Clock) -> ClockDifference | None:
         """Returns the difference between the brokers' clock and ``clock``, the clock of this machine; None if no broker
         reports a time. Raises `Unreachable`, `TimedOut`."""
-        from offsetmgr.kafka.client.broker_clock import cluster_clock
+        from offsetmgr.kafka.client.broker_checks import cluster_clock
 
         return self._thread.run(lambda deadline: cluster_clock(self._thread.client, clock, deadline))
 
     def broker_setting(self, broker: int, name: str) -> str | None:
         """Returns the effective value of one setting of a running broker; None if the broker does not report it.
         Raises `Unreachable`, `TimedOut`."""
-        from offsetmgr.kafka.client.broker_settings import broker_setting
+        from offsetmgr.kafka.client.topics import broker_setting
 
         return self._thread.run(lambda deadline: broker_setting(self._thread.client, broker, name, deadline))
 
@@ -162,3 +249,28 @@ class KafkaCluster(KafkaLogs, Closeable):
         """Closes the connections, unless they belong to another object. Calls in progress in other threads end."""
         if self._owns_thread:
             self._thread.close()
+
+
+# Runs the checks of `offsetmgr.kafka.client.broker_checks` for synchronous callers.
+
+
+def check_cluster(
+    bootstrap: str, config: ConnectionConfig, groups: Sequence[str], clock: Clock, *, manager: bool
+) -> list[CheckResult]:
+    """Checks the brokers at ``bootstrap``, or offset managers. Raises `UnsupportedOperation` for logins that
+    offsetmgr's client does not support."""
+    from offsetmgr.kafka.client.broker_checks import check_brokers, check_managers
+    from offsetmgr.kafka.client.client import Client, ClientThread
+    from offsetmgr.kafka.client.connection import Security
+
+    security = Security.of(config.kafka)
+    protocol = config.kafka.get("security.protocol", "plaintext").upper()
+    user = "" if security.sasl is None or not security.sasl[1] else f" as {security.sasl[1]}"
+    login = f"{protocol} {security.sasl[0]}{user}" if security.sasl else f"{protocol} without SASL"
+    thread = ClientThread(Client(bootstrap, security), config.timeout_ms / 1000)
+    try:
+        if manager:
+            return thread.run(lambda deadline: check_managers(thread.client, bootstrap, login, deadline))
+        return thread.run(lambda deadline: check_brokers(thread.client, bootstrap, login, groups, clock, deadline))
+    finally:
+        thread.close()

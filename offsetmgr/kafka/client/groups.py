@@ -1,12 +1,4 @@
-"""Lists all groups of a cluster. If the list may be incomplete, raises an error instead.
-
-A broker lists only the groups of those partitions of ``__consumer_offsets`` that it has loaded. While the coordinator
-of a partition moves, neither the old nor the new coordinator lists the groups of the partition, and neither reports an
-error (Kafka 3.9.1 listed only 100 of 300 groups). Therefore the client accepts a list only if two conditions are true.
-First, every partition of ``__consumer_offsets`` has the same leader and leader epoch before and after the ListGroups
-requests. Second, each leader describes one group of each of its partitions without an error. This shows that the leader
-has loaded these partitions.
-"""
+"""Lists all groups of a cluster, and sends conditional commits to the coordinators of groups."""
 
 from __future__ import annotations
 
@@ -18,19 +10,39 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.errors import CoordinatorNotAvailable, ErrorCode, OffsetMgrError, value_of
+from offsetmgr.core.errors import (
+    Conflict,
+    CoordinatorNotAvailable,
+    ErrorCode,
+    OffsetMgrError,
+    UnsupportedOperation,
+    value_of,
+)
 from offsetmgr.core.java_hash import java_hash
-from offsetmgr.core.model import GroupDescription
-from offsetmgr.core.offset_store import OtherGroupKind
-from offsetmgr.kafka.client.client import Client, with_retries
+from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import CommitErrors, OtherGroupKind
+from offsetmgr.kafka.client.client import Client, NotAMember, features, with_retries
 from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, Request
-from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS
-from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, upper_state
+from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS, ApiKey
+from offsetmgr.kafka.protocol.requests import (
+    CONDITIONAL_FEATURE,
+    CONFLICT,
+    OFFSETS_TOPIC,
+    conditional_commit,
+    upper_state,
+)
 from offsetmgr.kafka.protocol.schema_codec import Message
+
+# Lists all groups of a cluster. If the list may be incomplete, raises an error instead. A broker lists only the
+# groups of those partitions of ``__consumer_offsets`` that it has loaded. While the coordinator of a partition moves,
+# neither the old nor the new coordinator lists the groups of the partition, and neither reports an error (Kafka 3.9.1
+# listed only 100 of 300 groups). Therefore the client accepts a list only if two conditions are true. First, every
+# partition of ``__consumer_offsets`` has the same leader and leader epoch before and after the ListGroups requests.
+# Second, each leader describes one group of each of its partitions without an error. This shows that the leader has
+# loaded these partitions.
 
 # Share groups and groups of the Streams protocol: kinds of groups on brokers from Kafka 4.0 on that offsetmgr does
 # not edit. DescribeGroups reports such a group as dead, and ListGroups returns a share group as a group without
@@ -246,3 +258,66 @@ async def _list_of_manager(client: Client, manager: Address, deadline: float) ->
     if answer["error_code"]:
         raise kafka_error(answer["error_code"], f"groups of the manager {manager}")
     return [group["group_id"] for group in answer["groups"]]
+
+
+# Sends a conditional commit (`offsetmgr.kafka.protocol.requests`) to a coordinator that has announced
+# support.
+
+
+class CommitResult(NamedTuple):
+    """The outcome of each partition. ``retried`` is True if the client sent the commit more than once. In this case a
+    `Conflict` may be the result of an earlier attempt that succeeded without a response."""
+
+    outcomes: CommitErrors
+    retried: bool
+
+
+async def commit_if(
+    client: Client,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | None],
+    expected: Mapping[TopicPartition, int],
+    deadline: float,
+) -> CommitResult:
+    """Commits ``offsets``; the value None deletes the offset of a partition. The commit of a partition takes effect
+    only if the committed offset of the partition equals the offset in ``expected``.
+
+    Retries retriable errors until the deadline. The outcome of a partition whose condition is false is `Conflict`.
+    Raises `UnsupportedOperation`, without sending the commit, if the coordinator does not announce conditional commits.
+    Raises `NotAMember` if the group has members. Also raises any other error of the coordinator for the whole group.
+    """
+    request = conditional_commit(group, offsets, expected)
+    attempts = 0
+
+    async def ask(address: Address, groups: list[str]) -> dict[str, CommitErrors | OffsetMgrError]:
+        nonlocal attempts
+        async with client.node(address).dedicated_connection(deadline) as dedicated:
+            if CONDITIONAL_FEATURE not in await features(dedicated.connection, remaining(deadline)):
+                raise UnsupportedOperation(f"coordinator {address}", "it announces no conditional commits")
+            attempts += 1
+            answer = await dedicated.connection.call(request, remaining(deadline))
+        return dict.fromkeys(groups, _outcomes(group, answer))
+
+    result = value_of((await client.per_group([group], ask, deadline))[group])
+    return CommitResult(result, attempts > 1)
+
+
+def _outcomes(group: str, answer: Message) -> CommitErrors | OffsetMgrError:
+    """Returns the outcome of each partition, or the error of the whole commit.
+
+    A retriable code in any partition makes the whole commit retriable. A retry is safe: if the first attempt has
+    succeeded, the condition of the second attempt is false, so the second attempt changes nothing.
+    """
+    outcomes: CommitErrors = {}
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
+            if code in NOT_A_MEMBER:
+                return NotAMember(f"commit of group {group}", reason(code))
+            if code in RETRIABLE:
+                return kafka_error(code, f"commit of group {group}")
+            if code == CONFLICT:
+                outcomes[tp] = Conflict(f"group {group}, {tp}", "its committed offset is not the expected one")
+            else:
+                outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
+    return outcomes
