@@ -1,22 +1,28 @@
 """Offset ranges of periods: each record is accepted, late or set aside exactly once, in any order of the times.
 
-Also the settings that period jobs reject."""
+Also the settings that period jobs reject, and the end of a job's work on a period."""
 
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import UsageError
-from offsetmgr.period.job_records import RangeScan
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import Conflict, GroupActive, PartialFailure, UsageError
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.period.barrier import ReportStatus
+from offsetmgr.period.job_records import PublishedOutput, RangeScan, Work
 from offsetmgr.period.records import OffsetRange
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.spark import Coordination, JobSettings, PeriodRules, run_periods
 from offsetmgr.spark.period_ranges import Bounds, Scanner, ScanResult, ScanRule
+from offsetmgr.spark.period_work import PeriodJob, PeriodRunner
+from offsetmgr.testing.memory import MemoryStore
 
 TENS = PeriodSchedule(100, 10)
 FAR = 10**9
@@ -136,3 +142,36 @@ def test_a_job_without_a_topic_is_rejected() -> None:
     with pytest.raises(UsageError, match="topics is empty"):
         settings = JobSettings(bootstrap="", output="")
         run_periods(nothing, [], PeriodSchedule(0, 1), nothing, nothing, None, Coordination("h:1", "/r", "m"), settings)
+
+
+def test_the_end_of_a_periods_work_rewinds_no_group_and_names_what_the_barrier_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    parts = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    period, ranges = TENS.period(0), dict.fromkeys(parts, OffsetRange(0, 5))
+    scans = dict.fromkeys(parts, RangeScan(0, 5, 5, 5))
+    work = Work("job", period, ranges, 0, published=PublishedOutput(0, "out", 0), scans=scans)
+    store = MemoryStore()
+    store.commit("g", {parts[0]: OffsetAndMetadata(9)})
+    answers = dict.fromkeys(parts, ReportStatus.LATE)
+    history: Any = SimpleNamespace(read=lambda *_: work)
+    member: Any = SimpleNamespace(finished=lambda *_: answers)
+    rules = PeriodRules(wait_s=0)
+    job = PeriodJob("job", print, "", store, "g", rules, lambda *_: None)
+    any_: Any = None
+    runner = PeriodRunner(job, any_, any_, history, None, member, SystemClock())
+
+    assert runner.run(period, parts) == work
+
+    assert [found.offset for found in store.data["g"].values()] == [9, 5]
+    assert "group g is ahead of this job in t-0" in caplog.text
+    assert "already closed when this job reported 2 of its partitions" in caplog.text
+    answers[parts[1]] = ReportStatus.TOO_EARLY
+    with pytest.raises(Conflict, match="not open yet for t-1"):
+        runner.run(period, parts)
+    for other, why in ((TENS.period(1), "for the times 100 to 110"), (period, "do not include u-0")):
+        with pytest.raises(Conflict, match=why):
+            runner.run(other, [*parts, TopicPartition("u", 0)])
+    store.broken["g", parts[1]] = GroupActive("group g", "has active members")
+    with pytest.raises(PartialFailure, match="has active members"):
+        runner.run(period, parts)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import EncodedRecord, GroupValue
 from offsetmgr.records.kafka import KafkaRecordFormat
-from offsetmgr.spark.log_rows import RowDecoder
+from offsetmgr.spark.log_rows import RowDecoder, decode_rows
 from offsetmgr.spark.log_source import Range, split_ranges
 
 NOW = 1_700_000_000_000
@@ -94,6 +94,17 @@ def test_groups_of_the_new_protocol_are_named_and_unknown_keys_are_not_errors() 
         ("state", 3, "g", None),
         ("other", 11, None, None),
     ]
+
+
+def test_small_chunks_are_decoded_together_and_only_the_rows_of_the_groups_remain() -> None:
+    chunks: list[list[list[Any]]] = []
+    for group, count in (("g", 15_000), ("h", 5_001), ("g", 2)):
+        ((key, value),) = KAFKA.encode_commit(group, "orders", [(5, 42, -1, "")], NOW, None)
+        chunks.append([[7] * count, [*range(count)], [NOW] * count, [key] * count, [value] * count])
+
+    assert [batch.num_rows for batch in decode_rows(chunks, [])] == [20_001, 2]
+    assert [batch.num_rows for batch in decode_rows(chunks, ["g"])] == [15_000, 2]
+    assert list(decode_rows(chunks[:0], [])) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 2_000_000)), max_size=60), st.integers(1, 40))

@@ -1,19 +1,21 @@
-"""Conversion of a table's rows for a store, and the groups of a table. The tests need no Spark."""
+"""Conversion of a table's rows for a store, and the groups and options of a table. The tests need no Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from memory_stores import HidingStore
 
-from offsetmgr.core.errors import CorruptData, GroupActive, GroupNotFound
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import CorruptData, GroupActive, GroupNotFound, UsageError
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.selection import ALL_TOPICS, GroupSelection
 from offsetmgr.server.store_backends.store_calls import read_groups
-from offsetmgr.spark import store_rows
+from offsetmgr.spark import source_options, store_rows
 from offsetmgr.spark.store_rows import read_rows, select_groups, select_groups_of_stores, write_rows
 from offsetmgr.testing.memory import MemoryStore
 
@@ -147,3 +149,35 @@ def test_a_group_must_exist_in_at_least_one_of_two_stores(stores: dict[str, Memo
     for name in ("c-1", "c-*"):
         with pytest.raises(GroupNotFound, match="in any of the stores"):
             select_groups_of_stores(both, GroupSelection(["a-1", name]))
+
+
+def test_options_of_a_table_have_defaults_and_names_in_any_case(tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text("security.protocol=SSL\n")
+    given = {"Topic": "t", "GROUP": " a, b ,", "timeout": "7", "commandConfig": str(tmp_path / "client.properties")}
+    options = source_options.checked("f", {**given, "path": "p"}, ["topic", "group"])
+    assert options == {"path": "p"} | {name.lower(): value for name, value in given.items()}
+    assert source_options.required("f", options, "Topic", "orders") == "t"
+    assert (source_options.groups("f", options), source_options.groups("f", {})) == (["a", "b"], [])
+    assert source_options.number("f", options, "tasks", 16) == 16
+    config = source_options.connection("f", options)
+    assert (config.timeout_ms, config.kafka["security.protocol"]) == (7, "SSL")
+    assert source_options.connection("f", {}) == ConnectionConfig()
+    assert source_options.dotted({"a__b": 1, "c": 2}) == {"a.b": 1, "c": 2}
+
+
+@pytest.mark.parametrize(
+    ("read", "arguments", "options", "why"),
+    [
+        (source_options.checked, [["topic"]], {"topics": "t"}, "there is no option 'topics'"),
+        (source_options.required, ["topic", "orders"], {"topic": ""}, "option 'topic' is missing"),
+        (source_options.groups, [], {"group": " ,"}, "option 'group' is empty"),
+        (source_options.groups, [], {"group": "a,b*"}, r"group 'b\*' is a pattern"),
+        (source_options.number, ["tasks", 16], {"tasks": "0"}, "option 'tasks' is '0'"),
+        (source_options.number, ["tasks", 16], {"tasks": "many"}, "option 'tasks' is 'many'"),
+    ],
+)
+def test_a_wrong_option_of_a_table_is_rejected(
+    read: Callable[..., Any], arguments: list[Any], options: dict[str, str], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        read("f", options, *arguments)
