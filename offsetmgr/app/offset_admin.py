@@ -19,7 +19,7 @@ from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata, TopicPartition, is_valid_offset
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore, RunningEdit
 from offsetmgr.core.scenario import Scenario
 from offsetmgr.core.selection import GroupSelection, TopicSelection
@@ -63,7 +63,7 @@ def offsets_to_commit(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Returns the offsets as values to commit. Raises `UsageError` if there are none, if a key is not a partition, or
-    if a value is not an offset."""
+    if a value has another type."""
     if not offsets:
         raise UsageError("offsets set", "no offset is given")
     for tp, found in offsets.items():
@@ -71,13 +71,9 @@ def offsets_to_commit(
             raise UsageError(f"partition {tp!r}", "is not a TopicPartition", 'as in TopicPartition("orders", 0)')
         if not isinstance(found, int | OffsetAndMetadata):
             raise UsageError(str(tp), f"{found!r} is not an offset", "an offset is an int or an OffsetAndMetadata")
-    values = {
+    return {
         tp: found if isinstance(found, OffsetAndMetadata) else OffsetAndMetadata(found) for tp, found in offsets.items()
     }
-    for tp, value in values.items():
-        if not is_valid_offset(value.offset):
-            raise UsageError(str(tp), f"{value.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
-    return values
 
 
 class OffsetAdmin(Closeable):

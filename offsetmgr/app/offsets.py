@@ -26,7 +26,15 @@ from offsetmgr.core.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, dropped_text, form_of
+from offsetmgr.core.model import (
+    MAX_OFFSET,
+    Committed,
+    OffsetAndMetadata,
+    TopicPartition,
+    dropped_text,
+    form_of,
+    is_valid_offset,
+)
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, GroupSelection, TopicSelection, literal_pattern
@@ -79,7 +87,7 @@ class Found(Generic[T]):
         self._items: Iterable[T] = ()
         self._newer: Counter[tuple[str, str]] = Counter()
         self._newer_group = ""
-        self._uncommitted = {p.name for p in topics.patterns if p.partitions is None}.intersection(topics.named())
+        self._uncommitted = topics.whole()
         self._committed: set[str] = set()
 
     def of(self, items: Iterable[T]) -> Found[T]:
@@ -120,11 +128,11 @@ class Found(Generic[T]):
         the selection in which it has no commit."""
         if not self._uncommitted:
             return
-        missing = self.topics.without(partitions)
-        for topic in missing if named else ():
-            if topic in self._uncommitted:
+        committed = {tp.topic for tp in partitions}
+        for topic in self._uncommitted if named else ():
+            if topic not in committed:
                 self.errors.append(GroupNotFound(f"group {group!r}", f"has no committed offsets in topic {topic}"))
-        self._committed.update(set(self.topics.named()).difference(missing))
+        self._committed |= committed
 
     def tell(self, shown: int | None) -> None:
         """Does what `tell_newer` does, and tells the user the topics without a commit. ``shown`` is the number of rows
@@ -132,9 +140,10 @@ class Found(Generic[T]):
         self.tell_newer()
         if self.errors:
             return
-        for topic in sorted(self._uncommitted - self._committed):
+        uncommitted = sorted(set(self._uncommitted) - self._committed)
+        for topic in uncommitted:
             self._connections.ui.note(f"no committed offsets in topic {topic} in {self.uri}")
-        if shown == 0 and not self._uncommitted - self._committed:
+        if shown == 0 and not uncommitted:
             self._connections.ui.note(f"no committed offsets in {self.uri}")
 
     def tell_newer(self) -> None:
@@ -452,12 +461,19 @@ def set_(
     new_group: bool = False,
     active: RunningEdit | float = 0.0,
 ) -> PlannedEdit:
-    """Plans to commit exact offsets: one for all partitions of ``topics``, or one for each partition. See
-    `OffsetAdmin.plan_set`, and `reset` for ``active``. With ``keeps_metadata``, an offset that stays keeps its
-    metadata, unless ``to`` has metadata. Raises the errors of `OffsetAdmin.plan_set`."""
+    """Plans to commit exact offsets: one for all partitions of ``topics``, or one for each partition. Partitions of
+    topics without partition numbers are set if they have a commit. See `OffsetAdmin.plan_set`, and `reset` for
+    ``active``. With ``keeps_metadata``, an offset that stays keeps its metadata, unless ``to`` has metadata. Raises
+    `UsageError` for one offset of all topics or a value that is not an offset, and the errors of
+    `OffsetAdmin.plan_set`."""
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.reset import plan_set
 
+    if not isinstance(to, Mapping) and topics.everything:
+        raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic} orders:0,1"))
+    for what, value in to.items() if isinstance(to, Mapping) else (("offsets set", to),):
+        if not is_valid_offset(value.offset):
+            raise UsageError(str(what), f"{value.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
     store = connections.selected()
     named = list(to) if isinstance(to, Mapping) else topics.numbered(store.capabilities.partitions)
 

@@ -54,7 +54,6 @@ from offsetmgr.core.scenario import (
     ToOffset,
     ToTime,
 )
-from offsetmgr.core.selection import TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.offsets import Found, LagRow, NextRecord, OffsetDifference, Record
@@ -254,14 +253,7 @@ ToOffsetOption = Annotated[
 def set_offsets(
     connect: ConnectFlags,
     group: OneGroup,
-    topic: Annotated[
-        list[str],
-        opt(
-            "--topic -t",
-            "NAME[:0,1]",
-            "Partitions; without numbers, the topic's committed ones; repeatable.",
-        ),
-    ],
+    topics: TopicFlags,
     to_offset: Annotated[int, opt("--to-offset", "N", "The next offset to consume.", parser=_offset)],
     metadata: Annotated[
         str | None,
@@ -278,7 +270,8 @@ def set_offsets(
 ) -> None:
     """Commit an offset exactly as given; an offset outside its log gets a warning.
 
-    The warning needs brokers. offsets reset clamps an offset outside its log.
+    A --topic without numbers means its committed partitions. The warning needs brokers. offsets reset clamps an offset
+    outside its log.
     """
     from offsetmgr.app import offsets
     from offsetmgr.cli.edit_command import run_edit
@@ -287,7 +280,7 @@ def set_offsets(
         connect,
         group,
         OffsetAndMetadata(to_offset, metadata or ""),
-        TopicSelection.parse(topic),
+        topics.selection(),
         keeps_metadata=metadata is None,
         new_group=new_group,
         active=members.active(),

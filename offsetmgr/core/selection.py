@@ -253,6 +253,14 @@ class TopicSelection(NamedTuple):
         """Parses ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
         return cls(tuple(_parse_topic(text) for text in texts))
 
+    def __str__(self) -> str:
+        return " ".join(map(str, self.patterns))
+
+    @property
+    def everything(self) -> bool:
+        """Whether every partition is selected."""
+        return not self.patterns
+
     def within(self, *kinds: PartitionKinds) -> TopicSelection:
         """Checks that stores with partitions of these kinds can hold the selection, and returns the selection
         unchanged.
@@ -280,6 +288,11 @@ class TopicSelection(NamedTuple):
         """Returns the exactly named topics. (Their partitions are selected even without a commit.)"""
         return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
 
+    def whole(self) -> list[str]:
+        """Returns the exactly named topics that are selected without partition numbers."""
+        whole = {pattern.name for pattern in self.patterns if pattern.partitions is None}
+        return [name for name in self.named() if name in whole]
+
     def numbered(self, kind: PartitionKinds = PartitionKinds.NUMBERED) -> list[TopicPartition]:
         """Returns the partitions of this ``kind`` that are named by topic and number. They are selected even without a
         commit."""
@@ -298,35 +311,32 @@ class TopicSelection(NamedTuple):
         """Returns, sorted, the partitions that are selected even without a commit: the partitions that are named by
         number, and all partitions of topics that are named without partition numbers. ``counts`` has the partition
         counts of topics, as far as they are known."""
-        whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
         if kind is PartitionKinds.OF_BROKERS:
             return self.numbered(kind)
-        return sorted({*self.numbered(), *(TopicPartition(t, n) for t in whole for n in range(counts.get(t, 0)))})
+        known = (TopicPartition(topic, number) for topic in self.whole() for number in range(counts.get(topic, 0)))
+        return sorted({*self.numbered(), *known})
 
-    def without(self, committed: Iterable[TopicPartition]) -> list[str]:
-        """Returns the exactly named topics that have no partition in ``committed``."""
-        topics = {tp.topic for tp in committed}
-        return [name for name in self.named() if name not in topics]
-
-    def unmatched(self, partitions: Iterable[TopicPartition]) -> list[TopicPattern]:
+    def unmatched(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPattern, ...]:
         """Returns the patterns that match none of ``partitions``; stops reading once every pattern has matched."""
         left = list(self.patterns)
         for tp in partitions:
             if not left:
                 break
             left = [pattern for pattern in left if not pattern.matches(tp)]
-        return left
+        return tuple(left)
 
-    def expand(self, counts: Mapping[str, int], committed: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def expand(
+        self, counts: Mapping[str, int], committed: Iterable[TopicPartition], unread: Container[str] = ()
+    ) -> list[TopicPartition]:
         """Returns the selected partitions, sorted. They are the selected partitions of exactly named topics, and the
         partitions in ``committed`` that match a glob.
 
-        ``counts`` are the partition counts of the named topics. Raises `UnknownTopicOrPartition` if a named topic or
-        partition does not exist.
+        ``counts`` are the partition counts of the named topics, without the topics that could not be read (``unread``).
+        Raises `UnknownTopicOrPartition` if a named topic or partition does not exist.
         """
         found: set[TopicPartition] = {tp for tp in committed if self.matches(tp)}
         for pattern in self.patterns:
-            if is_pattern(pattern.name):
+            if is_pattern(pattern.name) or pattern.name in unread:
                 continue
             count = counts.get(pattern.name)
             if count is None:

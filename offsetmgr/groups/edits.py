@@ -226,7 +226,7 @@ def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelectio
         ]
         changes += [plan_replacement(store, tp, e, None, named) for tp, e in found.errors.items() if topics.matches(tp)]
         problem = None
-        if not changes and topics.patterns:
+        if not changes and not topics.everything:
             problem = GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
         rows, raw = tuple(sorted(changes, key=BY_PARTITION)), replaced_data(changes, found.errors)
         yield GroupEditPlan(found.group, rows, problem, unrecognised=found.unrecognised, raw=raw)
@@ -469,7 +469,7 @@ def plan_import(
     logs, except those that ``store`` already holds; a change to an offset without a log gets a problem. Partitions
     without an offset in ``sources`` are not changed.
     """
-    rename, new = rename or {}, tuple.__new__
+    rename, new, everything = rename or {}, tuple.__new__, topics.everything
     sources = sources if checks is None else checks.loaded(sources, topics)
     keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
     pending: dict[str, GroupOffsets] = {}
@@ -489,7 +489,7 @@ def plan_import(
         if crossing is not None:
             crossing.load_topics({tp.topic for tp in source.offsets})
         for tp, original in source.offsets.items():
-            if topics.patterns and not topics.matches(tp):
+            if not (everything or topics.matches(tp)):
                 continue
             committed = original if keeps_epochs or original[2] is None else original._replace(leader_epoch=None)
             before, note = found.offsets.get(tp), ""
@@ -543,7 +543,7 @@ def plan_undo(
         changes: list[PlannedChange] = []
         if crossing is not None:
             crossing.load_topics({tp.topic for tp in source.after})
-        restores = source.nodes if isinstance(store, GroupTreeStore) and not topics.patterns else ()
+        restores = source.nodes if isinstance(store, GroupTreeStore) and topics.everything else ()
         for tp, written_offset in source.after.items():
             if not topics.matches(tp):
                 continue

@@ -43,7 +43,7 @@ def export_groups(
             continue
         if strict and not (found.offsets or found.errors or found.error):
             require_known(store, [found.group])
-        if not topics.patterns:
+        if topics.everything:
             if found.offsets or found.errors or found.error:
                 yield found
             continue

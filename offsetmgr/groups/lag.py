@@ -193,7 +193,7 @@ def _flush(
     strict: bool,
 ) -> Iterator[GroupLag]:
     """Yields the rows of one batch."""
-    all_topics = not topics.patterns
+    all_topics = topics.everything
     elsewhere = _scan_others(others, [found.group for found in batch])
     if logs is not None:
         logs.load(

@@ -119,19 +119,19 @@ class TopicMatches:
     """Receives partitions, and records the patterns of a selection that have not matched any partition yet."""
 
     def __init__(self, topics: TopicSelection) -> None:
-        self._unmatched: list[TopicPattern] = list(topics.patterns)
+        self._unmatched = topics
         self._incomplete = False
         """Whether some partitions could not be read. A pattern without a match may match an unreadable partition."""
 
     def record(self, partitions: Iterable[TopicPartition], *, incomplete: bool = False) -> None:
         """Records partitions. ``incomplete`` is True if other partitions could not be read."""
         self._incomplete = self._incomplete or incomplete
-        if self._unmatched:
-            self._unmatched = TopicSelection(tuple(self._unmatched)).unmatched(partitions)
+        if self._unmatched.patterns:
+            self._unmatched = self._unmatched._replace(patterns=self._unmatched.unmatched(partitions))
 
     def record_group(self, group: GroupOffsets) -> None:
         incomplete = group.error is not None or group.hidden is not None
-        self.record([*group.offsets, *group.errors] if self._unmatched else (), incomplete=incomplete)
+        self.record([*group.offsets, *group.errors] if self._unmatched.patterns else (), incomplete=incomplete)
 
     def record_each(self, groups: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:
         """Yields the groups, and records the partitions of each group."""
@@ -143,7 +143,7 @@ class TopicMatches:
     def missing(self) -> tuple[TopicPattern, ...]:
         """The patterns without a match. Empty if some partitions could not be read, because the read error is reported
         instead."""
-        return () if self._incomplete else tuple(self._unmatched)
+        return () if self._incomplete else self._unmatched.patterns
 
     def require_all(self, where: str) -> None:
         """Raises `UnknownTopicOrPartition` if patterns have no match. ``where`` is the store to name in the error."""

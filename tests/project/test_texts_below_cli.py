@@ -17,7 +17,6 @@ OTHER_PROGRAMS = {
     "kafka/librdkafka.py": "pip",
     "manager/log/topic.py": "kafka-configs",
     "manager/log/kafka/broker_checks.py": "kafka-acls",
-    "manager/log/topic.py": "kafka-configs",
     "sandbox/broker.py": "kafka-storage",
     "sandbox/topics.py": "kafka-topics",
     "zookeeper/admin/reassignment.py": "kafka-reassign-partitions",

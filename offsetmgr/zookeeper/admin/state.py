@@ -89,12 +89,9 @@ class AdminState:
         """Returns the selected partitions of readable topics, sorted. Raises `UnknownTopicOrPartition` if a named topic
         or partition does not exist."""
         readable = {name: found for name, found in self.topics.items() if not isinstance(found, OffsetMgrError)}
-        patterns = tuple(one for one in selection.patterns if one.name in readable or one.name not in self.topics)
-        if selection.patterns and not patterns:
-            return []
         partitions = (TopicPartition(name, number) for name, found in readable.items() for number in found.partitions)
         counts = {name: len(found.partitions) for name, found in readable.items()}
-        return TopicSelection(patterns).expand(counts, partitions)
+        return selection.expand(counts, partitions, self.topics.keys() - counts)
 
     def topic(self, name: str) -> AdminTopicState:
         """Returns a topic. Raises as `partition`."""
