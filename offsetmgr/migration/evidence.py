@@ -115,9 +115,7 @@ def assess_owned(history: PartitionHistory, phase: CommitMode, rules: EvidenceTh
         if store.lowered is not None:
             why = f"{name} went backwards: {store.lowered}; no consumer does that, so another client writes there"
             return result(False, Confidence.UNKNOWN, why, "stop the other client, then check again")
-    if (history.zookeeper_alone and history.kafka.changes) or (history.kafka_alone and history.zookeeper.changes):
-        proof = history.zookeeper_alone or history.kafka_alone
-        why = f"{proof}; then the other store changed too, so another client (a mirror?) writes there"
+    if why := _other_client(history):
         return result(False, Confidence.UNKNOWN, why, "stop the other client, then check again")
     behaviour = behaviour_of(history)
     if behaviour is not None:
@@ -133,6 +131,13 @@ def describe_behaviour(found: CommitMode) -> str:
         CommitMode.DUAL: "commits to both",
         CommitMode.KAFKA: "commits to Kafka alone",
     }[found]
+
+
+def _other_client(history: PartitionHistory) -> str:
+    """Returns the proof that another client than the owner commits too; empty if there is none."""
+    proof = history.zookeeper_alone if history.kafka.changes else None
+    proof = proof or (history.kafka_alone if history.zookeeper.changes else None)
+    return f"{proof}; then the other store changed too, so another client (a mirror?) writes there" if proof else ""
 
 
 def behaviour_of(history: PartitionHistory) -> tuple[CommitMode, str] | None:
@@ -542,6 +547,8 @@ def infer_phase(history: GroupHistory) -> PhaseEvidence:
     from the offsets in both stores."""
     proven: dict[CommitMode, list[str]] = {}
     for tp, partition in sorted(history.partitions.items()):
+        if why := _other_client(partition):
+            return PhaseEvidence(Phase.UNKNOWN, Confidence.SEEN, f"{tp}: {why}")
         if (behaviour := behaviour_of(partition) or behaviour_behind(partition)) is not None:
             proven.setdefault(behaviour[0], []).append(f"{tp} ({partition.owned.member}): {behaviour[1]}")
     if len(proven) == 1:
@@ -558,6 +565,12 @@ def infer_phase(history: GroupHistory) -> PhaseEvidence:
             Phase.UNKNOWN, Confidence.SEEN, f"members are in different phases: {mixed}", frozenset(proven)
         )
     return _phase_by_offsets(history)
+
+
+def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
+    """Returns the phase that the observed commits prove; None if they prove no phase."""
+    found = infer_phase(history)
+    return found if found.confidence is Confidence.SEEN else None
 
 
 def _phase_by_offsets(history: GroupHistory) -> PhaseEvidence:

@@ -268,7 +268,7 @@ def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | 
         return _without_old_consumers(members, described)
     found = infer_phase(history)
     if (mode := found.phase.mode) is None:
-        obstacle = (found.why,) if found.members else ()
+        obstacle = (found.why,) if found.confidence is Confidence.SEEN else ()
         return LiveGroup(Phase.UNKNOWN, found.confidence, found.why, members, obstacle)
     if found.confidence is not Confidence.SEEN:
         return LiveGroup(found.phase, found.confidence, found.why, members)

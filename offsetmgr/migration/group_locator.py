@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from offsetmgr.groups.describe import DescribeGroups
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter
 from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
 from offsetmgr.migration.copied_offsets import last_writes
+from offsetmgr.migration.evidence import seen_phase
 from offsetmgr.migration.journaled_writer import OPERATIONS, open_plan, open_renewed
 from offsetmgr.migration.location import (
     GroupLocation,
@@ -28,10 +30,9 @@ from offsetmgr.migration.location import (
     StoreSample,
     locate,
     migrated_group,
-    seen_phase,
 )
 from offsetmgr.migration.mirror import LegacyGroup, LegacyOwner, ReadLegacyGroups
-from offsetmgr.migration.observation import GroupHistory, Observation, ObservationWindow, PartitionOwner
+from offsetmgr.migration.observation import GroupHistory, Observation, ObservationWindow, PartitionOwner, watch
 from offsetmgr.migration.plan import PlanFile, StoreEndpoint
 from offsetmgr.migration.progress import MigrationState, Stage
 from offsetmgr.stores.dual_policy import outcome_of
@@ -42,49 +43,22 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import Cluster
 
 
-# Watches the commits of many groups with bulk reads, for `group_locator`. Writes nothing.
-
 _NO_OWNER: Final = PartitionOwner("no registered owner", 0)
 """The owner of a partition that no old consumer owns, so that commits of other clients are seen too."""
 
 _Owners = Mapping[str, Mapping[TopicPartition, PartitionOwner] | OffsetMgrError]
 
 
-def watch_groups(
-    zookeeper: OffsetStore,
-    session: ZookeeperSession,
-    kafka: OffsetStore,
-    names: list[str],
-    window: ObservationWindow,
-    clock: Clock,
-) -> dict[str, PhaseEvidence]:
-    """Reads the groups repeatedly until commits have proved the phase of each, or until the window is over. Returns the
-    proved phases."""
-    histories = {name: GroupHistory() for name in names}
-    deadline = clock.monotonic() + window.duration_s
-    while True:
-        _observe(zookeeper, session, kafka, histories, clock)
-        proved = {name: found for name, history in histories.items() if (found := seen_phase(history)) is not None}
-        if len(proved) == len(names) or clock.monotonic() >= deadline:
-            return proved
-        window.waiting(deadline - clock.monotonic())
-        clock.sleep(window.poll_s)
-
-
 def _observe(
-    zookeeper: OffsetStore,
-    session: ZookeeperSession,
-    kafka: OffsetStore,
-    histories: Mapping[str, GroupHistory],
-    clock: Clock,
-) -> None:
-    """Adds one observation of each group. The order of the reads is the contract of `observation`."""
-    names = list(histories)
+    zookeeper: OffsetStore, session: ZookeeperSession, kafka: OffsetStore, clock: Clock, names: Sequence[str], _: bool
+) -> dict[str, Observation | OffsetMgrError]:
+    """Returns one observation of each group, for `watch`. The order of the reads is the contract of `observation`."""
     before = _owners(session, names)
     in_zookeeper, in_kafka = scan_tolerantly(zookeeper, names), scan_tolerantly(kafka, names)
     after = _owners(session, names)
     now = clock.now_ms()
-    for name, history in histories.items():
+    found: dict[str, Observation | OffsetMgrError] = {}
+    for name in names:
         first, last = before.get(name, {}), after.get(name, {})
         here, there = in_zookeeper[name], in_kafka[name]
         every = sorted({*here.offsets, *here.errors, *there.offsets, *there.errors})
@@ -92,21 +66,20 @@ def _observe(
         if not isinstance(first, OffsetMgrError) and not isinstance(last, OffsetMgrError):
             pairs = ((tp, first.get(tp, _NO_OWNER), last.get(tp, _NO_OWNER)) for tp in every)
             owners = {tp: owner for tp, owner, later in pairs if owner == later}
-        history.add(
-            Observation(
-                group=name,
-                at_ms=now,
-                members={},
-                owners=owners,
-                partitions=tuple(every),
-                zookeeper={tp: outcome_of(here, tp) for tp in every},
-                kafka={tp: outcome_of(there, tp) for tp in every},
-                logs={},
-            )
+        found[name] = Observation(
+            group=name,
+            at_ms=now,
+            members={},
+            owners=owners,
+            partitions=tuple(every),
+            zookeeper={tp: outcome_of(here, tp) for tp in every},
+            kafka={tp: outcome_of(there, tp) for tp in every},
+            logs={},
         )
+    return found
 
 
-def _owners(session: ZookeeperSession, names: list[str]) -> _Owners:
+def _owners(session: ZookeeperSession, names: Sequence[str]) -> _Owners:
     try:
         found = list(owners_many(session, names))
     except OffsetMgrError as error:
@@ -121,12 +94,12 @@ def _owners(session: ZookeeperSession, names: list[str]) -> _Owners:
     return owners
 
 
-def scan_tolerantly(store: OffsetStore, names: list[str]) -> Mapping[str, GroupOffsets]:
+def scan_tolerantly(store: OffsetStore, names: Sequence[str]) -> Mapping[str, GroupOffsets]:
     """Scans groups. An error of the whole store is the error of each group. A group whose name the store cannot contain
     has no offsets in the store."""
     return {
         name: GroupOffsets(name, {}) if isinstance(one.error, UsageError) else one
-        for name, one in scan_store(store, names).items()
+        for name, one in scan_store(store, list(names)).items()
     }
 
 
@@ -275,7 +248,10 @@ class GroupLocator:
             return {}
         if zookeeper.error is not None or kafka.error is not None:
             return {}
-        return watch_groups(zookeeper.store, zookeeper.session, kafka.store, names, window, self._clock)
+        observe = partial(_observe, zookeeper.store, zookeeper.session, kafka.store, self._clock)
+        watched = watch(observe, names, window, self._clock, enough=lambda history: seen_phase(history) is not None)
+        seen = {name: seen_phase(one) for name, one in watched.items() if isinstance(one, GroupHistory)}
+        return {name: phase for name, phase in seen.items() if phase is not None}
 
     def _read(self, one: ConfiguredStore, names: list[str]) -> Mapping[str, StoreSample]:
         if one.error is not None:

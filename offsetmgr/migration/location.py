@@ -32,8 +32,7 @@ from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.lag import BELOW_START, lag_of, state_of
 from offsetmgr.groups.last_writes import TITLES, LastWriter
-from offsetmgr.migration.evidence import infer_phase
-from offsetmgr.migration.observation import GroupHistory, OffsetReadResult, at
+from offsetmgr.migration.observation import OffsetReadResult, at
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState, Stage
 from offsetmgr.migration.runbook_steps import file_label
@@ -281,18 +280,6 @@ def _unknown(why: str) -> PhaseEvidence:
 
 def _inferred(name: str, why: str) -> PhaseEvidence:
     return PhaseEvidence(Phase(name), Confidence.INFERRED, why)
-
-
-def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
-    """Returns the phase that the observed commits prove; None if they prove no phase."""
-    for tp, partition in sorted(history.partitions.items()):
-        alone = [partition.zookeeper_alone if partition.kafka.changes else None]
-        alone += [partition.kafka_alone if partition.zookeeper.changes else None]
-        if proof := next(filter(None, alone), None):
-            why = f"{tp}: {proof}; then the other store changed too, so another client (a mirror?) writes there"
-            return PhaseEvidence(Phase.UNKNOWN, Confidence.SEEN, why)
-    found = infer_phase(history)
-    return found if found.confidence is Confidence.SEEN else None
 
 
 def _moved(sample: GroupSample) -> PhaseEvidence | None:

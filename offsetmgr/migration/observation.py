@@ -10,7 +10,7 @@ has no owner for this partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
@@ -638,11 +638,10 @@ def watch_groups(
     Returns the error instead of the history for a group that cannot be observed. Retriable errors, such as an
     unreachable server, concern all groups and are raised; see `watch_group` for ``tolerant``.
     """
-    found: dict[str, GroupHistory | OffsetMgrError] = {}
-    pending: dict[str, GroupHistory] = {}
-    deadline = view.clock.monotonic() + window.duration_s
+    clock = view.clock
+    deadline = clock.monotonic() + window.duration_s
 
-    def observe(group: str, *, accept: bool) -> Observation | OffsetMgrError:
+    def observe(group: str, accept: bool) -> Observation | OffsetMgrError:
         """Returns an observation, or an error that concerns only this group. Raises retriable errors."""
         while True:
             try:
@@ -650,27 +649,41 @@ def watch_groups(
             except OffsetMgrError as error:
                 if not error.retriable:
                     return error
-                if not tolerant or stop() or view.clock.monotonic() >= deadline:
+                if not tolerant or stop() or clock.monotonic() >= deadline:
                     raise
                 window.failed(error)
-                view.clock.sleep(window.poll_s)
+                clock.sleep(window.poll_s)
 
-    for group in groups:
-        first = observe(group, accept=tolerant)
-        if isinstance(first, OffsetMgrError):
-            found[group] = first
-        else:
-            pending[group] = found[group] = GroupHistory([first])
-    while pending := {group: history for group, history in pending.items() if not enough(history)}:
-        if stop() or view.clock.monotonic() >= deadline:
-            break
-        window.waiting(deadline - view.clock.monotonic())
-        view.clock.sleep(window.poll_s)
-        for group, history in list(pending.items()):
-            observation = observe(group, accept=True)
-            if isinstance(observation, OffsetMgrError):
-                found[group] = observation
-                del pending[group]
+    def observe_each(names: Sequence[str], is_first: bool) -> dict[str, Observation | OffsetMgrError]:
+        return {name: observe(name, tolerant or not is_first) for name in names}
+
+    return watch(observe_each, list(groups), window, clock, enough=enough, stop=stop)
+
+
+def watch(
+    observe: Callable[[Sequence[str], bool], Mapping[str, Observation | OffsetMgrError]],
+    groups: Sequence[str],
+    window: ObservationWindow,
+    clock: Clock,
+    *,
+    enough: Callable[[GroupHistory], bool],
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, GroupHistory | OffsetMgrError]:
+    """Observes the groups repeatedly, all within one window, and each until ``enough`` returns True for it. ``observe``
+    returns one observation of each group, or the error that ends the watch of the group; its second argument is whether
+    these observations are the first ones."""
+    histories = {name: GroupHistory() for name in groups}
+    failed: dict[str, OffsetMgrError] = {}
+    deadline, pending, is_first = clock.monotonic() + window.duration_s, list(groups), True
+    while True:
+        for name, observed in observe(pending, is_first).items():
+            if isinstance(observed, OffsetMgrError):
+                failed[name] = observed
             else:
-                history.add(observation)
-    return found
+                histories[name].add(observed)
+        pending = [name for name in pending if name not in failed and not enough(histories[name])]
+        if not pending or stop() or clock.monotonic() >= deadline:
+            return {**histories, **failed}
+        is_first = False
+        window.waiting(deadline - clock.monotonic())
+        clock.sleep(window.poll_s)
