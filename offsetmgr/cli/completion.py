@@ -231,11 +231,11 @@ def names_for(parameter: Any, given: Mapping[str, Any]) -> Iterable[str] | None:
     options, metavar = set(parameter.opts), parameter.metavar or ""
     if "--context" in options or metavar == "CONTEXT":
         return printable(Contexts.read().layers)
-    if {"--group", "--exclude-group"} & options or "[GROUP]" in metavar or metavar == "GROUP":
+    if any(option.endswith("-group") for option in options) or "[GROUP]" in metavar or metavar == "GROUP":
         if isinstance(plan := given.get("plan_path") or given.get("plan"), str):
             return printable(completion.groups_of_plan(Path(plan), LIMIT_S))
         return _cached("groups", given, completion.groups)
-    if "--topic" in options:
+    if any(option.endswith("-topic") for option in options):
         return _cached("topics", given, completion.topics)
     return completion.operations() if metavar == "ID" else None
 

@@ -133,12 +133,18 @@ def describe(
     selection = selected.selection()
     if members and state:
         raise UsageError("groups describe", "both --members and --state are given", "only one of them")
-    of_partitions = {"--topic": topics.topic, "--totals": flags.show_totals, "--sort": flags.sort, "--top": flags.top}
+    chosen = topics.selection()
+    of_partitions = {
+        "--topic": not chosen.everything,
+        "--totals": flags.show_totals,
+        "--sort": flags.sort,
+        "--top": flags.top,
+    }
     if (members or state) and (given := next((name for name, value in of_partitions.items() if value), None)):
         option = "--members" if members else "--state"
         why = f"selects partitions, but {option} shows no partitions"
         raise UsageError(given, why, f"leave out {given} or {option}")
-    table, chosen = PartitionTable(DESCRIBE, flags), topics.selection()
+    table = PartitionTable(DESCRIBE, flags)
     found = groups.describe(connect, selection, chosen, only_with_lag=only_with_lag, members_only=members or state)
     described = (one for one in found if one.error is None)
     if state:
@@ -146,7 +152,7 @@ def describe(
     elif members:
         shown = write_rows(MEMBERS, (row for one in described for row in _member_rows(one)), flags.output)
     else:
-        where = None if only_with_lag else " in these topics" if topics.topic else ""
+        where = None if only_with_lag else "" if chosen.everything else " in these topics"
         shown = table.write(row for one in described for row in _partition_rows(one, where))
     code = report_and_exit_code(found.errors)
     found.tell_newer()
