@@ -37,7 +37,7 @@ def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -
     from offsetmgr.app import cluster as app
 
     brokers = app.describe(connect)
-    if output is not OutputFormat.TABLE:
+    if not output.for_people:
         write_rows(BROKER_CAPABILITIES, _broker_capability_rows(brokers), output)
         return
     write_rows(BROKERS, ((one.id, one.address, one.release and f"{one.release} or later") for one in brokers), output)

@@ -508,10 +508,9 @@ def command(
     """Declares a command of ``app`` that connects to servers. The command has the connection options as parameters;
     the function gets a `ConnectFlags` as ``connect``, and returns an exit code or None.
 
-    ``many`` is for a function that writes to no server, and writes its results only with `write_rows`,
-    `write_structured_rows`, `note` and `report_and_exit_code`: it runs for several contexts. Otherwise, ``one`` is the
-    reason that the user gets. ``watch`` adds the options ``--watch`` and ``--count``, which repeat the function.
-    ``cls`` is the class of the command.
+    ``many`` is for a function that writes to no server, and writes its results only with `write_rows`, `note` and
+    `report_and_exit_code`: it runs for several contexts. Otherwise, ``one`` is the reason that the user gets. ``watch``
+    adds the options ``--watch`` and ``--count``, which repeat the function. ``cls`` is the class of the command.
     """
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:

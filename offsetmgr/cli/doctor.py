@@ -35,7 +35,7 @@ def doctor(connect: ConnectFlags, group: GroupsOption = None, output: FormatOpti
 
     results = app.doctor(connect, group or ())
     rows = [_row(one) for one in results]
-    if output is OutputFormat.TABLE:  # one long text is wrapped at the width of the terminal, two are not
+    if output.for_people:  # one long text is wrapped at the width of the terminal, two are not
         table = [(*names, f"{text}; fix: {fix}" if fix else text) for *names, text, fix in rows]
         write_rows(CHECKS[:-1], table, output)
     else:

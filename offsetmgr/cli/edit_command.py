@@ -67,8 +67,8 @@ class EditOutput(EditListener):
         output = self._format(edit)
         if self._as_csv:
             write_plain_csv(_kafka_rows(edit))
-        elif output is OutputFormat.TABLE or not self._flags.execute:
-            if output is not OutputFormat.TABLE or any(group.changes for group in edit):
+        elif output.for_people or not self._flags.execute:
+            if not output.for_people or any(group.changes for group in edit):
                 write_rows(PLANNED_WRITE, _plan_rows(edit), output)
         elif not (edit.counts.writes or edit.counts.trees):
             write_rows(OUTCOME, (), output)
@@ -80,7 +80,7 @@ class EditOutput(EditListener):
     def written(self, edit: PlannedEdit, report: EditReport) -> None:
         output = self._format(edit)
         try:
-            if output is not OutputFormat.TABLE and not self._as_csv:
+            if not output.for_people and not self._as_csv:
                 write_rows(OUTCOME, _outcome_rows(edit, report), output)
         finally:  # report the results even if writing to stdout fails
             for how in report.not_atomic:

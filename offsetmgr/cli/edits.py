@@ -70,7 +70,7 @@ def list_command(
             one.id,
             one.at_ms,
             one.start.name,
-            f"{one.outcome}, undone" if one.undone_by and output is OutputFormat.TABLE else one.outcome,
+            f"{one.outcome}, undone" if one.undone_by and output.for_people else one.outcome,
             one.written,
             one.start.group_count,
             one.start.groups[0] if one.start.group_count == 1 == len(one.start.groups) else None,
@@ -113,7 +113,7 @@ def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.
         ("undoes", one.undoes or None),
         ("undone_by", one.undone_by or None),
     ]
-    if output is OutputFormat.TABLE:
+    if output.for_people:
         times = {"at_ms": _moment(one.at_ms), "ended_ms": _moment(one.ended_ms)}
         shown = [(name.removesuffix("_ms"), times.get(name, value)) for name, value in fields if value is not None]
         write_rows((Column("what"), Column("value", command=True)), shown, output)

@@ -34,7 +34,6 @@ from offsetmgr.cli.render import (
     rows_of,
     separate_tables,
     write_rows,
-    write_structured_rows,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
 from offsetmgr.core.batches import by_key
@@ -209,7 +208,8 @@ PARTITIONS: Final = (
 )
 NEXT: Final = (Column("group"), Column("next", command=True))
 OBJECT: Final = tuple(
-    Column(name) for name in ("group", "phase", "confidence", "evidence", "lag", "stores", "partitions", "next")
+    Column(name, nested=True)
+    for name in ("group", "phase", "confidence", "evidence", "lag", "stores", "partitions", "next")
 )
 _STORES: Final = ("zookeeper", "kafka", "manager")
 
@@ -241,8 +241,8 @@ def where(
 
     located = groups.where(connect, group_flags.selection(), window_s=window_s, plans=plan or ())
     found, options = list(located), connect.given_options
-    if output is not OutputFormat.TABLE:
-        write_structured_rows(OBJECT, (_object(one, options) for one in found), output)
+    if not output.for_people:
+        write_rows(OBJECT, (_object(one, options) for one in found), output)
     else:
         write_rows(WHERE, map(_group_row, found), output)
         if found and partitions:

@@ -39,7 +39,6 @@ from offsetmgr.cli.render import (
     report_and_exit_code,
     rows_of,
     write_rows,
-    write_structured_rows,
 )
 from offsetmgr.core.durations import parse_datetime
 from offsetmgr.core.errors import OffsetMgrError, UsageError
@@ -68,9 +67,9 @@ MESSAGES: Final = (
     Column("offset", right=True, get="message.record.offset"),
     Column("timestamp", time=True, get="message.record.timestamp"),
     Column("timestamp_type", detail=True, get="message.timestamp_type"),
-    Column("key"),
-    Column("value"),
-    Column("headers", optional=True),
+    Column("key", nested=True),
+    Column("value", nested=True),
+    Column("headers", optional=True, nested=True),
     Column("control", optional=True),
     Column("transactional", detail=True, get="message.header.transactional"),
     Column("producer_id", right=True, optional=True, get="message.header.producer_id"),
@@ -193,12 +192,8 @@ def dump(
     found = log.dump(ui, paths, topics, options, entries=entries, max_messages=max_rows, on_error=failed)
     columns = ENTRIES if entries else MESSAGES
     rows = map(attrgetter(*(column.get or column.name for column in columns)), found)
-    if entries:
-        count = write_rows(columns, rows, output)
-    elif output is OutputFormat.TABLE:
-        count = write_rows(columns, map(_shortened, rows), output)
-    else:
-        count = write_structured_rows(columns, rows, output)
+    shortens = output.for_people and not entries
+    count = write_rows(columns, map(_shortened, rows) if shortens else rows, output)
     fail_if(failed.any)
     if not count:
         note("no message matches" if not entries else "no entry matches")

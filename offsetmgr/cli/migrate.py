@@ -192,8 +192,8 @@ def plan_command(
     assert output is not None  # either the draft map or the plan file is given
     written = migrate.plan(connect, from_, to, output, options, sides=sides, inputs=inputs)
     summary = written.file.summary
-    _describe(written, whole=format is OutputFormat.TABLE)
-    if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= SHOWN:
+    _describe(written, whole=format.for_people)
+    if not format.for_people or sum(summary.actions.values()) <= SHOWN:
         write_rows(STEP_COLUMNS, step_rows(written.file.groups()), format)
     if written.one_behind and not shift:
         note(_ONE_BEHIND)
@@ -310,15 +310,9 @@ def renew_command(
     end_of_planning(done.file.summary, following)
 
 
-class StatusFormat(StrEnum):
-    """The values of ``--format``."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
-    HTML = "html"
-
+PAGES: Final = {"markdown": to_markdown, "html": to_html}
+StatusFormat: Any = StrEnum("StatusFormat", [*OutputFormat, *PAGES])  # type: ignore[misc] # not literals
+"""The values of ``--format``: those of `OutputFormat`, and those of pages."""
 
 COLUMNS: Final = (
     Column("group"),
@@ -346,7 +340,7 @@ def status_command(
     ] = None,
     format: Annotated[
         StatusFormat, opt("--format", None, "Output format; markdown and html write one page instead of rows.")
-    ] = StatusFormat.TABLE,
+    ] = StatusFormat(OutputFormat.TABLE),
     output: Annotated[
         Path | None,
         opt("--output -o", "FILE", "Write the page to FILE, and replace it.", callback=file_to_write),
@@ -362,8 +356,8 @@ def status_command(
     """
     from offsetmgr.app import migrate
 
-    is_page = format in (StatusFormat.MARKDOWN, StatusFormat.HTML)
-    if output is not None and not is_page:
+    page = PAGES.get(format)
+    if output is not None and page is None:
         raise UsageError("--output", "is for a page", "add --format html or --format markdown")
     of_plan, of_members = option_text(connect.repeated_options(*configs)), option_text(connect.repeated_options())
 
@@ -373,10 +367,10 @@ def status_command(
 
     sides = None if window_s is None else connect.sides(configs)  # only the servers need the settings
     found = migrate.status(connect, plan_path, scope.selection(), window_s=window_s, sides=sides)
-    if is_page:
-        _write_page(found, format, output)
+    if page is not None:
+        _write_page(page(*found.page(SystemClock().now_ms())), output)
         return
-    _write_rows(found, next_command, OutputFormat(format.value))
+    _write_rows(found, next_command, OutputFormat(format))
     dates = (one.expires_ms for one in found.groups)
     for text in expiry_notes(plan_path, dates, connect.repeated_options(*configs), watched=found.watched):
         connect.ui.note(text, warning=True)
@@ -389,7 +383,7 @@ def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | 
     rows = [
         (*row[:2], *(None if value == "" else value for value in row[2:]), next_command(one)) for row, one in of_groups
     ]
-    if output is not OutputFormat.TABLE:
+    if not output.for_people:
         write_rows(COLUMNS, rows, output)
         return
     note(scope_line(found.plan, found.summary))
@@ -410,9 +404,7 @@ def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | 
         note(f"the offsets in the target were renewed on {time_text(found.state.refreshed_at)}")
 
 
-def _write_page(found: FleetStatus, format: StatusFormat, output: Path | None) -> None:
-    render = to_html if format is StatusFormat.HTML else to_markdown
-    page = render(*found.page(SystemClock().now_ms()))
+def _write_page(page: str, output: Path | None) -> None:
     if output is None:
         write_text(page.rstrip("\n"))
         return
@@ -438,7 +430,7 @@ def verify_command(
 
     sides, selection = connect.sides(configs), scope.selection()
     checked = migrate.verify(connect, plan_path, selection, sides=sides)
-    everything = all_rows or format is not OutputFormat.TABLE
+    everything = all_rows or not format.for_people
     # After a rollback, nearly all planned offsets are missing in the target, as intended. The command counts these
     # offsets, and lists them only with --all.
     unlisted = {"equal", "missing"} if checked.is_rolled_back else {"equal"}
@@ -747,7 +739,7 @@ def mirror_command(
     mirror = migrate.mirror(connect, from_, to, options, sides=sides, settings=settings, reason=flags.reason or "")
     shown.show(mirror.status(), last=True)
     bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.succeeded]
-    if bad or format is not OutputFormat.TABLE:
+    if bad or not format.for_people:
         columns = MIRROR_COLUMNS
         rows = rows_of(columns, bad or mirror.groups.values())
         write_rows(columns, ((*row[:-1], for_command_line(row[-1])) for row in rows), format)

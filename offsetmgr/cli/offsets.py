@@ -35,7 +35,6 @@ from offsetmgr.cli.render import (
     note,
     report_and_exit_code,
     write_rows,
-    write_structured_rows,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
 from offsetmgr.core.clock import SystemClock, duration
@@ -135,9 +134,9 @@ PEEKED: Final = (
     Column("timestamp", time=True, detail=True),
     Column("age_ms", title="AGE", rank=3),
     Column("size", right=True, rank=4),
-    Column("key", rank=2),
-    Column("value", rank=1),
-    Column("headers", optional=True, rank=5),
+    Column("key", rank=2, nested=True),
+    Column("value", rank=1, nested=True),
+    Column("headers", optional=True, rank=5, nested=True),
     Column("note", optional=True),
 )
 """The value is the last column that a narrow table leaves out; the offset is the last but one."""
@@ -159,12 +158,11 @@ def peek(
     """
     found = offsets.peek(connect, groups.selection(), topics.selection())
     rows = [_peeked_row(one, max_bytes, output) for one in found]
-    shown = (write_rows if output is OutputFormat.TABLE else write_structured_rows)(PEEKED, rows, output)
-    return show(found, shown)
+    return show(found, write_rows(PEEKED, rows, output))
 
 
 def _peeked_row(one: NextRecord, max_bytes: int, output: OutputFormat) -> tuple[Any, ...]:
-    record, table = one.record, output is OutputFormat.TABLE
+    record, table = one.record, output.for_people
     if record is None:
         return (one.group, *one.partition, one.offset, *(None,) * 7, one.note)
     age = None if record.timestamp is None else SystemClock().now_ms() - record.timestamp

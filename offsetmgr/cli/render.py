@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TextIO, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TextIO, TypeVar
 
 import typer
 
@@ -91,22 +91,6 @@ class OutputCollector:
 
 COLLECTOR: Final[ContextVar[OutputCollector | None]] = ContextVar("COLLECTOR", default=None)
 """The collector of the present thread."""
-
-
-class WatchedOutput(Protocol):
-    """Writes the rows of a command that ``--watch`` repeats. ``time`` is the time of the present output."""
-
-    time: str
-
-    def changes(self, columns: Sequence[Any], *, key: Sequence[str], value: str, position: str) -> Any:
-        """Returns an object that computes the changes of a table since the previous output."""
-
-    def write(self, columns: Sequence[Any], rows: Iterable[Sequence[Any]], output: Any, /) -> int:
-        """Writes the rows of a table with the time, and returns their number."""
-
-
-WATCHED_OUTPUT: Final[ContextVar[WatchedOutput | None]] = ContextVar("WATCHED_OUTPUT", default=None)
-"""The output of ``--watch``; None without ``--watch``."""
 
 
 # Fits tables into the terminal: shortens identifiers in the middle, leaves out the least important ones, and wraps
@@ -323,14 +307,6 @@ _LOG_EVERY_S: Final = 10.0
 T = TypeVar("T")
 
 
-class OutputFormat(StrEnum):
-    """The values of ``--format``."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-
-
 class Column(NamedTuple):
     """A column. ``name`` is the key in JSON and CSV, ``title`` the heading in tables. ``right`` aligns the values to
     the right.
@@ -339,8 +315,9 @@ class Column(NamedTuple):
     ``time`` column are milliseconds since 1970, which tables show as a time (UTC). If a table is wider than the
     terminal, the values of columns with a ``rank`` from 1 to 9 are shortened in the middle, and the columns with the
     largest rank are left out. ``attention`` colours unknown values and numbers above 0. A ``command`` in the last
-    column is not broken into lines, so that it can be copied from a terminal. ``get`` is the path of the attribute that
-    `rows_of` shows, such as "member.host" (default: ``name``).
+    column is not broken into lines, so that it can be copied from a terminal. The values of a ``nested`` column are
+    objects, lists, or large; only tables need them as short texts. ``get`` is the path of the attribute that `rows_of`
+    shows, such as "member.host" (default: ``name``).
     """
 
     name: str
@@ -353,6 +330,7 @@ class Column(NamedTuple):
     attention: bool = False
     command: bool = False
     get: str = ""
+    nested: bool = False
 
 
 def rows_of(columns: Sequence[Column], items: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
@@ -390,76 +368,63 @@ def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output:
         return collector.add_rows(columns, rows)
     if (watched := WATCHED_OUTPUT.get()) is not None:
         return watched.write(columns, rows, output)
-    if output is OutputFormat.JSON:
-        return _write_json(columns, rows)
-    return write_csv(columns, rows) if output is OutputFormat.CSV else write_table(columns, rows)
+    return FORMATS[output].write(columns, rows)
 
 
-def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-    """Like `write_rows`, but for rows with large or structured values. Writes JSON or CSV, and formats one row at a
-    time instead of a batch of rows.
-
-    In CSV, objects and lists are written as JSON.
-    """
-    if (collector := COLLECTOR.get()) is not None:
-        return collector.add_rows(columns, rows)
-    names = [c.name for c in columns]
-    count = 0
-    if output is OutputFormat.CSV:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(names)
-        for row in rows:
-            writer.writerows(_csv_rows([[_json_value(v) if isinstance(v, dict | list) else v for v in row]]))
-            count += 1
-    else:
-        for row in rows:
-            sys.stdout.write(",\n" if count else "[\n")
-            sys.stdout.write(_json_value(dict(zip(names, row, strict=True))))
-            count += 1
-        sys.stdout.write("\n]\n" if count else "[]\n")
-    sys.stdout.flush()
-    return count
+def _batches(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
+    """Yields the rows that a program gets together: one at a time if they can be large."""
+    return batched(rows, 1 if any(column.nested for column in columns) else BATCH)
 
 
-def write_json_lines(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
-    """Writes each row as a JSON object on a line of its own, and returns the number of rows."""
-    names = [c.name for c in columns]
-    count = 0
-    for row in rows:
-        sys.stdout.write(_json_value(dict(zip(names, row, strict=True))) + "\n")
-        count += 1
-    sys.stdout.flush()
-    return count
+def _json_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[list[str]]:
+    """Yields batches of rows as JSON objects."""
+    template = "{" + ", ".join(f"{_json_value(c.name)}: %s" for c in columns) + "}"
+    encoders = [_json_value if column.nested else CellCache(_json_value).__getitem__ for column in columns]
+    for batch in _batches(columns, rows):
+        encoded = map(map, encoders, zip(*batch, strict=True))
+        yield [template % cells for cells in zip(*encoded, strict=True)]
 
 
 def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
-    fields = ", ".join(f"{_json_value(c.name)}: %s" for c in columns)
-    template = "{" + fields + "}"
-    caches = [CellCache(_json_value) for _ in columns]
     count = 0
-    for batch in batched(rows, BATCH):
+    for batch in _json_rows(columns, rows):
         sys.stdout.write(",\n" if count else "[\n")
-        encoded = [
-            map(cells.__getitem__, column) for cells, column in zip(caches, zip(*batch, strict=True), strict=True)
-        ]
-        sys.stdout.write(",\n".join(map(template.__mod__, zip(*encoded, strict=True))))
+        sys.stdout.write(",\n".join(batch))
         count += len(batch)
     sys.stdout.write("\n]\n" if count else "[]\n")
     sys.stdout.flush()
     return count
 
 
-def write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, titles: bool = True) -> int:
-    """Writes CSV, with or without a title line, and returns the number of rows."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    if titles:
-        writer.writerow([c.name for c in columns])
+def _write_json_lines(columns: Sequence[Column], rows: Iterable[Sequence[Any]], _again: bool) -> int:
     count = 0
-    for batch in batched(rows, BATCH):
-        writer.writerows(_csv_rows(batch))
+    for batch in _json_rows(columns, rows):
+        sys.stdout.writelines(f"{line}\n" for line in batch)
         count += len(batch)
     sys.stdout.flush()
     return count
+
+
+def _write_json_document(document: Any) -> None:
+    print(json.dumps(document, indent=2))
+
+
+def _write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]], again: bool = False) -> int:
+    """Writes CSV, with objects and lists as JSON."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if not again:
+        writer.writerow([c.name for c in columns])
+    count = 0
+    nested = any(column.nested for column in columns)
+    for batch in _batches(columns, rows):
+        writer.writerows(_csv_rows(map(_flat_row, batch) if nested else batch))
+        count += len(batch)
+    sys.stdout.flush()
+    return count
+
+
+def _flat_row(row: Sequence[Any]) -> list[Any]:
+    return [_json_value(cell) if isinstance(cell, dict | list) else cell for cell in row]
 
 
 def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
@@ -468,7 +433,7 @@ def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
     sys.stdout.flush()
 
 
-def write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
+def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
     """Writes a table for people, and returns the number of rows."""
     shown: list[tuple[int, PaddedCells]] = []
     count = 0
@@ -559,6 +524,126 @@ def _with_attention(
             if (value is None or value > 0) and text[start:end] == cells[value][: len(text[start:end])]:
                 text = text[:start] + coloured(text[start:end], YELLOW) + text[end:]
         yield text
+
+
+class RowFormat(NamedTuple):
+    """How a format shows results.
+
+    ``write`` writes a complete table and returns the number of its rows. ``write_more`` writes one of the outputs of
+    ``--watch``, so that a program can read them as they arrive; its last argument is whether the previous output had
+    the same columns. Without it, the format is for people, not for programs. ``write_document`` writes a nested result
+    as a whole; without it, a command writes such a result as rows.
+    """
+
+    write: Callable[[Sequence[Column], Iterable[Sequence[Any]]], int]
+    write_more: Callable[[Sequence[Column], Iterable[Sequence[Any]], bool], int] | None = None
+    write_document: Callable[[Any], None] | None = None
+
+
+class OutputFormat(StrEnum):
+    """The values of ``--format``."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+    @property
+    def for_people(self) -> bool:
+        """Whether the format is for people. It then leaves out what they need not see, and shortens long values."""
+        return FORMATS[self].write_more is None
+
+    @property
+    def document(self) -> Callable[[Any], None] | None:
+        """The function that writes a nested result; None if the format has only rows."""
+        return FORMATS[self].write_document
+
+
+FORMATS: Final = {
+    OutputFormat.TABLE: RowFormat(_write_table),
+    OutputFormat.JSON: RowFormat(_write_json, _write_json_lines, _write_json_document),
+    OutputFormat.CSV: RowFormat(_write_csv, _write_csv),
+}
+
+
+CHANGES: Final = (
+    Column("change", right=True),
+    Column("rate", right=True, title="PER-SECOND"),
+)
+"""The columns that `Changes` adds: the change of the watched value since the previous output, and the change of the
+offset per second."""
+
+
+class WatchedOutput:
+    """Adds the time of each output to the tables of a watched command, unless a terminal shows only the last output."""
+
+    def __init__(self) -> None:
+        self.time = ""
+        self._dated = False
+        self._names: list[str] = []
+        self._changes: dict[tuple[Column, ...], Changes] = {}
+
+    def changes(self, columns: Sequence[Column], *, key: Sequence[str], value: str, position: str) -> Changes:
+        """Returns the changes of a table since the previous output."""
+        if (known := tuple(columns)) not in self._changes:
+            self._changes[known] = Changes(columns, key=key, value=value, position=position)
+        return self._changes[known]
+
+    def begin(self, seconds: float) -> None:
+        """Begins the next output."""
+        self.time, self._dated = _now(), False
+        if sys.stdout.isatty():
+            sys.stdout.write("\x1b[2J\x1b[H")
+            sys.stdout.flush()
+            note(f"{self.time}, every {seconds:g} s; Ctrl-C ends")
+
+    def write(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
+        """Writes rows like `write_rows`, with the time, so that a program can read the rows as they arrive."""
+        write, write_more, _ = FORMATS[output]
+        if write_more is None:
+            if not self._dated and not sys.stdout.isatty():
+                sys.stdout.write(f"{self.time}\n")
+            self._dated = True
+            return write(columns, rows)
+        columns = (Column("time"), *columns)
+        before, self._names = self._names, [column.name for column in columns]
+        return write_more(columns, ((self.time, *row) for row in rows), before == self._names)
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
+
+
+class Changes:
+    """Computes the changes of the rows between two outputs of a watched command.
+
+    ``key`` is the number of leading columns that identify a row. ``value`` is the column of which the change is shown,
+    and ``position`` the column of which the rate is shown.
+    """
+
+    def __init__(self, columns: Sequence[Column], *, key: Sequence[str], value: str, position: str) -> None:
+        names = [column.name for column in columns]
+        self.columns = (*columns[:-1], *CHANGES, columns[-1])
+        self._key = [names.index(name) for name in key]
+        self._value, self._position = names.index(value), names.index(position)
+        self._before: dict[tuple[Any, ...], tuple[int | None, int | None, float]] = {}
+
+    def add(self, rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+        """Yields the rows with the columns `CHANGES`. They are unknown in the first output."""
+        for row in rows:
+            key = tuple(row[at] for at in self._key)
+            value, position, now = row[self._value], row[self._position], time.monotonic()
+            before = self._before.get(key)
+            change = rate = None
+            if before is not None:
+                change = None if None in (value, before[0]) else value - (before[0] or 0)
+                moved = None if None in (position, before[1]) else position - (before[1] or 0)
+                rate = None if moved is None else round(moved / max(now - before[2], 1e-3), 1)
+            self._before[key] = (value, position, now)
+            yield (*row[:-1], change, rate, row[-1])
+
+
+WATCHED_OUTPUT: Final[ContextVar[WatchedOutput | None]] = ContextVar("WATCHED_OUTPUT", default=None)
+"""The output of ``--watch``; None without ``--watch``."""
 
 
 def write_text(text: str) -> None:

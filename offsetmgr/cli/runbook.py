@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -250,10 +249,10 @@ def check(
 
 def _show_report(report: PhaseReport, output: OutputFormat) -> None:
     several = COLLECTOR.get() is not None
-    if output is OutputFormat.TABLE and not several:
+    if output.for_people and not several:
         write_text("\n".join(map(printable, report_lines(report))))
-    elif output is OutputFormat.JSON and not several:
-        print(json.dumps(report_json(report), indent=2))
+    elif output.document is not None and not several:
+        output.document(report_json(report))
     else:
         members = (("member", m.member, m.ok, m.confidence.value, m.why, m.remedy) for m in report.members)
         rows = [
@@ -360,8 +359,8 @@ TESTS = (
 
 def _show_tests(run: BounceRun, output: OutputFormat) -> None:
     rows = [*rows_of(TESTS, run.tests)]
-    if output is OutputFormat.JSON:
-        print(json.dumps([dict(zip((column.name for column in TESTS), row, strict=True)) for row in rows], indent=2))
+    if output.document is not None:
+        output.document([dict(zip((column.name for column in TESTS), row, strict=True)) for row in rows])
     else:
         write_rows(TESTS, rows, output)
     failed = sum(test.status != "ok" for test in run.tests)
@@ -373,9 +372,9 @@ def _show_tests(run: BounceRun, output: OutputFormat) -> None:
 def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
     results = [one.result for one in found if one.result is not None]
     several = len(found) > 1
-    if output is OutputFormat.JSON:
+    if output.document is not None:
         rows = [_result_json(result) for result in results]
-        print(json.dumps(rows if several else rows[0] if rows else [], indent=2))
+        output.document(rows if several else rows[0] if rows else [])
     else:
         columns = [Column("group")] if several else []
         columns += [Column("member"), Column("host"), Column("status"), Column("command"), Column("successors")]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import heapq
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
@@ -23,28 +21,18 @@ from offsetmgr.cli.render import (
     Meter,
     OutputCollector,
     OutputFormat,
+    WatchedOutput,
     note,
     rank_of,
     separate_tables,
     table_width,
     worded,
-    write_csv,
-    write_json_lines,
     write_rows,
-    write_structured_rows,
-    write_table,
 )
 from offsetmgr.core.errors import ConfigError, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 
 DEFAULT_WATCH: Final = "5"
-CHANGES: Final = (
-    Column("change", right=True),
-    Column("rate", right=True, title="PER-SECOND"),
-)
-"""The columns that `Changes` adds: the change of the watched value since the previous output, and the change of the
-offset per second."""
-
 Watch = Annotated[
     float | None,
     seconds_option(
@@ -88,7 +76,7 @@ def watch_command(once: Callable[[], int], seconds: float | None, count: int | N
         return once()
     code = 0
     done = 0
-    output = _WatchedOutput()
+    output = WatchedOutput()
     token = WATCHED_OUTPUT.set(output)
     try:
         while True:
@@ -112,78 +100,6 @@ def _output(once: Callable[[], int], time_of_output: str, *, first: bool) -> int
             raise
         note(f"error: {time_of_output}: {worded(error)}")
         return FAILED
-
-
-class _WatchedOutput:
-    """Adds the time of each output to the tables of a watched command, unless a terminal shows only the last output."""
-
-    def __init__(self) -> None:
-        self.time = ""
-        self._dated = False
-        self._names: list[str] = []
-        self._changes: dict[tuple[Column, ...], Changes] = {}
-
-    def changes(self, columns: Sequence[Column], *, key: Sequence[str], value: str, position: str) -> Changes:
-        """Returns the changes of a table since the previous output."""
-        if (known := tuple(columns)) not in self._changes:
-            self._changes[known] = Changes(columns, key=key, value=value, position=position)
-        return self._changes[known]
-
-    def begin(self, seconds: float) -> None:
-        """Begins the next output."""
-        self.time, self._dated = _now(), False
-        if sys.stdout.isatty():
-            sys.stdout.write("\x1b[2J\x1b[H")
-            sys.stdout.flush()
-            note(f"{self.time}, every {seconds:g} s; Ctrl-C ends")
-
-    def write(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-        """Writes rows like `write_rows`. JSON has one object a line, and CSV one title line for all outputs, so that a
-        program can read the rows as they arrive."""
-        if output is OutputFormat.TABLE:
-            if not self._dated and not sys.stdout.isatty():
-                sys.stdout.write(f"{self.time}\n")
-            self._dated = True
-            return write_table(columns, rows)
-        columns, rows = (Column("time"), *columns), ((self.time, *row) for row in rows)
-        if output is OutputFormat.JSON:
-            return write_json_lines(columns, rows)
-        names = [column.name for column in columns]
-        has_titles, self._names = names == self._names, names
-        return write_csv(columns, rows, titles=not has_titles)
-
-
-def _now() -> str:
-    return f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
-
-
-class Changes:
-    """Computes the changes of the rows between two outputs of a watched command.
-
-    ``key`` is the number of leading columns that identify a row. ``value`` is the column of which the change is shown,
-    and ``position`` the column of which the rate is shown.
-    """
-
-    def __init__(self, columns: Sequence[Column], *, key: Sequence[str], value: str, position: str) -> None:
-        names = [column.name for column in columns]
-        self.columns = (*columns[:-1], *CHANGES, columns[-1])
-        self._key = [names.index(name) for name in key]
-        self._value, self._position = names.index(value), names.index(position)
-        self._before: dict[tuple[Any, ...], tuple[int | None, int | None, float]] = {}
-
-    def add(self, rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-        """Yields the rows with the columns `CHANGES`. They are unknown in the first output."""
-        for row in rows:
-            key = tuple(row[at] for at in self._key)
-            value, position, now = row[self._value], row[self._position], time.monotonic()
-            before = self._before.get(key)
-            change = rate = None
-            if before is not None:
-                change = None if None in (value, before[0]) else value - (before[0] or 0)
-                moved = None if None in (position, before[1]) else position - (before[1] or 0)
-                rate = None if moved is None else round(moved / max(now - before[2], 1e-3), 1)
-            self._before[key] = (value, position, now)
-            yield (*row[:-1], change, rate, row[-1])
 
 
 # ``--sort``, ``--top`` and ``--totals`` of the tables of partitions, and their changes with ``--watch``.
@@ -413,7 +329,7 @@ def _write(runs: list[ClusterRun], output: OutputFormat, order: RowOrder | None)
     for number, table in enumerate(tables):
         own = next((at for at, column in enumerate(table) if column.name == ERROR.name), None)
         label = ""
-        if own is None and output is OutputFormat.TABLE and table_width() is not None and _is_text(table):
+        if own is None and output.for_people and table_width() is not None and _is_text(table):
             own, label = len(table) - 1, "error: "
         columns = (CLUSTER, *table) if own is not None else (CLUSTER, *table, ERROR)
         rows: list[Sequence[Any]] = []
@@ -429,11 +345,7 @@ def _write(runs: list[ClusterRun], output: OutputFormat, order: RowOrder | None)
             rows = [*order(columns, rows), *failed]
         if number:
             separate_tables()
-        structured = any(isinstance(cell, dict | list) for row in rows for cell in row)
-        if structured and output is not OutputFormat.TABLE:
-            write_structured_rows(columns, rows, output)
-        else:
-            write_rows(columns, rows, output)
+        write_rows(columns, rows, output)
 
 
 def _is_text(table: Sequence[Column]) -> bool:

@@ -166,7 +166,7 @@ def brokers(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) ->
     write_rows(BROKERS, _rows(BROKERS, found.live), output)
     if not found.live:
         note(f"no live brokers at {found.zookeeper}{'' if nodes.cluster_id.value else '; is the chroot right?'}")
-    if output is OutputFormat.TABLE:
+    if output.for_people:
         note(_cluster_line(found))
     singles = (nodes.cluster_id, nodes.controller, nodes.controller_epoch)
     for entry in singles:
@@ -289,7 +289,7 @@ Wait = Annotated[
 
 def _run(request: zk.ControllerRequest, columns: Sequence[Column], flags: RunFlags, wait_s: float) -> int:
     """Shows a request, executes it with --execute, and returns the exit code."""
-    plan, output, in_table = request.plan, flags.output, flags.output is OutputFormat.TABLE
+    plan, output, in_table = request.plan, flags.output, flags.output.for_people
     for error in plan.rejections:
         note(f"error: {worded(error)}")
     for hint in dict.fromkeys(error.hint for error in plan.rejections if error.hint):

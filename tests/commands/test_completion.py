@@ -15,6 +15,7 @@ from one_migration import Migration, commit
 
 from offsetmgr.cli import completion as completion_names
 from offsetmgr.cli.app import REGISTRY
+from offsetmgr.cli.render import OutputFormat
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
 
@@ -59,7 +60,7 @@ def test_commands_options_and_values_are_completed() -> None:
     assert completions("groups", "de") == ["words", "describe", "delete"]
     assert "--to-latest" in completions("offsets", "reset", "--to-")
     assert "--bootstrap-server" in completions("offsets", "reset", "--boot")
-    assert completions("offsets", "get", "--format", "") == ["words", "table", "json", "csv"]
+    assert completions("offsets", "get", "--format", "") == ["words", *OutputFormat]
     assert completions("offsets", "get", "--format=j") == ["words", "--format=json"]
     for before in (["--debug"], ["--wide", "--debug"]):
         assert completions(*before, "groups", "de") == ["words", "describe", "delete"]
@@ -113,7 +114,7 @@ def test_groups_of_a_plan_are_completed_from_its_file(tmp_path: Path, words: lis
         ("offsetmgr groups describe 'it", ["it'\\''s"]),
         ("offsetmgr groups describe a", ["a\\$\\(touch\\ x\\)b"]),
         ('offsetmgr groups describe "a', ["a\\$(touch x)b"]),
-        ("offsetmgr offsets get --format=", ["table", "json", "csv"]),
+        ("offsetmgr offsets get --format=", [*OutputFormat]),
     ],
 )
 def test_bash_gets_what_it_inserts(line: str, expected: list[str]) -> None:

@@ -15,7 +15,6 @@ OTHER_PROGRAMS = {
     "kafka/client/broker_checks.py": "kafka-acls",
     "kafka/client/groups.py": "kafka-share-groups",
     "kafka/librdkafka.py": "pip",
-    "manager/log/topic.py": "kafka-configs",
     "manager/log/kafka/broker_checks.py": "kafka-acls",
     "sandbox/broker.py": "kafka-storage",
     "sandbox/topics.py": "kafka-topics",
