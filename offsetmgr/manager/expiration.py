@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.manager.offset_reader import OffsetReader
 from offsetmgr.manager.offset_table import OffsetTable
 from offsetmgr.manager.results import CoordinatorResult, InFlight
-from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetValue, RecordFormat
+from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetValue
 
 
 class ExpiryReport(NamedTuple):
@@ -120,24 +119,15 @@ class ExpirationSchedule:
 class OffsetExpirer:
     """Computes which offsets of one table expire."""
 
-    def __init__(
-        self,
-        table: OffsetTable,
-        reader: OffsetReader,
-        in_flight: InFlight,
-        format: RecordFormat,
-        settings: ManagerSettings,
-    ) -> None:
+    def __init__(self, table: OffsetTable, in_flight: InFlight, settings: ManagerSettings) -> None:
         self._table = table
-        self._reader = reader
         self._in_flight = in_flight
-        self._format = format
         self._settings = settings
 
     def groups(self) -> Iterator[str]:
         """See `Shard.expiry_groups`."""
         yield from self._table.groups()
-        yield from (group for group in self._table.group_records() if not self._table.has_offsets(group))
+        yield from (group for group in self._table.group_records() if not self._table.has_group(group))
 
     def expirable(self, group: str, now_ms: int) -> bool:
         """See `Shard.expirable`."""
@@ -180,7 +170,9 @@ class OffsetExpirer:
         if has_members:
             if not self.activity_is_old(group, now_ms):
                 return (), ExpiryReport(groups=1)
-            return [self._format.encode_group(group, GroupValue(now_ms))], ExpiryReport(groups=1, refreshed=1)
+            return [self._table.record_format.encode_group(group, GroupValue(now_ms))], ExpiryReport(
+                groups=1, refreshed=1
+            )
         recorded = self._table.has_group_record(group)
         if has_members is None or (recorded and last_active is None):
             return (), ExpiryReport(groups=1, unknown=1)
@@ -203,7 +195,7 @@ class OffsetExpirer:
         expired = []
         for topic, values in self._table.topics(group).items():
             for partition, raw in values.items():
-                value = self._reader.value(group, topic, partition, raw)
+                value = self._table.value(group, topic, partition, raw)
                 if value is None:
                     continue
                 if expires_at(value, last_active, retention_ms, max_activity_age_ms) <= now_ms:

@@ -1,7 +1,8 @@
 """`OffsetTable`: the state of a shard, which is the newest raw value of each key. The table applies records to this
 state.
 
-Values stay undecoded; readers decode them. The values of a group's topic are in one `PackedValues`. Replay finds this
+Values stay undecoded until a fetch, a dump or a single read needs them. An unreadable value is added to the table's
+problems, and is never reported as absent. The values of a group's topic are in one `PackedValues`. Replay finds this
 object by the prefix of the topic's keys, so that it decodes the names of the group and the topic only once for each
 prefix. All other methods find the object by group and topic. Groups with the same topic share its name. The rules about
 which changes are allowed are in `shard`.
@@ -12,38 +13,33 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final
 
-from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.core.errors import CorruptData, ErrorCode, UnknownVersion
 from offsetmgr.manager.packed_values import PackedValues
+from offsetmgr.manager.results import FetchRequest, FetchResponse, PartitionOffset, RecordRun
 from offsetmgr.records.base import (
     EncodedRecord,
     FormatMismatch,
     GroupKey,
     GroupValue,
     OffsetKey,
+    OffsetValue,
     RecordFormat,
     UnknownKey,
 )
 
 MAX_LISTED_PROBLEMS: Final = 1000
 """The maximum number of unreadable records that `OffsetTable.problems` describes. All of them are counted."""
-
-
-class RecordRun(NamedTuple):
-    """Describes consecutive records of an append that belong to one commit and one topic. The run has one record for
-    each partition."""
-
-    group: str
-    topic: str
-    partitions: Sequence[int]
+_NO_VALUES: Final = PackedValues()
 
 
 class OffsetTable:
     """The table of one shard. Only one thread may use it at a time."""
 
     def __init__(self, record_format: RecordFormat) -> None:
-        self._format = record_format
+        self.record_format = record_format
         self._by_prefix: dict[bytes, PackedValues] = {}
         self._groups: dict[str, dict[str, PackedValues]] = {}
         self._aliases: dict[tuple[str, str], set[bytes]] = {}
@@ -51,6 +47,7 @@ class OffsetTable:
         self._problems: dict[bytes, str] = {}
         self._unknown_keys: dict[bytes, int] = {}
         self.offset_count = 0
+        """The number of committed offsets, including unreadable ones."""
 
     # --- content -------------------------------------------------------------------------------------
 
@@ -67,7 +64,8 @@ class OffsetTable:
         """The number of groups with offsets."""
         return len(self._groups)
 
-    def has_offsets(self, group: str) -> bool:
+    def has_group(self, group: str) -> bool:
+        """Returns whether the group has offsets."""
         return group in self._groups
 
     def size(self, group: str) -> int:
@@ -89,7 +87,8 @@ class OffsetTable:
     @property
     def problems(self) -> Sequence[str]:
         """Descriptions of at most `MAX_LISTED_PROBLEMS` unreadable records. Records that were overwritten later are not
-        included."""
+        included. A value is decoded only when it is needed (by a fetch, a dump, an expiration pass or
+        `check_versions`), so an unreadable value may be in the log for a while before it is listed."""
         return tuple(text for text in self._problems.values() if text)
 
     @property
@@ -114,11 +113,93 @@ class OffsetTable:
         if key not in self._problems:
             self._problems[key] = f"{name}: {error}" if len(self._problems) < MAX_LISTED_PROBLEMS else ""
 
+    # --- reading -------------------------------------------------------------------------------------
+
+    def fetch(self, request: FetchRequest) -> FetchResponse:
+        """Returns the last acknowledged offsets. An offset that was never committed is -1 without an error. An
+        unreadable offset has the error UNKNOWN_SERVER_ERROR, so that no client treats it as absent.
+
+        The empty group id is a valid group, as in Kafka.
+        """
+        by_topic = self.topics(request.group)
+        if request.topics is None:
+            return FetchResponse(
+                ErrorCode.NONE,
+                [
+                    self._topic(request.group, topic, values, list(values))
+                    for topic, values in sorted(by_topic.items(), key=itemgetter(0))
+                ],
+            )
+        return FetchResponse(
+            ErrorCode.NONE,
+            [
+                self._topic(request.group, topic, by_topic.get(topic, _NO_VALUES), partitions)
+                for topic, partitions in request.topics
+            ],
+        )
+
+    def _topic(
+        self, group: str, topic: str, values: PackedValues, partitions: Sequence[int]
+    ) -> tuple[str, Sequence[PartitionOffset]]:
+        read = self.record_format.read_offset
+        results: list[PartitionOffset] = []
+        for partition, raw in zip(partitions, values.get_many(partitions), strict=True):
+            if raw is None:
+                results.append((partition, -1, -1, "", ErrorCode.NONE))
+                continue
+            try:
+                offset, epoch, metadata = read(raw)
+                results.append((partition, offset, epoch, metadata, ErrorCode.NONE))
+            except (CorruptData, UnknownVersion) as error:
+                self._record_problem(group, topic, partition, error)
+                results.append((partition, -1, -1, "", ErrorCode.UNKNOWN_SERVER_ERROR))
+        return topic, results
+
+    def check_versions(self) -> None:
+        """Adds values of unknown versions to `problems`, at the end of a load, without decoding every value. The first
+        two bytes of a value are its version in every format, so one readable value proves that the version is
+        known."""
+        known: set[bytes] = set()
+        for group in self.groups():
+            for topic, values in self.topics(group).items():
+                if known.issuperset({raw[:2] for _, raw in values.items()}):
+                    continue
+                for partition, raw in values.items():
+                    if raw[:2] not in known and self.value(group, topic, partition, raw) is not None:
+                        known.add(raw[:2])
+
+    def offset(self, group: str, topic: str, partition: int) -> int:
+        """Returns the committed offset of a partition, -1 if no offset is committed. Raises `CorruptData` or
+        `UnknownVersion` if the value is unreadable."""
+        raw = self.topics(group).get(topic, _NO_VALUES).get(partition)
+        return -1 if raw is None else self.record_format.read_offset(raw)[0]
+
+    def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
+        """Yields every readable offset, sorted by group, topic and partition. Afterwards `problems` contains the
+        unreadable offsets. The iteration may miss a change that is made during the iteration."""
+        for group in sorted(self.groups()):
+            for topic, values in sorted(self.topics(group).items(), key=itemgetter(0)):
+                for partition, raw in values.items():
+                    value = self.value(group, topic, partition, raw)
+                    if value is not None:
+                        yield OffsetKey(group, topic, partition), value
+
+    def value(self, group: str, topic: str, partition: int, raw: bytes) -> OffsetValue | None:
+        """Returns a decoded value; None if it is unreadable."""
+        try:
+            return self.record_format.decode_value(raw)
+        except (CorruptData, UnknownVersion) as error:
+            self._record_problem(group, topic, partition, error)
+            return None
+
+    def _record_problem(self, group: str, topic: str, partition: int, error: Exception) -> None:
+        self.add_problem(self.key(group, topic, partition), f"{group}/{topic}-{partition}", error)
+
     # --- keys ----------------------------------------------------------------------------------------
 
     def key(self, group: str, topic: str, partition: int) -> bytes:
         """Returns the key of an offset in the log."""
-        return self._format.offset_prefix(group, topic) + self._format.partition_suffix(partition)
+        return self.record_format.offset_prefix(group, topic) + self.record_format.partition_suffix(partition)
 
     def tombstones(self, group: str, to_delete: Iterable[tuple[str, int]], *, with_record: bool) -> list[EncodedRecord]:
         """Returns the tombstones for these offsets of a group (by topic and partition). With ``with_record``, also
@@ -127,25 +208,29 @@ class OffsetTable:
             (self.key(group, topic, partition), None) for topic, partition in sorted(to_delete)
         ]
         if with_record:
-            records.append((self._format.encode_group_key(group), None))
+            records.append((self.record_format.encode_group_key(group), None))
         return records
 
     def record(self, key: bytes) -> EncodedRecord | None:
         """Returns a record that sets a key to its value in the table, or deletes the key if the table has no value for
         it. Returns None for a key that is neither the key of an offset nor of a group."""
         try:
-            parts = self._format.split(key)
+            parts = self.record_format.split(key)
             if parts is not None:
                 prefix, partition = parts
                 values = self._by_prefix.get(prefix)
                 return key, None if values is None else values.get(partition)
-            decoded = self._format.decode_key(key)
+            decoded = self.record_format.decode_key(key)
         except (CorruptData, UnknownVersion, FormatMismatch):
             return None
         if not isinstance(decoded, GroupKey):
             return None
         last_active = self._last_active.get(decoded.group)
-        return (key, None) if last_active is None else self._format.encode_group(decoded.group, GroupValue(last_active))
+        return (
+            (key, None)
+            if last_active is None
+            else self.record_format.encode_group(decoded.group, GroupValue(last_active))
+        )
 
     # --- changes -------------------------------------------------------------------------------------
 
@@ -153,7 +238,7 @@ class OffsetTable:
         """Applies one record. The method skips an invalid record and adds the record to `problems`. Raises
         `FormatMismatch`."""
         try:
-            parts = self._format.split(key)
+            parts = self.record_format.split(key)
         except (CorruptData, UnknownVersion) as error:
             self.add_problem(key, f"key {_key_prefix(key)}", error)
             return
@@ -176,7 +261,7 @@ class OffsetTable:
 
     def apply_newest(self, newest: Mapping[bytes, bytes | None]) -> None:
         """Applies the newest values of many keys. Has the effect of `apply` for each key, but is faster."""
-        split, by_prefix = self._format.split, self._by_prefix
+        split, by_prefix = self.record_format.split, self._by_prefix
         # The values of a topic are set together at the end, because a change of a `PackedValues` copies a part of it.
         changed: dict[bytes, dict[int, bytes | None]] = {}
         keys: dict[bytes, bytes] = {}
@@ -225,7 +310,7 @@ class OffsetTable:
         values_of_topic = known.get(run.topic) if known is not None else None
         if values_of_topic is None:
             values_of_topic = PackedValues()
-            self._by_prefix[self._format.offset_prefix(run.group, run.topic)] = values_of_topic
+            self._by_prefix[self.record_format.offset_prefix(run.group, run.topic)] = values_of_topic
             self._groups.setdefault(run.group, {})[sys.intern(run.topic)] = values_of_topic
         if self._problems:
             self._remove_problems(run)
@@ -238,7 +323,7 @@ class OffsetTable:
     def _apply_other(self, key: bytes, value: bytes | None) -> None:
         """Applies a record that is not an offset: an activity record, or one with an unknown key version."""
         try:
-            decoded = self._format.decode_key(key)
+            decoded = self.record_format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
             self.add_problem(key, f"key {_key_prefix(key)}", error)
             return
@@ -255,7 +340,7 @@ class OffsetTable:
             self._last_active.pop(group, None)
             return
         try:
-            self._last_active[group] = self._format.decode_group(value).last_active
+            self._last_active[group] = self.record_format.decode_group(value).last_active
         except (CorruptData, UnknownVersion) as error:
             self._last_active[group] = None
             self.add_problem(key, f"group {group!r}", error)
@@ -263,7 +348,7 @@ class OffsetTable:
     def _add_topic(self, prefix: bytes, key: bytes) -> PackedValues | None:
         """Adds a topic for a new key prefix and returns its values; None if the key is invalid."""
         try:
-            decoded = self._format.decode_key(key)
+            decoded = self.record_format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
             self.add_problem(key, f"key {_key_prefix(key)}", error)
             return None
@@ -271,7 +356,7 @@ class OffsetTable:
             self.add_problem(key, f"key {_key_prefix(key)}", CorruptData("key", "not an offset's"))
             return None
         topics = self._groups.setdefault(decoded.group, {})
-        if decoded.topic in topics or prefix != self._format.offset_prefix(decoded.group, decoded.topic):
+        if decoded.topic in topics or prefix != self.record_format.offset_prefix(decoded.group, decoded.topic):
             # Kafka's key versions 0 and 1 identify the same offset, so the keys of a topic may have several prefixes.
             self._aliases.setdefault((decoded.group, decoded.topic), set()).add(prefix)
         values = topics.setdefault(sys.intern(decoded.topic), PackedValues())
@@ -280,12 +365,12 @@ class OffsetTable:
 
     def _remove_topic(self, prefix: bytes, key: bytes) -> None:
         """Removes a topic whose last offset was deleted."""
-        decoded = self._format.decode_key(key)
+        decoded = self.record_format.decode_key(key)
         assert isinstance(decoded, OffsetKey)  # `_add_topic` has decoded a key with this prefix
         group, topic, _ = decoded
         for alias in self._aliases.pop((group, topic), ()):
             self._by_prefix.pop(alias, None)
-        self._by_prefix.pop(self._format.offset_prefix(group, topic), None)
+        self._by_prefix.pop(self.record_format.offset_prefix(group, topic), None)
         self._by_prefix.pop(prefix, None)
         topics = self._groups[group]
         del topics[topic]

@@ -7,10 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from offsetmgr.core.errors import ErrorCode
-from offsetmgr.manager.offset_table import RecordRun
 from offsetmgr.records.base import EncodedRecord, PartitionCommit
 
 R = TypeVar("R")
+
+
+class RecordRun(NamedTuple):
+    """Describes consecutive records of an append that belong to one commit and one topic. The run has one record for
+    each partition."""
+
+    group: str
+    topic: str
+    partitions: Sequence[int]
 
 
 class CoordinatorResult(NamedTuple, Generic[R]):

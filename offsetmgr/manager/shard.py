@@ -27,18 +27,16 @@ from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import ErrorCode, UnsupportedOperation
 from offsetmgr.manager.commit_checks import check_conditions, without_invalid
 from offsetmgr.manager.expiration import ExpiryReport, OffsetExpirer
-from offsetmgr.manager.offset_reader import OffsetReader
-from offsetmgr.manager.offset_table import OffsetTable, RecordRun
+from offsetmgr.manager.offset_table import OffsetTable
 from offsetmgr.manager.results import (
     CommitRequest,
     CommitResponse,
     CoordinatorResult,
     DeleteResponse,
-    FetchRequest,
-    FetchResponse,
     InFlight,
+    RecordRun,
 )
-from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetKey, OffsetValue, PartitionCommit, RecordFormat
+from offsetmgr.records.base import EncodedRecord, GroupValue, PartitionCommit, RecordFormat
 
 __all__ = ["CoordinatorResult", "Shard"]
 
@@ -50,94 +48,17 @@ _METADATA: Final = itemgetter(3)
 R = TypeVar("R")
 
 
-class Shard:
+class Shard(OffsetTable):
     """The offsets of one partition of the log. Only one thread may use it at a time."""
 
-    def __init__(self, partition: int, format: RecordFormat, settings: ManagerSettings) -> None:
+    def __init__(self, partition: int, record_format: RecordFormat, settings: ManagerSettings) -> None:
+        super().__init__(record_format)
         self.partition = partition
-        self._format = format
-        self._settings = settings
-        self._table = OffsetTable(format)
-        self._reader = OffsetReader(self._table, format)
-        self._in_flight = InFlight()
-        self._expirer = OffsetExpirer(self._table, self._reader, self._in_flight, format, settings)
-        self._position = 0
-
-    # --- content -------------------------------------------------------------------------------------
-
-    @property
-    def position(self) -> int:
+        self.position = 0
         """The next offset of the log to replay."""
-        return self._position
-
-    @property
-    def offset_count(self) -> int:
-        """The number of committed offsets, including unreadable ones."""
-        return self._table.offset_count
-
-    @property
-    def problems(self) -> Sequence[str]:
-        """Descriptions of the unreadable records. A value is decoded only when it is needed (by a fetch, a dump, an
-        expiration pass or `check_versions`), so an unreadable value may be in the log for a while before it is
-        listed."""
-        return self._table.problems
-
-    @property
-    def unreadable(self) -> int:
-        """The number of keys whose record is known to be unreadable."""
-        return self._table.unreadable
-
-    @property
-    def unknown_keys(self) -> int:
-        """The number of keys that are skipped because their version is unknown."""
-        return self._table.unknown_keys
-
-    @property
-    def unknown_versions(self) -> Mapping[int, int]:
-        """The number of skipped keys by version."""
-        return self._table.unknown_versions
-
-    @property
-    def group_count(self) -> int:
-        """The number of groups with offsets."""
-        return self._table.group_count
-
-    def groups(self) -> Iterator[str]:
-        """Yields the groups with offsets."""
-        return self._table.groups()
-
-    def has_group(self, group: str) -> bool:
-        """Returns whether the group has offsets."""
-        return self._table.has_offsets(group)
-
-    def size(self, group: str) -> int:
-        """Returns the number of the group's offsets."""
-        return self._table.size(group)
-
-    def last_active(self, group: str) -> int | None:
-        """Returns the time (ms since 1970) at which the group had members according to its activity record; None if the
-        group has no readable activity record."""
-        return self._table.last_active(group)
-
-    def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Yields every readable offset, sorted. Afterwards `problems` contains the unreadable offsets."""
-        return self._reader.entries()
-
-    def record(self, key: bytes) -> EncodedRecord | None:
-        """See `OffsetTable.record`."""
-        return self._table.record(key)
-
-    def fetch(self, request: FetchRequest) -> FetchResponse:
-        """Returns the last acknowledged offsets. An offset that was never committed is -1 without an error. An
-        unreadable offset has the error UNKNOWN_SERVER_ERROR, so that no client treats it as absent.
-
-        The empty group id is a valid group, as in Kafka.
-        """
-        return self._reader.fetch(request)
-
-    def check_versions(self) -> None:
-        """Adds values of unknown versions to `problems`. Called at the end of a load."""
-        self._reader.check_versions()
+        self._settings = settings
+        self._in_flight = InFlight()
+        self._expirer = OffsetExpirer(self, self._in_flight, settings)
 
     # --- commits -------------------------------------------------------------------------------------
 
@@ -176,27 +97,25 @@ class Shard:
                 commits if self._all_metadata_fits(commits) else self._with_valid_metadata(topic, commits, errors)
             )
             if accepted:
-                records += self._format.encode_commit(group, topic, accepted, now_ms, expire)
+                records += self.record_format.encode_commit(group, topic, accepted, now_ms, expire)
                 runs.append(RecordRun(group, topic, [*map(_PARTITION, accepted)]))
         has_members = records and request.generation >= 0
         if has_members and self._expirer.activity_is_old(group, now_ms):
-            records.append(self._format.encode_group(group, GroupValue(now_ms)))
+            records.append(self.record_format.encode_group(group, GroupValue(now_ms)))
         return CoordinatorResult(CommitResponse(ErrorCode.NONE, errors), records, (group,), runs)
 
     def _conditional(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
         group, in_flight_keys = request.group, self._in_flight.keys(request.group)
         topics, to_delete, errors = check_conditions(
             request,
-            lambda topic, partition: self._reader.offset(group, topic, partition),
-            lambda topic, partition: (
-                bool(in_flight_keys) and self._table.key(group, topic, partition) in in_flight_keys
-            ),
+            lambda topic, partition: self.offset(group, topic, partition),
+            lambda topic, partition: bool(in_flight_keys) and self.key(group, topic, partition) in in_flight_keys,
         )
         unconditional = self._unconditional(request._replace(topics=topics), now_ms)
         known = self._known_partitions(group)
         emptied = not unconditional.records and to_delete >= known
-        with_record = emptied and self._table.has_group_record(group)
-        tombstones = self._table.tombstones(group, to_delete & known, with_record=with_record)
+        with_record = emptied and self.has_group_record(group)
+        tombstones = self.tombstones(group, to_delete & known, with_record=with_record)
         response = CommitResponse(ErrorCode.NONE, {**errors, **unconditional.response.errors})
         return unconditional._replace(response=response, records=[*unconditional.records, *tombstones])
 
@@ -245,13 +164,13 @@ class Shard:
     def _deletion(
         self, response: R, group: str, to_delete: Iterable[tuple[str, int]], *, last: bool
     ) -> CoordinatorResult[R]:
-        recorded = self._table.has_group_record(group) or self._in_flight.has_group(group)
-        records = self._table.tombstones(group, to_delete, with_record=last and recorded)
+        recorded = self.has_group_record(group) or self._in_flight.has_group(group)
+        records = self.tombstones(group, to_delete, with_record=last and recorded)
         return self._put_in_flight(CoordinatorResult(response, records, (group,)))
 
     def _known_partitions(self, group: str) -> set[tuple[str, int]]:
         """Returns the partitions for which the group has committed offsets, or commits in flight."""
-        committed = {(topic, partition) for topic, values in self._table.topics(group).items() for partition in values}
+        committed = {(topic, partition) for topic, values in self.topics(group).items() for partition in values}
         return committed | self._in_flight.commits(group)
 
     # --- expiration ----------------------------------------------------------------------------------
@@ -293,18 +212,18 @@ class Shard:
         records.
         """
         self._in_flight.end(result)
-        if first_offset < self._position:
+        if first_offset < self.position:
             for offset, (key, value) in enumerate(result.records, first_offset):
                 self.replay(offset, key, value)
             return
         records, start = result.records, 0
         for run in result.runs:
             stop = start + len(run.partitions)
-            self._table.apply_run(run, [value for _, value in records[start:stop]])
+            self.apply_run(run, [value for _, value in records[start:stop]])
             start = stop
         if start < len(records):
-            self._table.apply_newest(dict(records[start:]))
-        self._position = first_offset + len(records)
+            self.apply_newest(dict(records[start:]))
+        self.position = first_offset + len(records)
 
     def on_discarded(self, result: CoordinatorResult[Any]) -> None:
         """Removes a result from the results in flight, because its records were not appended, or because `replay` has
@@ -317,10 +236,10 @@ class Shard:
 
         Raises `FormatMismatch` and leaves the position unchanged.
         """
-        if offset < self._position:
+        if offset < self.position:
             return
-        self._table.apply(key, value)
-        self._position = offset + 1
+        self.apply(key, value)
+        self.position = offset + 1
 
     def replay_newest(self, newest: Mapping[bytes, bytes | None], position: int) -> None:
         """Applies the newest value of each key between the current position and ``position``.
@@ -329,10 +248,10 @@ class Shard:
         no fetch may happen before the last part is applied. A call with a ``position`` below the current position is
         ignored, because its records were already replayed. Raises `FormatMismatch` and leaves the position unchanged.
         """
-        if position < self._position:
+        if position < self.position:
             return
-        self._table.apply_newest(newest)
-        self._position = position
+        self.apply_newest(newest)
+        self.position = position
 
 
 def _rejected(error: int) -> CoordinatorResult[CommitResponse]:
