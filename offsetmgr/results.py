@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
     from offsetmgr.kafka.client.topics import ClusterBroker as ClusterBroker
-    from offsetmgr.kafka.cluster import Cluster as Cluster
     from offsetmgr.kafka.protocol.frames import Address as Address
     from offsetmgr.manager.runtime.status import Role as Role
     from offsetmgr.manager.runtime.status import ShardStatus as ShardStatus

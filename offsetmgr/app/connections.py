@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore, UnrecognisedData
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.groups.last_writes import LastWrites
-    from offsetmgr.kafka.cluster import Cluster, KafkaCluster, Logs
+    from offsetmgr.kafka.cluster import KafkaCluster, Logs
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import FinalizeGate
     from offsetmgr.migration.fleet import FleetView
@@ -274,7 +274,7 @@ class Connections(Closeable):
             raise UsageError(what, "needs to read logs, and no brokers are known", hint)
         return found
 
-    def cluster_for_edit(self, what: str, store: OffsetStore) -> Cluster:
+    def cluster_for_edit(self, what: str, store: OffsetStore) -> KafkaCluster:
         """Like `cluster`, for operations that compare the offsets of an edit of ``store`` with the logs. Raises
         `OtherCluster` if the brokers belong to another cluster."""
         self.kafka_counterpart(store, strict=True)
@@ -347,7 +347,7 @@ class Connections(Closeable):
             warn(Advice("not checked: topics and log ranges, because no brokers are known; add {bootstrap_server}"))
         return known
 
-    def lock_waiting(self, cluster: Cluster) -> Cluster:
+    def lock_waiting(self, cluster: KafkaCluster) -> KafkaCluster:
         """Wraps ``cluster``: its ``describe_groups`` waits until the group locks of other runs have ended."""
         from offsetmgr.groups.describe import lock_waiting_cluster
 
@@ -698,12 +698,12 @@ class SourceAndTarget:
     def _open(self, side: str) -> OffsetStore:
         return self._connections.store_of_side(side, self._uris[side], self._configs[side])
 
-    def cluster(self) -> Cluster | None:
+    def cluster(self) -> KafkaCluster | None:
         """Returns the Kafka cluster whose logs the offsets belong to: the cluster of the target, else the cluster of
         the source, else the cluster of the selected bootstrap server. Returns None if no brokers are known."""
         return self._cluster_of("target") or self._cluster_of("source") or self._cluster_of(None)
 
-    def _cluster_of(self, side: str | None) -> Cluster | None:
+    def _cluster_of(self, side: str | None) -> KafkaCluster | None:
         """Returns the brokers that the URI of a side names, or the selected brokers; None if there are none."""
         from offsetmgr.stores.uri import bootstrap_of
 
@@ -807,7 +807,7 @@ class SourceAndTarget:
         with ZookeeperSession(address, config) as watched, ZookeeperSession(address, config) as registry:
             yield OffsetWatcher(watched, options.selects_group), legacy_groups(registry)
 
-    def _target_cluster(self) -> Cluster | None:
+    def _target_cluster(self) -> KafkaCluster | None:
         """Returns the brokers of the target; None if the target is no Kafka store."""
         from offsetmgr.stores.uri import parse_uri
 

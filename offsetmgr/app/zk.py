@@ -26,7 +26,7 @@ from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
-    from offsetmgr.kafka.cluster import Cluster
+    from offsetmgr.kafka.cluster import KafkaCluster
     from offsetmgr.zookeeper.admin.plan import RequestPlan, RequestProgress, RequestStep, StepOutcome
     from offsetmgr.zookeeper.check.rules import Finding
     from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -310,7 +310,7 @@ def check(
     return Check(chosen, chain(checking.cluster_findings, findings), skipped, unknown is None)
 
 
-def _unknown_cluster(session: ZookeeperSession, cluster: Cluster) -> str | None:
+def _unknown_cluster(session: ZookeeperSession, cluster: KafkaCluster) -> str | None:
     """Returns None if brokers and ZooKeeper belong to the same cluster, or the reason why this is unknown. Raises
     `UsageError` if they belong to different clusters."""
     from offsetmgr.zookeeper.nodes import paths

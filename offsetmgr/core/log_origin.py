@@ -141,7 +141,7 @@ def compare_origins(
 # `LogRangeCache` fetches each log range once, and fetches it again if an offset is beyond the cached end.
 
 FetchLogRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, LogRange | OffsetMgrError]]
-"""Fetches log ranges in bulk, as `offsetmgr.kafka.cluster.Cluster.log_ranges` does."""
+"""Fetches log ranges in bulk, as `offsetmgr.kafka.cluster.Logs.log_ranges` does."""
 
 
 class LogRangeCache:

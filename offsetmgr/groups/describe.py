@@ -25,13 +25,13 @@ from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import LagRow, lag, uncommitted
 from offsetmgr.groups.last_writes import LastWrites
 from offsetmgr.groups.scan import require_known_somewhere
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
     from offsetmgr.core.clock import Clock
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.groups.edit_plan import GroupEditPlan
-    from offsetmgr.kafka.cluster import Cluster
+    from offsetmgr.kafka.cluster import KafkaCluster
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
@@ -66,7 +66,7 @@ class DescribedGroup(NamedTuple):
 
 def describe(
     store: OffsetStore,
-    cluster: Cluster | None,
+    cluster: KafkaCluster | None,
     describe_groups: DescribeGroups,
     groups: Iterable[str],
     topics: TopicSelection = ALL_TOPICS,
@@ -146,7 +146,7 @@ def _active(what: str, found: GroupDescription) -> GroupActive:
     return GroupActive(what, why, hint, members=members, lock_ends_s=found.lock_ends_s)
 
 
-def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPartition]) -> list[LagRow]:
+def _uncommitted(group: str, cluster: KafkaCluster | None, partitions: list[TopicPartition]) -> list[LagRow]:
     """Returns the rows of partitions that have an owner but no commit. The lag of these partitions is unknown."""
     logs = cluster.log_ranges(partitions) if cluster is not None and partitions else {}
     return [uncommitted(group, tp, logs.get(tp)) for tp in partitions]
@@ -238,7 +238,9 @@ def fallback_describer(first: DescribeGroups, second: DescribeGroups) -> Describ
     return describe
 
 
-def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, session: ZookeeperSession) -> DescribeGroups:
+def with_registered_members(
+    coordinator: DescribeGroups, cluster: KafkaCluster, session: ZookeeperSession
+) -> DescribeGroups:
     """Returns a function that describes groups with the members that the coordinator reports and the old consumers that
     are registered in ZooKeeper.
 
@@ -256,7 +258,7 @@ def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, sessi
     return describe
 
 
-def _is_other_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
+def _is_other_cluster(session: ZookeeperSession, cluster: KafkaCluster) -> bool:
     """Whether ZooKeeper is known to belong to another Kafka cluster than ``cluster``. Returns False if ZooKeeper or the
     brokers report no cluster id, as is the case before Kafka 0.10.1."""
     from offsetmgr.zookeeper.nodes import paths
@@ -361,7 +363,7 @@ def _lock_ends_s(found: GroupDescription | OffsetMgrError) -> float:
 class _LockWaitingCluster:
     """A cluster whose ``describe_groups`` waits until the group locks of other runs have ended."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, on_wait: OnWait) -> None:
+    def __init__(self, cluster: KafkaCluster, clock: Clock, on_wait: OnWait) -> None:
         self._cluster = cluster
         self._describer = wait_for_leftover_locks(cluster.describe_groups, clock, on_wait)
 
@@ -372,6 +374,6 @@ class _LockWaitingCluster:
         return getattr(self._cluster, name)
 
 
-def lock_waiting_cluster(cluster: Cluster, clock: Clock, on_wait: OnWait) -> Cluster:
+def lock_waiting_cluster(cluster: KafkaCluster, clock: Clock, on_wait: OnWait) -> KafkaCluster:
     """Wraps ``cluster``: its ``describe_groups`` waits like the function of `wait_for_leftover_locks`."""
-    return cast("Cluster", _LockWaitingCluster(cluster, clock, on_wait))
+    return cast("KafkaCluster", _LockWaitingCluster(cluster, clock, on_wait))

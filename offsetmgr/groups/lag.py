@@ -18,7 +18,7 @@ from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import TITLES, VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
 from offsetmgr.groups.scan import require_known_somewhere, scan_in_order
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 
 BATCH: Final = 100_000
 """The number of offsets whose log ranges are requested together. The limit bounds memory. Most clusters have fewer
@@ -137,7 +137,7 @@ def lag_of(committed: int, log: LogRange) -> int | None:
 
 def lag(
     store: OffsetStore,
-    cluster: Cluster | None,
+    cluster: KafkaCluster | None,
     groups: Iterable[str],
     topics: TopicSelection = ALL_TOPICS,
     *,
@@ -256,7 +256,7 @@ def _scan_others(others: Sequence[OffsetStore], names: list[str]) -> Mapping[str
 
 
 def _read_log_ranges(
-    cluster: Cluster, partitions: Collection[TopicPartition]
+    cluster: KafkaCluster, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
     """Reads the log ranges. If a topic does not exist, the result contains the error of the topic for each partition
     of the topic."""

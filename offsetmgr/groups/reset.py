@@ -31,7 +31,7 @@ from offsetmgr.core.scenario import (
 from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change, plan_replacement, replaced_data
 from offsetmgr.groups.scan import require_known, scan_in_order
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.kafka.protocol.errors import NegativeOffset
 
 _NEW: Final = Advice("{new_group} creates a new one; {} shows the existing ones", Invocation("groups list"))
@@ -103,7 +103,7 @@ def resolve(
 
 def plan_reset(
     store: OffsetStore,
-    cluster: Cluster,
+    cluster: KafkaCluster,
     groups: Iterable[str],
     topics: TopicSelection,
     scenario: Scenario,
@@ -160,7 +160,7 @@ class _Logs:
     """The log ranges of partitions. For `ToTime`, the object also contains the offset of the first record at or after
     the time. Both are requested in bulk, and only once for each partition."""
 
-    def __init__(self, cluster: Cluster, scenario: Scenario) -> None:
+    def __init__(self, cluster: KafkaCluster, scenario: Scenario) -> None:
         self._cluster = cluster
         self._timestamp = scenario.timestamp_ms if isinstance(scenario, ToTime) else None
         self.ranges = LogRangeCache(cluster.log_ranges)

@@ -1,10 +1,12 @@
-"""`Cluster`: topics, log ranges and groups of a Kafka cluster. It uses offsetmgr's own client."""
+"""`KafkaCluster`: topics, log ranges and groups of a Kafka cluster. It uses offsetmgr's own client.
+
+Its bulk calls return one outcome for each key: its value, or its error (data rule "absent is not zero").
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Self
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.closeable import Closeable
@@ -18,82 +20,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.client.topics import ClusterBroker
 
 
-# `Cluster`, the interface for information about a Kafka cluster other than committed offsets.
-
-
-class Logs(Protocol):
-    """The part of `Cluster` that a check of offsets against the logs needs."""
-
-    def cluster_id(self) -> str | None:
-        """Returns the cluster id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
-        ...
-
-    def brokers(self) -> frozenset[str]:
-        """Returns the addresses of the brokers as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
-        ...
-
-    def topics(self, names: Iterable[str]) -> Mapping[str, int]:
-        """Returns the partition counts of the topics in ``names``. Missing topics are left out."""
-        ...
-
-    def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        """Returns the start and end offsets of logs. The outcome of a missing partition is
-        `UnknownTopicOrPartition`."""
-        ...
-
-
-@runtime_checkable
-class Cluster(Logs, Protocol):
-    """Read-only information about a Kafka cluster. The constructor performs no I/O.
-
-    Bulk calls return one outcome for each key: its value, or its error (data rule "absent is not zero").
-    """
-
-    def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
-        """Returns the partition counts of the topics in ``names``, or of all topics if None. Missing topics are left
-        out."""
-        ...
-
-    def offsets_for_time(
-        self, partitions: Iterable[TopicPartition], timestamp_ms: int
-    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
-        """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``;
-        None if there is no such record. Callers use the end of the log instead of None, and report this to the user."""
-        ...
-
-    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        """Returns the state and the members of groups from their coordinators. An unknown group has the state DEAD."""
-        ...
-
-    def offsets_retention_ms(self) -> int | None:
-        """Returns the retention of the offsets of groups without members (``offsets.retention.minutes``), in
-        milliseconds; None if the broker does not report it."""
-        ...
-
-    def clock_difference(self, clock: Clock) -> ClockDifference | None:
-        """Returns the difference between the brokers' clock and ``clock``, the clock of this machine; None if no broker
-        reports a time. Raises `Unreachable`, `TimedOut`."""
-        ...
-
-    def broker_setting(self, broker: int, name: str) -> str | None:
-        """Returns the effective value of one setting of a running broker; None if the broker does not report it.
-
-        Raises `Unreachable`, `TimedOut`.
-        """
-        ...
-
-    def close(self) -> None:
-        """Closes the connections."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None: ...
-
-
-def all_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
+def all_partitions(cluster: KafkaCluster, topics: Sequence[str]) -> list[TopicPartition]:
     """Returns all partitions of the topics. Raises `UnknownTopicOrPartition` if a topic does not exist."""
     counts = cluster.topics(topics)
     if missing := [topic for topic in topics if topic not in counts]:
@@ -101,12 +28,9 @@ def all_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartiti
     return [TopicPartition(topic, n) for topic in topics for n in range(counts[topic])]
 
 
-# `KafkaCluster` implements `Cluster`, and `KafkaLogs` implements `Logs`, with offsetmgr's own Kafka client.
-
-
-class KafkaLogs:
-    """Implements `offsetmgr.kafka.cluster.Logs` with the connections of an existing client, which the owner of the
-    client closes."""
+class Logs:
+    """The topics and log ranges of a Kafka cluster, read with the connections of an existing client, which the owner of
+    the client closes."""
 
     def __init__(self, thread: ClientThread) -> None:
         self._thread = thread
@@ -149,11 +73,11 @@ class KafkaLogs:
         )
 
 
-class KafkaCluster(KafkaLogs, Closeable):
+class KafkaCluster(Logs, Closeable):
     """Topics, log ranges, offsets by time, groups and settings of a Kafka cluster, for brokers from 0.8.2 on.
 
     ``bootstrap`` is ``host:port,...``. The constructor performs no I/O; the first call connects. Each call ends after
-    ``ConnectionConfig.timeout_ms``. The class implements `offsetmgr.kafka.cluster.Cluster`.
+    ``ConnectionConfig.timeout_ms``.
 
     Example::
 

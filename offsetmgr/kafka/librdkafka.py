@@ -1,4 +1,4 @@
-"""STUB."""
+"""Clients of librdkafka: their settings, and the conversion of their errors."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ The steps are plan, apply, verify, and then finalize or rollback. Ordering contr
 before-images is fsynced to the journal before the store is written; the outcome is appended after the write.** If a run
 is killed at any point, running the same command again leads to the same end state.
 
-The package depends on the `OffsetStore` and `Cluster` protocols and on ZooKeeper's consumer registry, not on a concrete
-store.
+The package depends on the class `OffsetStore` and on ZooKeeper's consumer registry, not on a concrete store.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, Committed, GroupDescri
 from offsetmgr.core.offset_store import GroupOffsets, Guard, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.edits import unseen
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, read_batches
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
@@ -488,7 +488,7 @@ class CoordinatorGate:
     """
 
     source: OffsetStore
-    cluster: Cluster
+    cluster: KafkaCluster
     window: ObservationWindow
     clock: Clock
 

@@ -40,7 +40,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.registry import members_many, owners_many
 
 if TYPE_CHECKING:
-    from offsetmgr.kafka.cluster import Cluster
+    from offsetmgr.kafka.cluster import KafkaCluster
 
 
 _NO_OWNER: Final = PartitionOwner("no registered owner", 0)
@@ -134,7 +134,7 @@ class GroupLocator:
     """Locates groups in ``stores``, which are in the order ZooKeeper, Kafka, manager. Without a ``cluster`` the lag is
     unknown."""
 
-    def __init__(self, stores: Sequence[ConfiguredStore], cluster: Cluster | None) -> None:
+    def __init__(self, stores: Sequence[ConfiguredStore], cluster: KafkaCluster | None) -> None:
         self.stores = tuple(stores)
         self._cluster = cluster
         self._clock = SystemClock()

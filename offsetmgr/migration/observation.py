@@ -29,7 +29,7 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.field_reader import MAX_LONG, FieldReader
 from offsetmgr.core.model import ABSENT, Absent, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore, has_identity
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import registry
 from offsetmgr.zookeeper.groups import registry as ownership
@@ -499,7 +499,7 @@ class GroupView:
     registry: ZookeeperRegistry
     zookeeper: OffsetStore
     kafka: OffsetStore
-    cluster: Cluster
+    cluster: KafkaCluster
     clock: Clock = field(default_factory=SystemClock)
 
     def store_ids(self) -> dict[str, str]:

@@ -30,7 +30,7 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.field_reader import MAX_INT, MAX_LONG, FieldReader, parse_json
 from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 
 VERSION: Final = 1
 _FORMAT: Final = "offsetmgr_partition_map"
@@ -218,7 +218,7 @@ class Translator:
     point."""
 
     map: PartitionMap
-    cluster: Cluster | None
+    cluster: KafkaCluster | None
     _starts: dict[TopicPartition, ResolvedStart | str] = field(default_factory=dict)
 
     def load_starts(self, partitions: Iterable[TopicPartition]) -> None:

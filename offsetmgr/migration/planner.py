@@ -36,7 +36,7 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.groups.last_writes import GroupPair, LastWrites
 from offsetmgr.groups.scan import require_kind
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.journaled_writer import prefetch, read_batches
@@ -129,7 +129,7 @@ class Planner:
     target: OffsetStore
     options: PlanOptions
     clock: Clock
-    cluster: Cluster | None = None
+    cluster: KafkaCluster | None = None
     old_members: ReadLegacyMembers | None = None
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None

@@ -14,13 +14,15 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.period.schedule import Period
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 
 
-def idle_partitions(cluster: Cluster) -> Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]:
+def idle_partitions(
+    cluster: KafkaCluster,
+) -> Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]:
     """Returns the function for `CoordinatorOptions.idle` that checks partitions in this cluster. If the check of a
     partition fails, the partition does not count as idle. The function raises `Unreachable`, `TimedOut`.
 

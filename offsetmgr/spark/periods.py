@@ -38,7 +38,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetmgr.kafka.cluster import Cluster
+    from offsetmgr.kafka.cluster import KafkaCluster
     from offsetmgr.spark.period_dataframes import PeriodTask
 
 _LONGEST_SLEEP_S: Final = 30.0
@@ -166,7 +166,7 @@ def _distinct(topics: Sequence[str] | str) -> list[str]:
 
 
 def _member(
-    coordinator: Coordination, period: PeriodSchedule, cluster: Cluster, topics: Sequence[str]
+    coordinator: Coordination, period: PeriodSchedule, cluster: KafkaCluster, topics: Sequence[str]
 ) -> PeriodCoordinator:
     """Returns the member of the run, which waits for the partitions of all ``topics``."""
     all_topics = _distinct(topics)

@@ -16,7 +16,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, PartialFailure, UsageError
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.cluster import Cluster, all_partitions
+from offsetmgr.kafka.cluster import KafkaCluster, all_partitions
 from offsetmgr.spark.source_options import dotted
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ def starting_offsets(
     group: str,
     topics: Iterable[str] | str,
     *,
-    cluster: Cluster | str | None = None,
+    cluster: KafkaCluster | str | None = None,
     default: str = "earliest",
     out_of_range: str = "earliest",
     config: ConnectionConfig | None = None,
 ) -> StartingOffsets:
     """Returns the offsets from which a job must read ``topics`` to continue after ``group``. A text is one topic.
 
-    ``cluster`` is the topics' cluster: a `Cluster` or bootstrap servers. If ``store`` is a ``kafka://`` store, its
+    ``cluster`` is the topics' cluster: a `KafkaCluster` or bootstrap servers. If ``store`` is a ``kafka://`` store, its
     cluster is the default. ``default`` applies to partitions without a committed offset, ``out_of_range`` to committed
     offsets outside the log. Each of these two arguments is ``earliest``, ``latest``, or ``refuse``, which raises an
     error. The result contains every partition of the topics, as Spark requires.
@@ -211,8 +211,8 @@ def _apply_choice(
 
 
 def _cluster(
-    store: OffsetStore, kafka: Cluster | str | None, config: ConnectionConfig | None, stack: ExitStack
-) -> Cluster:
+    store: OffsetStore, kafka: KafkaCluster | str | None, config: ConnectionConfig | None, stack: ExitStack
+) -> KafkaCluster:
     if kafka is None and store.uri.startswith("kafka://"):
         kafka = store.uri.removeprefix("kafka://")
     if kafka is None:

@@ -32,7 +32,7 @@ from offsetmgr.stores.protocol_edits import ProtocolStore
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import RunningEditListener, RunningGroup
     from offsetmgr.kafka.client.client import Client
-    from offsetmgr.kafka.cluster import KafkaLogs
+    from offsetmgr.kafka.cluster import Logs
     from offsetmgr.kafka.groups.group_lock import StaticMemberLock
     from offsetmgr.kafka.protocol.frames import Address
     from offsetmgr.kafka.protocol.releases import Versions
@@ -90,11 +90,11 @@ class KafkaStore(ProtocolStore):
             self._identity = StoreIdentity("kafka", origin.name, how)
         return self._identity
 
-    def logs(self) -> KafkaLogs:
+    def logs(self) -> Logs:
         """Returns the topics and log ranges of the cluster, which are read with the connections of this store."""
-        from offsetmgr.kafka.cluster import KafkaLogs
+        from offsetmgr.kafka.cluster import Logs
 
-        return KafkaLogs(self.store_thread())
+        return Logs(self.store_thread())
 
     def weaknesses(self) -> tuple[Weakness, ...]:
         from offsetmgr.kafka.protocol.releases import weaknesses

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.spark.audit.commits import DAY_MS
 from offsetmgr.spark.audit.plots import Point
 
@@ -44,7 +44,7 @@ def commit_rate(commits: DataFrame, times: Sequence[int]) -> dict[str, list[Poin
 
 
 def lag_over_time(
-    commits: DataFrame, cluster: Cluster, groups: Sequence[str], times: Sequence[int]
+    commits: DataFrame, cluster: KafkaCluster, groups: Sequence[str], times: Sequence[int]
 ) -> dict[str, list[Point]]:
     """Returns the lag of each group at each moment.
 

@@ -10,13 +10,13 @@ from pyspark.sql import functions as sql
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 
 ENDS: Final = "topic string, partition int, log_start_offset bigint, log_end_offset bigint, log_error string"
 """The columns for the start and end of each log, or for the error of the request, as Spark's DDL."""
 
 
-def log_ends(spark: SparkSession, cluster: Cluster, offsets: DataFrame) -> DataFrame:
+def log_ends(spark: SparkSession, cluster: KafkaCluster, offsets: DataFrame) -> DataFrame:
     """Returns a table (`ENDS`) of the log ranges of all partitions in ``offsets``. The driver fetches all log ranges at
     once. Call this function after the offsets have been read. If a log end were read before the offsets, a lag could be
     negative."""

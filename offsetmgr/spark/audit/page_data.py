@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from offsetmgr.core.document import COLOURS
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.spark.audit import run
 from offsetmgr.spark.audit.history_series import commit_rate, lag_over_time, moments
 from offsetmgr.spark.audit.page import PAGE, SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup, page
@@ -39,7 +39,7 @@ class AuditReport(NamedTuple):
 
 def write_report(
     tables: Mapping[str, DataFrame],
-    cluster: Cluster,
+    cluster: KafkaCluster,
     now_ms: int,
     directory: Path,
     *,
@@ -58,7 +58,7 @@ def write_report(
 
 def page_data(
     tables: Mapping[str, DataFrame],
-    cluster: Cluster,
+    cluster: KafkaCluster,
     now_ms: int,
     *,
     title: str,

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import Capabilities
-from offsetmgr.kafka.cluster import Cluster
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.spark.audit import commits
 from offsetmgr.spark.audit.compare import LOG, differences, log_side
 from offsetmgr.spark.audit.expiry import expiry
@@ -44,7 +44,7 @@ COMPARED: Final = {**TABLES, DIFFERENCES: "where the log and the other store dif
 def run_audit(
     spark: SparkSession,
     log: DataFrame,
-    cluster: Cluster,
+    cluster: KafkaCluster,
     directory: Path,
     now_ms: int,
     *,
