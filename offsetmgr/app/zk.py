@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +19,9 @@ from offsetmgr.core.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection
+from offsetmgr.zookeeper.nodes.fields import ReadErrors as ReadErrors
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
@@ -30,39 +29,16 @@ if TYPE_CHECKING:
     from offsetmgr.zookeeper.admin.plan import RequestPlan, RequestProgress, RequestStep, StepOutcome
     from offsetmgr.zookeeper.check.rules import Finding
     from offsetmgr.zookeeper.client.session import ZookeeperSession
-    from offsetmgr.zookeeper.groups.registry import Owner, RegistryMember
-    from offsetmgr.zookeeper.groups.topics import Topic
-    from offsetmgr.zookeeper.nodes.cluster import RegisteredBroker
-    from offsetmgr.zookeeper.nodes.cluster_nodes import ClusterNodes, NodeEntry
-    from offsetmgr.zookeeper.nodes.kinds import NodeDescription
-    from offsetmgr.zookeeper.nodes.topics import PartitionState
-    from offsetmgr.zookeeper.nodes.tree import TreeNode
+    from offsetmgr.zookeeper.groups.registry import Member, OwnedPartition
+    from offsetmgr.zookeeper.groups.topics import PartitionReplicas
+    from offsetmgr.zookeeper.nodes.cluster_nodes import ClusterBrokers as ClusterBrokers
+    from offsetmgr.zookeeper.nodes.tree import Znode
 
 WAIT_S: Final = 300.0
-_PERSISTENT: Final = "persistent: does not show whether its consumer runs"
-
-
-class ReadErrors(NamedTuple):
-    """The errors of a whole group or of a missing node. ``name`` is the group or the path."""
-
-    name: str
-    errors: tuple[OffsetMgrError, ...]
-
-
-class Znode(NamedTuple):
-    """A znode with its decoded content."""
-
-    tree: TreeNode
-    found: NodeDescription
-
-    @property
-    def errors(self) -> tuple[OffsetMgrError, ...]:
-        return _known(self.tree.read_error or self.found.error, self.tree.children_error)
 
 
 def tree(connections: Connections, path: str = "/", depth: int | None = None) -> Iterator[Znode | ReadErrors]:
     """Yields a znode and its descendants down to ``depth`` levels, decoded. Raises `UsageError` for an invalid path."""
-    from offsetmgr.zookeeper.nodes.kinds import NodeDescription, describe
     from offsetmgr.zookeeper.nodes.tree import walk
 
     if not path.startswith("/") or "//" in path or (path != "/" and path.endswith("/")):
@@ -70,64 +46,17 @@ def tree(connections: Connections, path: str = "/", depth: int | None = None) ->
     session = connections.zookeeper("zk tree")
     one = None
     for one in connections.ui.progress(walk(session, path, depth), "nodes"):
-        yield Znode(one, NodeDescription() if one.node is None else describe(one.path, one.node.data))
+        yield one
     if one is None:
         missing = ServerError(f"ZooKeeper node {path}", f"does not exist in ZooKeeper at {session.connect}")
         yield ReadErrors(path, (missing,))
 
 
-class Broker(NamedTuple):
-    """A node below ``/brokers/ids``. ``broker_id`` is None if the node's name is not an id. ``role`` is "controller" or
-    None."""
-
-    broker_id: int | None
-    role: str | None
-    entry: NodeEntry[RegisteredBroker]
-    errors: tuple[OffsetMgrError, ...]
-
-
-class ClusterBrokers(NamedTuple):
-    """The live brokers, and the nodes that exist once per cluster. ``zookeeper`` is the connect string."""
-
-    zookeeper: str
-    cluster: ClusterNodes
-    live: Sequence[Broker]
-
-
 def brokers(connections: Connections) -> ClusterBrokers:
     """Returns the live brokers with their addresses, and which of them is the controller."""
-    from offsetmgr.zookeeper.nodes import cluster_nodes
+    from offsetmgr.zookeeper.nodes.cluster_nodes import cluster_brokers
 
-    session = connections.zookeeper("zk brokers")
-    cluster = cluster_nodes.cluster_nodes(session)
-    controller, found = cluster.controller.value, []
-    for entry in cluster_nodes.brokers(session):
-        leads = entry.value is not None and controller is not None and controller.broker_id == entry.value.broker_id
-        name = entry.path.rpartition("/")[2]
-        number = int(name) if name.isascii() and name.isdigit() else None
-        found.append(Broker(number, "controller" if leads else None, entry, _known(entry.error)))
-    return ClusterBrokers(session.connect, cluster, found)
-
-
-class PartitionReplicas(NamedTuple):
-    """A partition of a topic. ``partition`` is None in a result for the whole topic, which has no partitions or could
-    not be read. Replicas are broker ids, the preferred leader first."""
-
-    topic: str
-    partition: int | None
-    replicas: tuple[int, ...]
-    notes: tuple[str, ...]
-    errors: tuple[OffsetMgrError, ...] = ()
-    state: PartitionState | None = None
-    adding: tuple[int, ...] = ()
-    removing: tuple[int, ...] = ()
-    topic_id: str | None = None
-
-    @property
-    def leader(self) -> int | None:
-        if isinstance(self.partition, BrokerPartition):
-            return self.partition.broker
-        return self.state.leader if self.state else None
+    return cluster_brokers(connections.zookeeper("zk brokers"))
 
 
 def topics(connections: Connections, topic: TopicSelection = ALL_TOPICS) -> Iterator[PartitionReplicas]:
@@ -136,7 +65,7 @@ def topics(connections: Connections, topic: TopicSelection = ALL_TOPICS) -> Iter
     Partitions of Kafka 0.7 are `BrokerPartition` objects. Raises `UnknownTopicOrPartition` if a named topic does not
     exist.
     """
-    from offsetmgr.zookeeper.groups.topics import topic_names
+    from offsetmgr.zookeeper.groups.topics import partition_replicas, topic_names
     from offsetmgr.zookeeper.groups.topics import topics as read
     from offsetmgr.zookeeper.nodes.paths import DELETE_TOPICS
 
@@ -148,78 +77,28 @@ def topics(connections: Connections, topic: TopicSelection = ALL_TOPICS) -> Iter
     deletions = frozenset(session.children(DELETE_TOPICS) or ())
     one = None
     for found in connections.ui.progress(read(session, names), "topics", len(names)):
-        for one in _partitions(found, topic, ("being deleted",) if found.name in deletions else ()):
+        for one in partition_replicas(found, topic, ("being deleted",) if found.name in deletions else ()):
             yield one
     if one is None:
         connections.ui.note(f"no topics in ZooKeeper at {session.connect}{'' if known else '; is the chroot right?'}")
 
 
-def _partitions(topic: Topic, selection: TopicSelection, notes: tuple[str, ...]) -> Iterator[PartitionReplicas]:
-    notes += topic.assignment.notes
-    assignment = topic.assignment.value
-    broken = _known(topic.assignment.error, topic.error, *(count.error for count in topic.counts.values()))
-    for partition in topic.partitions:
-        if not selection.matches(TopicPartition(topic.name, partition)):
-            continue
-        if isinstance(partition, BrokerPartition):
-            yield PartitionReplicas(topic.name, partition, (partition.broker,), notes)
-        elif assignment is not None:
-            entry, replicas = topic.states.get(partition), assignment.replicas[partition]
-            state = entry.value if entry is not None else None
-            own = ("no state yet",) if entry is None else entry.notes
-            own += state.irregularities(replicas) if state is not None else ()
-            errors = _known(entry.error) if entry is not None else ()
-            adding, removing = assignment.adding.get(partition, ()), assignment.removing.get(partition, ())
-            more = (errors, state, adding, removing, assignment.topic_id)
-            yield PartitionReplicas(topic.name, partition, replicas, notes + own, *more)
-    if broken or not topic.partitions:
-        notes += () if broken else ("no partitions",)
-        yield PartitionReplicas(topic.name, None, (), notes, broken)
-
-
-class Member(NamedTuple):
-    """A registered member of a group, with the number of partitions that it owns (None if unknown)."""
-
-    group: str
-    member: RegistryMember
-    partitions: int | None
-    notes: tuple[str, ...]
-    errors: tuple[OffsetMgrError, ...]
-
-
 def members(connections: Connections, groups: GroupSelection) -> Iterator[Member | ReadErrors]:
     """Yields the members of groups registered in ZooKeeper, with their subscriptions. Raises `GroupNotFound`."""
-    from offsetmgr.zookeeper.groups.registry import members_many, owners_many
+    from offsetmgr.zookeeper.groups.registry import members_many, members_with_partitions, owners_many
 
     session = connections.zookeeper("zk members")
     chosen = _registered_groups(connections, session, groups)
     found = zip(members_many(session, chosen), owners_many(session, chosen), strict=True)
     for listed, owned in connections.ui.progress(found, "groups", len(chosen)):
-        errors = _known(listed.error) or _known(owned.error, *owned.errors.values())
-        if errors:
-            yield ReadErrors(listed.group, errors)
-        held = Counter(owner.member_id for owner in owned.owners.values())
-        for one in listed.members:
-            partitions = None if errors else held[one.member_id]
-            notes = (*one.notes, *(() if one.node.ephemeral_owner else (_PERSISTENT,)))
-            yield Member(listed.group, one, partitions, notes, _known(one.error))
-
-
-class OwnedPartition(NamedTuple):
-    """A partition with its owner."""
-
-    group: str
-    partition: TopicPartition
-    owner: Owner
-    notes: tuple[str, ...]
-    errors: tuple[OffsetMgrError, ...]
+        yield from members_with_partitions(listed, owned)
 
 
 def owners(
     connections: Connections, groups: GroupSelection, topic: TopicSelection = ALL_TOPICS
 ) -> Iterator[OwnedPartition | ReadErrors]:
     """Yields the owned partitions of groups, each with the consumer thread that owns it. Raises `GroupNotFound`."""
-    from offsetmgr.zookeeper.groups.registry import members_many, owners_many
+    from offsetmgr.zookeeper.groups.registry import members_many, owned_partitions, owners_many
 
     session = connections.zookeeper("zk owners")
     chosen = _registered_groups(connections, session, groups)
@@ -227,17 +106,7 @@ def owners(
     # between the two reads would appear to have an owner that is not a member.
     found = zip(owners_many(session, chosen), members_many(session, chosen), strict=True)
     for owned, listed in connections.ui.progress(found, "groups", len(chosen)):
-        if errors := _known(owned.error) or _known(listed.error, *owned.errors.values()):
-            yield ReadErrors(owned.group, errors)
-        live = None if listed.error is not None else {member.member_id: member for member in listed.members}
-        for tp, one in owned.owners.items():
-            if topic.matches(tp):
-                notes = (*(() if one.node.ephemeral_owner else (_PERSISTENT,)), *one.inconsistencies(live))
-                yield OwnedPartition(owned.group, tp, one, notes, _known(one.error))
-
-
-def _known(*errors: OffsetMgrError | None) -> tuple[OffsetMgrError, ...]:
-    return tuple(error for error in errors if error is not None)
+        yield from owned_partitions(owned, listed, topic)
 
 
 def _registered_groups(connections: Connections, session: ZookeeperSession, groups: GroupSelection) -> list[str]:
@@ -328,23 +197,16 @@ def _unknown_cluster(session: ZookeeperSession, cluster: KafkaCluster) -> str | 
 
 @dataclass(frozen=True, slots=True)
 class ControllerRequest:
-    """A planned request to the controller. ``action`` and ``noun`` describe it, as in "elect {}" and "leader". ``undo``
-    undoes it, and the command line ``cancel`` cancels unfinished steps."""
+    """A planned request to the controller. ``undo`` undoes it, and the command line ``cancel`` cancels unfinished
+    steps."""
 
     name: str
     connections: Connections
     session: ZookeeperSession
     plan: RequestPlan
-    action: str
-    noun: str
     submit: Callable[[Sequence[RequestStep]], None]
     undo: Invocation | None = None
     cancel: str | None = None
-
-    @property
-    def summary(self) -> str:
-        """The effect of the request, as in ``elect 3 leaders``."""
-        return self.action.format(count_of(len(self.plan.todo), self.noun))
 
     def execute(self, *, wait_s: float = WAIT_S, reason: str = "") -> dict[str, StepOutcome]:
         """Submits the request, and waits up to ``wait_s`` seconds for the controller. Returns the outcome of each step
@@ -359,7 +221,7 @@ class ControllerRequest:
         ui, todo = self.connections.ui, self.plan.todo
         if not todo:
             return {step.name: self.plan.untouched(step) for step in self.plan.steps}
-        ui.confirm(f"{self.name}: {self.summary}?")
+        ui.confirm(f"{self.name}: {self.plan.summary}?")
         undo = () if self.undo is None else (self.undo.command_line(),)
         stores = (f"zookeeper://{self.session.connect}",)
         start = OperationStart(self.name, stores, (), 0, len(todo), undo=undo, reason=reason)
@@ -397,25 +259,20 @@ def elect(connections: Connections, topic: TopicSelection = ALL_TOPICS) -> Contr
     Raises `UnknownTopicOrPartition` if no partition is selected, and `ControllerRequestRefused`.
     """
     from offsetmgr.zookeeper.admin.admin_reader import read_state
-    from offsetmgr.zookeeper.admin.election import ElectionStep, plan_election
-    from offsetmgr.zookeeper.admin.plan import RequestPlan
-    from offsetmgr.zookeeper.admin.submit import submit_election
+    from offsetmgr.zookeeper.admin.plan import RequestPlan, plan_election
+    from offsetmgr.zookeeper.admin.submit import submit
     from offsetmgr.zookeeper.groups.topics import topic_names
 
     session = connections.zookeeper("zk elect")
     names = topic_names(session)
     state = read_state(session, filter(topic.matches_topic, names))
-    chosen = state.partitions(topic)
-    steps = [
-        ElectionStep(name, rejected=error) for name, error in state.topics.items() if isinstance(error, OffsetMgrError)
-    ]
-    if not chosen and not steps:
+    steps = plan_election(state, topic)
+    if not steps:
         what = " ".join(map(str, topic.patterns)) or Advice("{all_topics}")
         hint = "" if names else "is the chroot right?"
         raise UnknownTopicOrPartition(what, f"no topic of {session.connect} matches", hint)
-    plan = RequestPlan([*steps, *plan_election(state, chosen)], all_or_nothing=False)
-    submit = partial(submit_election, session, state)
-    return ControllerRequest("zk elect", connections, session, plan, "elect {}", "leader", submit)
+    plan = RequestPlan(steps, all_or_nothing=False)
+    return ControllerRequest("zk elect", connections, session, plan, partial(submit, session, state))
 
 
 def reassign(
@@ -435,43 +292,38 @@ def reassign(
     from offsetmgr.core.atomic_file import replace_file
     from offsetmgr.core.errors import os_error_as
     from offsetmgr.groups.before_images import default_image_path
-    from offsetmgr.zookeeper.admin import reassignment
     from offsetmgr.zookeeper.admin.admin_reader import read_state
-    from offsetmgr.zookeeper.admin.plan import RequestPlan
-    from offsetmgr.zookeeper.admin.submit import submit_reassignment
+    from offsetmgr.zookeeper.admin.plan import (
+        ReassignmentStep,
+        RequestPlan,
+        cancel_command,
+        decode_reassignment,
+        plan_reassignment,
+    )
+    from offsetmgr.zookeeper.admin.submit import submit
 
     what = f"file {reassignment_json_file}"
     with os_error_as(FileFailure, what):
-        assignment = reassignment.decode_reassignment(what, reassignment_json_file.read_bytes())
+        assignment = decode_reassignment(what, reassignment_json_file.read_bytes())
     session = connections.zookeeper("zk reassign")
     state = read_state(session, {tp.topic for tp in assignment})
-    steps = reassignment.plan_reassignment(state, assignment, allow_replication_change=allow_replication_change)
+    steps = plan_reassignment(state, assignment, allow_replication_change=allow_replication_change)
+    plan = RequestPlan(steps)
     image = before_image or default_image_path("zk reassign").with_suffix(".json")
 
-    def save(data: bytes) -> None:
+    def save() -> None:
+        data = ReassignmentStep.undo(step for step in steps if step.needed)
         with os_error_as(FileFailure, f"directory {image.parent}"):
             image.parent.mkdir(parents=True, exist_ok=True)
         replace_file(image, lambda out: out.write(data), overwrite=False)
         connections.ui.note(f"before-image: {image}")
 
-    def submit(todo: Sequence[RequestStep]) -> None:
-        moves = [step for step in todo if isinstance(step, reassignment.ReassignmentStep)]
-        submit_reassignment(session, state, moves, save)
-
     changes_replication = any(len(step.before) != len(step.after) for step in steps)
     named = {**connections.given, "zookeeper": session.connect, "bootstrap_server": None, "store": None}
     named = {"reassignment_json_file": str(image), **named, "allow_replication_change": changes_replication}
-    return ControllerRequest(
-        "zk reassign",
-        connections,
-        session,
-        RequestPlan(steps),
-        "change the replicas of {}",
-        "partition",
-        submit,
-        Invocation("zk reassign", (), named),
-        reassignment.cancel_command(str(image), connections.bootstrap()),
-    )
+    undo, cancel = Invocation("zk reassign", (), named), cancel_command(str(image), connections.bootstrap())
+    send = partial(submit, session, state, save=save)
+    return ControllerRequest("zk reassign", connections, session, plan, send, undo, cancel)
 
 
 def delete_topic(connections: Connections, topic: Sequence[str]) -> ControllerRequest:
@@ -481,15 +333,13 @@ def delete_topic(connections: Connections, topic: Sequence[str]) -> ControllerRe
     topic rejects the whole request. Raises `ControllerRequestRefused`.
     """
     from offsetmgr.zookeeper.admin.admin_reader import read_state
-    from offsetmgr.zookeeper.admin.deletion import plan_deletion
-    from offsetmgr.zookeeper.admin.plan import RequestPlan
-    from offsetmgr.zookeeper.admin.submit import submit_deletion
+    from offsetmgr.zookeeper.admin.plan import RequestPlan, plan_deletion
+    from offsetmgr.zookeeper.admin.submit import submit
 
     session = connections.zookeeper("zk delete-topic")
     state = read_state(session, topic)
     plan = RequestPlan(plan_deletion(state, topic, enabled=_deletion_enabled(connections, state.controller)))
-    submit = partial(submit_deletion, session, state)
-    return ControllerRequest("zk delete-topic", connections, session, plan, "delete {} for good", "topic", submit)
+    return ControllerRequest("zk delete-topic", connections, session, plan, partial(submit, session, state))
 
 
 def _deletion_enabled(connections: Connections, controller: int | None) -> bool | None:

@@ -309,7 +309,7 @@ def _run(request: zk.ControllerRequest, columns: Sequence[Column], flags: RunFla
     elif not plan.todo:
         note("nothing to change")
     elif not execute:
-        note(f"dry run: would {request.summary}; nothing was changed")
+        note(f"dry run: would {plan.summary}; nothing was changed")
         note("hint: add --execute to do it")
     return FAILED if left or plan.rejections else 0
 

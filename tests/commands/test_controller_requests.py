@@ -16,8 +16,7 @@ from planted_tree import Planted, only
 
 from offsetmgr.app.zk import ControllerRequest
 from offsetmgr.core.errors import ControllerRequestRefused
-from offsetmgr.zookeeper.admin.deletion import DeletionStep
-from offsetmgr.zookeeper.admin.plan import RequestPlan, RequestProgress
+from offsetmgr.zookeeper.admin.plan import DeletionStep, RequestPlan, RequestProgress
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import TransactionResult
 
@@ -402,9 +401,7 @@ def test_a_deletion_is_done_when_the_topic_is_gone_or_recreated(
 def test_a_program_submits_no_request_of_which_a_part_is_refused() -> None:
     refused = DeletionStep("internal", rejected=ControllerRequestRefused("topic internal", "brokers need it"))
     plan, submitted = RequestPlan([refused, DeletionStep("orders")]), []
-    request = ControllerRequest(
-        "zk delete-topic", MagicMock(), MagicMock(), plan, "delete {}", "topic", submitted.append
-    )
+    request = ControllerRequest("zk delete-topic", MagicMock(), MagicMock(), plan, submitted.append)
     outcomes = request.execute(wait_s=0)
     assert submitted == []
     assert {name: outcome.state for name, outcome in outcomes.items()} == {"internal": "refused", "orders": "not done"}

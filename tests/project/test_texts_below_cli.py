@@ -18,7 +18,7 @@ OTHER_PROGRAMS = {
     "manager/log/kafka/broker_checks.py": "kafka-acls",
     "sandbox/broker.py": "kafka-storage",
     "sandbox/topics.py": "kafka-topics",
-    "zookeeper/admin/reassignment.py": "kafka-reassign-partitions",
+    "zookeeper/admin/plan.py": "kafka-reassign-partitions",
 }
 """The modules with options of other programs, or with variables of CSS, which look like options."""
 TO_CONVERT = frozenset(Path(__file__).with_name("texts_with_options.txt").read_text("utf-8").split())

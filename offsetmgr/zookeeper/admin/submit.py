@@ -7,17 +7,14 @@ request, and is never based on outdated facts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import Conflict, OffsetMgrError
-from offsetmgr.zookeeper.admin import deletion, election, reassignment
 from offsetmgr.zookeeper.admin.admin_reader import read_state
 from offsetmgr.zookeeper.admin.plan import RequestProgress, RequestStep, progress_of
-from offsetmgr.zookeeper.admin.reassignment import ReassignmentStep
-from offsetmgr.zookeeper.admin.state import AdminState, encode_partitions
+from offsetmgr.zookeeper.admin.state import AdminState
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import RACES, ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, OperationState, TransactionOperation
@@ -26,57 +23,29 @@ from offsetmgr.zookeeper.nodes import paths
 _POLL_S: Final = 0.3
 
 
-def submit_election(session: ZookeeperSession, state: AdminState, steps: Iterable[RequestStep]) -> None:
-    """Submits an election (kafka.zk.PreferredReplicaElectionZNode, version 1). Raises as `_submit`, and `UsageError` if
-    the request is too large."""
-    data = encode_partitions(election.WHAT, ({"topic": one.topic, "partition": one.partition} for one in steps))
-    _submit(session, election.WHAT, [Create(paths.PREFERRED_REPLICA_ELECTION, data)], state, ())
-
-
-def submit_reassignment(
-    session: ZookeeperSession, state: AdminState, steps: Sequence[ReassignmentStep], save: Callable[[bytes], object]
-) -> None:
-    """Submits a reassignment in the format of ``kafka-reassign-partitions``. First calls ``save`` with the reassignment
-    that undoes it. Raises as `_submit`, and `UsageError` if the request is too large."""
-    what = reassignment.WHAT
-    before, after = (
-        encode_partitions(
-            what,
-            ({"topic": step.topic, "partition": step.partition, "replicas": replicas(step)} for step in steps),
-        )
-        for replicas in (attrgetter("before"), attrgetter("after"))
-    )
-    save(before)
-    topics, brokers = {step.topic for step in steps}, {broker for step in steps for broker in step.after}
-    _submit(session, what, [Create(paths.REASSIGN_PARTITIONS, after)], state, topics, brokers)
-
-
-def submit_deletion(session: ZookeeperSession, state: AdminState, steps: Iterable[RequestStep]) -> None:
-    """Submits a deletion of topics. Raises as `_submit`."""
-    names = [step.topic for step in steps]
-    _submit(session, deletion.WHAT, [Create(f"{paths.DELETE_TOPICS}/{name}") for name in names], state, names)
-
-
-def _submit(
+def submit(
     session: ZookeeperSession,
-    what: str,
-    nodes: Iterable[Create],
     state: AdminState,
-    topics: Iterable[str],
-    brokers: Iterable[int] = (),
+    steps: Sequence[RequestStep],
+    save: Callable[[], object] | None = None,
 ) -> None:
-    """Creates ``nodes`` in one transaction, if the nodes of ``topics`` and ``brokers`` still have the versions in
-    ``state``.
+    """Creates the nodes of the request in one transaction, if the nodes of its topics and brokers still have the
+    versions in ``state``. First calls ``save``, which writes the before-image.
 
     Raises `Conflict` if a topic or broker has changed or another request is running; nothing has been written in this
     case. If the transaction fails for another reason, raises the transaction's error. If the connection was lost, the
-    error states that the outcome is unknown.
+    error states that the outcome is unknown. Raises `UsageError` if the request is too large.
     """
+    what, nodes = steps[0].what, type(steps[0]).nodes(steps)
+    if save is not None:
+        save()
+    topics = {step.topic for step in steps if step.checks_topics}
+    brokers = {broker for step in steps for broker in step.brokers}
     operations: list[TransactionOperation] = [
-        CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))
+        CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(topics)
     ]
-    operations += [CheckVersion(paths.broker(broker), state.brokers[broker]) for broker in sorted(set(brokers))]
-    operations += nodes
+    operations += [CheckVersion(paths.broker(broker), state.brokers[broker]) for broker in sorted(brokers)]
+    operations += [Create(path, data) for path, data in nodes.items()]
     outcome = session.transaction(operations)
     if outcome.error is None:
         return

@@ -13,20 +13,22 @@ user decides (``ConnectionConfig.ignore_persistent_members``).
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import CorruptData, GroupActive, OffsetMgrError
 from offsetmgr.core.model import PERSISTENT_MEMBERS, PERSISTENT_MEMBERS_HINT, BrokerPartition, TopicPartition
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.selection import TopicSelection
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_member_id, parse_owner, parse_registration
-from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.nodes.fields import Notes, ReadErrors, errors_of
 from offsetmgr.zookeeper.nodes.tree import TreeReader
 
 GROUPS_AT_ONCE: Final = 2000
@@ -34,6 +36,7 @@ WATCH_S: Final = 5.0
 """The time for which commits are watched before persistent members are ignored."""
 _SEEN: Final[WeakKeyDictionary[ZookeeperSession, dict[str, dict[str, tuple[int, int]]]]] = WeakKeyDictionary()
 """For each session and group, the first read of the versions of the offsets."""
+_PERSISTENT: Final = "persistent: does not show whether its consumer runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,3 +287,51 @@ def _owner(path: str, node: NodeData, members: Mapping[str, int]) -> Owner:
         return Owner(*parse_owner(path, node.data, members, node.ephemeral_owner), node, None, name)
     except OffsetMgrError as error:
         return Owner(None, None, node, error, name)
+
+
+class Member(NamedTuple):
+    """A registered member of a group, with the number of partitions that it owns (None if unknown)."""
+
+    group: str
+    member: RegistryMember
+    partitions: int | None
+    notes: tuple[str, ...]
+    errors: tuple[OffsetMgrError, ...]
+
+
+def members_with_partitions(listed: GroupMembers, owned: GroupOwners) -> Iterator[Member | ReadErrors]:
+    """Yields the members of a group, after the errors that prevent counting their partitions."""
+    errors = errors_of(listed.error) or errors_of(owned.error, *owned.errors.values())
+    if errors:
+        yield ReadErrors(listed.group, errors)
+    held = Counter(owner.member_id for owner in owned.owners.values())
+    for one in listed.members:
+        partitions = None if errors else held[one.member_id]
+        yield Member(listed.group, one, partitions, (*one.notes, *_persistence(one.node)), errors_of(one.error))
+
+
+class OwnedPartition(NamedTuple):
+    """A partition with its owner."""
+
+    group: str
+    partition: TopicPartition
+    owner: Owner
+    notes: tuple[str, ...]
+    errors: tuple[OffsetMgrError, ...]
+
+
+def owned_partitions(
+    owned: GroupOwners, listed: GroupMembers, topics: TopicSelection
+) -> Iterator[OwnedPartition | ReadErrors]:
+    """Yields the errors of a group, then its selected partitions with their owners."""
+    if errors := errors_of(owned.error) or errors_of(listed.error, *owned.errors.values()):
+        yield ReadErrors(owned.group, errors)
+    live = None if listed.error is not None else {member.member_id: member for member in listed.members}
+    for tp, one in owned.owners.items():
+        if topics.matches(tp):
+            notes = (*_persistence(one.node), *one.inconsistencies(live))
+            yield OwnedPartition(owned.group, tp, one, notes, errors_of(one.error))
+
+
+def _persistence(node: NodeData) -> tuple[str, ...]:
+    return () if node.ephemeral_owner else (_PERSISTENT,)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
-from offsetmgr.core.model import BrokerPartition
+from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.core.selection import TopicSelection
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster_nodes import NodeEntry, parse_entry, read_entries
-from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.nodes.fields import Notes, errors_of
 from offsetmgr.zookeeper.nodes.topics import (
     PartitionState,
     TopicAssignment,
@@ -54,6 +55,51 @@ class Topic:
             for broker, count in sorted(self.counts.items())
             for number in range(count.value or 0)
         ]
+
+
+class PartitionReplicas(NamedTuple):
+    """A partition of a topic. ``partition`` is None in a result for the whole topic, which has no partitions or could
+    not be read. Replicas are broker ids, the preferred leader first."""
+
+    topic: str
+    partition: int | None
+    replicas: tuple[int, ...]
+    notes: tuple[str, ...]
+    errors: tuple[OffsetMgrError, ...] = ()
+    state: PartitionState | None = None
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    topic_id: str | None = None
+
+    @property
+    def leader(self) -> int | None:
+        if isinstance(self.partition, BrokerPartition):
+            return self.partition.broker
+        return self.state.leader if self.state else None
+
+
+def partition_replicas(topic: Topic, selection: TopicSelection, notes: tuple[str, ...]) -> Iterator[PartitionReplicas]:
+    """Yields the selected partitions of a topic. ``notes`` are those of the topic."""
+    notes += topic.assignment.notes
+    assignment = topic.assignment.value
+    broken = errors_of(topic.assignment.error, topic.error, *(count.error for count in topic.counts.values()))
+    for partition in topic.partitions:
+        if not selection.matches(TopicPartition(topic.name, partition)):
+            continue
+        if isinstance(partition, BrokerPartition):
+            yield PartitionReplicas(topic.name, partition, (partition.broker,), notes)
+        elif assignment is not None:
+            entry, replicas = topic.states.get(partition), assignment.replicas[partition]
+            state = entry.value if entry is not None else None
+            own = ("no state yet",) if entry is None else entry.notes
+            own += state.irregularities(replicas) if state is not None else ()
+            errors = errors_of(entry.error) if entry is not None else ()
+            adding, removing = assignment.adding.get(partition, ()), assignment.removing.get(partition, ())
+            more = (errors, state, adding, removing, assignment.topic_id)
+            yield PartitionReplicas(topic.name, partition, replicas, notes + own, *more)
+    if broken or not topic.partitions:
+        notes += () if broken else ("no partitions",)
+        yield PartitionReplicas(topic.name, None, (), notes, broken)
 
 
 def topic_names(session: ZookeeperSession) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
@@ -25,7 +25,7 @@ from offsetmgr.zookeeper.nodes.cluster import (
     parse_controller,
     parse_controller_epoch,
 )
-from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.nodes.fields import Notes, errors_of
 
 T = TypeVar("T")
 _PERSISTENT: Final = "persistent: brokers create only ephemeral nodes"
@@ -53,6 +53,24 @@ class ClusterNodes:
     cluster_id: NodeEntry[str]
     controller: NodeEntry[Controller]
     controller_epoch: NodeEntry[int]
+
+
+class Broker(NamedTuple):
+    """A node below ``/brokers/ids``. ``broker_id`` is None if the node's name is not an id. ``role`` is "controller" or
+    None."""
+
+    broker_id: int | None
+    role: str | None
+    entry: NodeEntry[RegisteredBroker]
+    errors: tuple[OffsetMgrError, ...]
+
+
+class ClusterBrokers(NamedTuple):
+    """The live brokers, and the nodes that exist once per cluster. ``zookeeper`` is the connect string."""
+
+    zookeeper: str
+    cluster: ClusterNodes
+    live: Sequence[Broker]
 
 
 Parse = Callable[[bytes, Notes | None], T]
@@ -118,6 +136,18 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
         path = f"{paths.BROKER_IDS}/{name}"
         listed.append(NodeEntry(path, error=CorruptData(f"ZooKeeper node {path}", "its name is not a broker's id")))
     return listed
+
+
+def cluster_brokers(session: ZookeeperSession) -> ClusterBrokers:
+    """Returns the live brokers, and which of them is the controller. Raises as `ZookeeperSession.get_many`."""
+    cluster = cluster_nodes(session)
+    controller, found = cluster.controller.value, []
+    for entry in brokers(session):
+        leads = entry.value is not None and controller is not None and controller.broker_id == entry.value.broker_id
+        name = entry.path.rpartition("/")[2]
+        number = int(name) if name.isascii() and name.isdigit() else None
+        found.append(Broker(number, "controller" if leads else None, entry, errors_of(entry.error)))
+    return ClusterBrokers(session.connect, cluster, found)
 
 
 def registration_delay_ms(session: ZookeeperSession) -> int | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from offsetmgr.core.errors import CorruptData
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.field_reader import MAX_INT, MAX_LONG, FieldReader, format_versions, parse_json
 
 Notes: TypeAlias = list[str]
@@ -15,6 +15,18 @@ Notes: TypeAlias = list[str]
 
 _DIGITS: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+
+
+class ReadErrors(NamedTuple):
+    """The errors of a whole group or of a missing node. ``name`` is the group or the path."""
+
+    name: str
+    errors: tuple[OffsetMgrError, ...]
+
+
+def errors_of(*errors: OffsetMgrError | None) -> tuple[OffsetMgrError, ...]:
+    """Returns the errors that are not None."""
+    return tuple(error for error in errors if error is not None)
 
 
 def corrupt(path: str, why: str) -> CorruptData:

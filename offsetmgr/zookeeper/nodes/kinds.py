@@ -10,8 +10,6 @@ from typing import Final, TypeAlias
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.zookeeper.nodes import admin, cluster, consumers, topics
-from offsetmgr.zookeeper.nodes import cluster as brokers
-from offsetmgr.zookeeper.nodes import cluster as configs
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 
@@ -72,15 +70,15 @@ def _raw_text(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str
 
 
 def _broker(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
-    return str(brokers.parse_broker(path, int(match["id"]), data, notes))
+    return str(cluster.parse_broker(path, int(match["id"]), data, notes))
 
 
 def _config(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
-    return configs.parse_config(path, match["kind"], data, notes)
+    return cluster.parse_config(path, match["kind"], data, notes)
 
 
 def _redacted(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:  # noqa: ARG001 - a `Decoder` takes them
-    return configs.REDACTED
+    return cluster.REDACTED
 
 
 def _deletion(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
@@ -102,7 +100,7 @@ _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
     ("/cluster/id", "cluster id", _text(cluster.parse_cluster_id)),
     ("/feature", "features", _text(cluster.parse_features)),
     ("/latest_producer_id_block", "producer ids", _text(cluster.parse_producer_ids)),
-    ("/config/changes/[^/]+", "config change", _text(configs.parse_config_change)),
+    ("/config/changes/[^/]+", "config change", _text(cluster.parse_config_change)),
     ("/config/(?P<kind>users|brokers)/[^/]+(?:/clients/[^/]+)?", "secret config", _config),
     ("/config/(?P<kind>topics|clients|ips)/[^/]+", "config", _config),
     ("/admin/reassign_partitions", "reassignment", _text(admin.parse_reassignments)),

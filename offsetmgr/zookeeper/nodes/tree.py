@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.nodes.fields import errors_of
+
+if TYPE_CHECKING:
+    from offsetmgr.zookeeper.nodes.kinds import NodeDescription
 
 NODES_AT_ONCE: Final = 500
 
@@ -29,14 +33,28 @@ class TreeNode:
     children_error: OffsetMgrError | None = None
 
 
-def walk(session: ZookeeperSession, path: str, depth: int | None = None) -> Iterator[TreeNode]:
-    """Yields the node at ``path`` and its descendants down to ``depth`` levels. A node precedes its children.
+class Znode(NamedTuple):
+    """A node of the tree with its decoded content."""
+
+    tree: TreeNode
+    found: NodeDescription
+
+    @property
+    def errors(self) -> tuple[OffsetMgrError, ...]:
+        return errors_of(self.tree.read_error or self.found.error, self.tree.children_error)
+
+
+def walk(session: ZookeeperSession, path: str, depth: int | None = None) -> Iterator[Znode]:
+    """Yields the node at ``path`` and its descendants down to ``depth`` levels, decoded. A node precedes its children.
 
     The children of a node are sorted by name; names that are numbers are sorted by value. The walk reads hundreds of
     nodes per request, and does not keep the whole tree in memory. It yields nothing if the node does not exist, and
     omits nodes that are deleted during the walk. Raises if the session fails.
     """
-    return TreeReader(session).read([path], depth)
+    from offsetmgr.zookeeper.nodes.kinds import NodeDescription, describe  # most readers of trees do not need it
+
+    for one in TreeReader(session).read([path], depth):
+        yield Znode(one, NodeDescription() if one.node is None else describe(one.path, one.node.data))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from offsetmgr.zookeeper.client.transactions import (
     max_encoded_size,
 )
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.tree import TreeNode, TreeReader, walk
+from offsetmgr.zookeeper.nodes.tree import TreeNode, TreeReader
 from offsetmgr.zookeeper.offsets.layouts import OTHER_LAYOUT_HINTS, TRIDENT, TRIDENT_HINT, TRIDENT_NODES, Layout
 
 SINGULAR: Final = "offset"
@@ -218,7 +218,7 @@ def _choose_directory(found: GroupNodes, layout: Layout, session: ZookeeperSessi
 
 def save_tree(session: ZookeeperSession, group: str, root: str, unsaved: Container[str]) -> tuple[SavedNode, ...]:
     """See `GroupTreeStore.saved_tree`."""
-    found = list(walk(session, root))
+    found = list(TreeReader(session).read([root]))
     what = f"before-image of group {group}"
     if not found:
         raise GroupNotFound(f"delete of group {group}", f"there is no {session.chroot}{root}")
