@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ class Client:
     """The client's connection, as far as an upstream connection uses it."""
 
     def __init__(self) -> None:
-        self.listener = SimpleNamespace(node_id=1)
+        self.node_id: int | None = 1
         self.unsent = 0
         self.aborted = False
 
@@ -168,7 +167,7 @@ def test_a_malformed_response_closes_both_connections(sent: bytes) -> None:
 def test_an_idle_connection_that_the_broker_closes_does_not_disconnect_the_managers_clients() -> None:
     async def run(node_id: int | None) -> bool:
         exchange = Exchange()
-        exchange.client.listener.node_id = node_id
+        exchange.client.node_id = node_id
         exchange.upstream.connection_lost(None)
         return exchange.client.aborted
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.client.managers import INSPECT, MAX_DUMP_ROWS, VERSION
-from offsetmgr.server.network.api import Api, ApiRequest
+from offsetmgr.server.network.api import NEVER_FLEXIBLE, Api, ApiRequest
 from offsetmgr.server.security.authorization import Operation
-
-_NEVER_FLEXIBLE: Final = 32767
-
 
 Dump: TypeAlias = Callable[[int, Sequence[Any] | None, int], Sequence[Mapping[str, Any]]]
 """Returns offsets of a shard in key order, by the number of the shard, the key after which it starts (group, topic,
@@ -40,7 +37,7 @@ def admin_api(
             )
         return _answer(_result(status, dump, question))
 
-    return Api(INSPECT, "Inspect", VERSION, VERSION, _NEVER_FLEXIBLE, handle)
+    return Api(INSPECT, "Inspect", VERSION, VERSION, NEVER_FLEXIBLE, handle)
 
 
 def _result(status: Callable[[], Mapping[str, Any]], dump: Dump, question: dict[str, Any]) -> Mapping[str, Any]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.server.apis import cluster, commit_codec, fetch_codec, groups, list_offsets, offsets, sasl, versions
 from offsetmgr.server.apis.api_context import ApiContext, decoded
-from offsetmgr.server.network.api import Api, Concurrency
-
-_NEVER_FLEXIBLE: Final = 32767
+from offsetmgr.server.network.api import NEVER_FLEXIBLE, Api, Concurrency
 
 
 def listener_apis(context: ApiContext) -> list[Api]:
@@ -56,7 +54,7 @@ def listener_apis(context: ApiContext) -> list[Api]:
             concurrency=fetches,
             prepare=offsets.prepare_fetch,
         ),
-        api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, _NEVER_FLEXIBLE, offsets.offset_delete, prepare=decoded),
+        api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, offsets.offset_delete, prepare=decoded),
         api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5, groups.describe_groups, prepare=decoded),
         api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, groups.LIST_FLEXIBLE, groups.list_groups, prepare=decoded),
         api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2, groups.delete_groups, prepare=decoded),
@@ -67,6 +65,6 @@ def listener_apis(context: ApiContext) -> list[Api]:
     authenticate = partial(sasl.sasl_authenticate, context.authentication)
     return [
         *apis,
-        Api(ApiKey.SASL_HANDSHAKE, "SaslHandshake", 1, 1, _NEVER_FLEXIBLE, handshake, before_login=True),
+        Api(ApiKey.SASL_HANDSHAKE, "SaslHandshake", 1, 1, NEVER_FLEXIBLE, handshake, before_login=True),
         Api(ApiKey.SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, authenticate, before_login=True),
     ]

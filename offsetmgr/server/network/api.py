@@ -34,6 +34,9 @@ from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.schema_codec import Cursor
 
+NEVER_FLEXIBLE: Final = 32_767
+"""The value of `Api.flexible` if no version of the API has tagged fields."""
+
 _HEADER: Final = struct.Struct(">hhih")
 _HEADER_AT: Final = 4
 _CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
@@ -153,39 +156,21 @@ class ServerInfo(Protocol):
         ...
 
 
-class ServerPort(Protocol):
-    """The part of a listening port that handlers use."""
-
-    @property
-    def node_id(self) -> int | None:
-        """The node id of the broker that the port represents; None for the manager's own port."""
-        ...
-
-
 class ClientConnection(Protocol):
-    """The part of a client's connection that handlers use (`offsetmgr.server.network.connection.ServerConnection`)."""
+    """The part of a client's connection that handlers use (`socket_server.ServerConnection`)."""
+
+    principal: str | None
+    """The client's principal; None until the client has logged in. Without authentication, the principal is
+    ANONYMOUS."""
+    node_id: int | None
+    """The node id of the broker that the client's port represents; None for the manager's own port."""
+    state: dict[str, Any]
+    """State that handlers and the relay store for this connection, under different keys."""
+    on_lost: list[Callable[[], None]]
+    """Functions that are called once, after either side has closed the connection."""
 
     @property
     def service(self) -> ServerInfo: ...
-
-    @property
-    def listener(self) -> ServerPort: ...
-
-    @property
-    def principal(self) -> str | None:
-        """The client's principal; None until the client has logged in. Without authentication, the principal is
-        ANONYMOUS."""
-        ...
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """State that handlers and the relay store for this connection, under different keys."""
-        ...
-
-    @property
-    def on_lost(self) -> list[Callable[[], None]]:
-        """Functions that are called once, after either side has closed the connection."""
-        ...
 
     @property
     def closed(self) -> bool:
@@ -270,7 +255,7 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     flexible: int
-    """The first version whose header has tagged fields; 32767 if no version has them."""
+    """The first version whose header has tagged fields, or `NEVER_FLEXIBLE`."""
     handle: Handler
     concurrency: Concurrency = Concurrency.EXCLUSIVE
     before_login: bool = False

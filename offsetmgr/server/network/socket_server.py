@@ -1,7 +1,14 @@
 """`SocketServer`: the table of APIs, the limits, the connections and the counters of all ports of one manager.
 
 `ServerListener` is one port. A port represents either the manager itself (node id None) or, with the relay, a real
-broker.
+broker. `ServerConnection` is one client's connection, which reads requests and writes responses, with backpressure in
+both directions.
+
+`Pipeline` starts the requests, and sends their responses in the order of the requests; `api` describes which requests
+run concurrently. A request that has started is not cancelled when its client disconnects, because a commit must not
+stop halfway. The connection stops reading while too many requests are unanswered, while the client
+does not read its responses, and while the backend applies backpressure, so that a client's memory stays within the
+limits of `ManagerSettings`. The connection logs no requests.
 """
 
 from __future__ import annotations
@@ -11,20 +18,616 @@ import contextlib
 import logging
 import os
 import resource
+import socket
 import ssl
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+import struct
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest, Unreachable
+from offsetmgr.kafka.protocol.frames import LARGE_BYTES, FrameSplitter, in_codec_thread
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.server.network.api import Api, ApiRequest, Concurrency, Handler
-from offsetmgr.server.network.connection import ServerConnection
+from offsetmgr.server.network.api import (
+    NEVER_FLEXIBLE,
+    Answer,
+    Api,
+    ApiRequest,
+    CloseConnection,
+    Concurrency,
+    DeferredResponse,
+    DeferredWork,
+    FinalResponse,
+    Frame,
+    Handler,
+    HandlerResult,
+    Stream,
+)
 
 _log = logging.getLogger(__name__)
 
-_NEVER_FLEXIBLE: Final = 32767
+_RESPONSE: Final = struct.Struct(">ii")
+_RESPONSE_TAGGED: Final = struct.Struct(">iib")
+_ANY_SIZE: Final = frozenset({Concurrency.FETCHES, Concurrency.UNORDERED})
+"""Classes of requests that may name thousands of groups, and so have responses of any size."""
+
+
+_MAX_HELD_BYTES: Final = 16 * 1024 * 1024
+"""Size of the waiting and running requests of one connection at which the server stops reading from the connection."""
+_FREE_PARTIAL_BYTES: Final = 64 * 1024
+"""When memory is exhausted, the server does not close a connection whose incomplete request is at most this large."""
+_MIN_BYTES_PER_SECOND: Final = 16 * 1024
+"""The time limit for sending a request grows by one second each time this number of its bytes has arrived."""
+_MAX_UNFLUSHED_RESPONSES: Final = 128
+_MAX_UNFLUSHED_BYTES: Final = 256 * 1024
+"""Maximum number and size of the responses that one connection sends in one turn of the event loop, so that other
+connections get their turn."""
+
+
+class ServerConnection(asyncio.Protocol):
+    """The protocol of one client's connection; a `ServerListener` creates it."""
+
+    def __init__(self, service: SocketServer, node_id: int | None) -> None:
+        """``node_id`` is the node id of the broker that the port represents; None for the manager's own port."""
+        self.service = service
+        self.node_id = node_id
+        self.principal: str | None = None
+        """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
+        self.peer = ""
+        """The client's IP address."""
+        self.state: dict[str, Any] = {}
+        """State that handlers and the relay store for this connection, under different keys."""
+        self.on_lost: list[Callable[[], None]] = []
+        """Functions that are called once, after either side has closed the connection."""
+        self.session_ends_at: float | None = None
+        """When the login expires, by the event loop's clock; None for never."""
+        self.opened_at = 0.0
+        self.last_received = 0.0
+        """When the last bytes arrived, by the event loop's clock."""
+        self.stalled_since: float | None = None
+        """When the client stopped reading its responses; None while the client reads its responses."""
+        self.partial_since: float | None = None
+        """When the first bytes of the incomplete request arrived; None if the server is not waiting for the rest of a
+        request."""
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._pipeline = Pipeline(self)
+        self._frames = FrameSplitter(0)
+        self._reading = True
+        self._processing = False
+        self._bytes = 0
+        """Size of the requests in the pipeline."""
+        self._partial_bytes = 0
+        """Number of received bytes of an incomplete request."""
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._flushing = False
+        self._unsent_before = 0
+        self._last_progress = 0.0
+
+    # --- called by the transport ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if (connected := transport.get_extra_info("socket")) is not None:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.opened_at = self.last_received = self._loop.time()
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if peer else ""
+        self.principal = None if self.service.requires_login else "ANONYMOUS"
+        self._set_frame_limit()
+        if not self.service.accept(self):
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.last_received = self._loop.time()
+        self._frames.feed(data)
+        self._process_frames()
+        if self._partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes and self.service.memory_exhausted:
+            # Waiting would not help: only a complete request can end and free its memory, and this connection has none.
+            self.service.close_for_memory(self)
+
+    def eof_received(self) -> bool:
+        """Closes the connection when the client closes its sending side, as a broker does."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
+        self._transport = None
+        self._hold(-self._bytes)
+        self.service.held_bytes -= self._partial_bytes
+        self._partial_bytes = 0
+        self._out.clear()
+        self.service.on_closed(self)
+        self._pipeline.lost()
+        callbacks, self.on_lost = self.on_lost, []
+        for callback in callbacks:
+            callback()
+
+    def pause_writing(self) -> None:
+        self.stalled_since = self._loop.time()
+        if self._pipeline.stream is not None:
+            self._pipeline.stream.pause()
+
+    def resume_writing(self) -> None:
+        self.stalled_since = None
+        if self._pipeline.stream is not None:
+            self._pipeline.stream.resume()
+        self._pipeline.advance()
+        self._process_frames()
+
+    # --- called by the server and by handlers --------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is unanswered or any response unsent."""
+        return bool(len(self._pipeline) or self._out or self.unsent)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all requests are answered. A request counts as answered even if its response is still unsent, because
+        a dead client never reads its responses."""
+        return len(self._pipeline) == 0
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the client has logged in and its login is still valid."""
+        if self.principal is None:
+            return False
+        return self.session_ends_at is None or self._loop.time() < self.session_ends_at
+
+    @property
+    def unsent(self) -> int:
+        """Size of the responses that the socket has not accepted yet."""
+        return self._transport.get_write_buffer_size() if self._transport else 0
+
+    @property
+    def transfer_allowance_s(self) -> float:
+        """Seconds that the received bytes of the incomplete request take at the minimum transfer rate."""
+        return self._partial_bytes / _MIN_BYTES_PER_SECOND
+
+    def last_progress(self, now: float) -> float:
+        """Returns when the client last made progress. The client makes progress if a call of this method finds fewer
+        unsent bytes than the previous call."""
+        unsent = self.unsent
+        if unsent < self._unsent_before:
+            self._last_progress = now
+        self._unsent_before = unsent
+        return self._last_progress
+
+    def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
+        """Records a login or a re-authentication. The login expires after ``session_seconds``; it never expires if
+        ``session_seconds`` is None."""
+        self.principal = principal
+        self.session_ends_at = self._loop.time() + session_seconds if session_seconds else None
+        self._set_frame_limit()
+
+    def login_failed(self, mechanism: str) -> None:
+        """Counts a failed login. ``mechanism`` is a supported mechanism or ``unsupported``, never text from the
+        client."""
+        self.service.login_failed(self, mechanism)
+
+    def abort(self) -> None:
+        """Closes the connection at once, even with requests in progress."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close_after_responses(self) -> None:
+        """Closes the connection after the queued responses have been sent."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def reject(self, error: InvalidRequest) -> None:
+        """Closes the connection, because the client has violated the protocol."""
+        self.service.on_rejected(self, error)
+        self.abort()
+
+    # --- incoming requests ---------------------------------------------------------------------------
+
+    def _set_frame_limit(self) -> None:
+        settings = self.service.settings
+        self._frames.limit = settings.max_login_bytes if self.principal is None else settings.max_request_bytes
+
+    def _process_frames(self) -> None:
+        """Passes as many complete requests to the pipeline as the limits allow now."""
+        if self._processing:
+            return  # called from within the loop below, which processes further frames itself
+        self._processing = True
+        try:
+            while not self._full() and not self._out_full() and (frame := self._frames.next()) is not None:
+                self.partial_since = None
+                request = ApiRequest(self, frame)
+                if request.api_key == ApiKey.API_VERSIONS and len(frame) > self.service.settings.max_api_versions_bytes:
+                    raise InvalidRequest("ApiVersions", f"a request of {len(frame)} bytes")
+                request.since = self.last_received
+                request.api = self.service.route(request)
+                self._hold(len(frame))
+                self._pipeline.arrived(request, request.api)
+        except InvalidRequest as error:
+            self.reject(error)
+        finally:
+            self._processing = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._adjust_reading(self._transport)
+
+    def _adjust_reading(self, transport: asyncio.Transport) -> None:
+        """Pauses or resumes reading, and updates `partial_since`."""
+        full = self._full()
+        if full == self._reading:
+            self._reading = not full
+            (transport.pause_reading if full else transport.resume_reading)()
+        partial = self._frames.held_bytes
+        self.service.held_bytes += partial - self._partial_bytes
+        self._partial_bytes = partial
+        if not partial or full:
+            self.partial_since = None
+        elif self.partial_since is None:
+            self.partial_since = self.last_received
+
+    def _full(self) -> bool:
+        return (
+            self._pipeline.backpressured
+            or self._pipeline.answers_full
+            or self.stalled_since is not None
+            or self.closed
+            or len(self._pipeline) >= self.service.settings.max_in_flight
+            or self._bytes >= _MAX_HELD_BYTES
+            or (self._bytes > 0 and self.service.memory_exhausted)
+        )
+
+    def _hold(self, size: int) -> None:
+        self._bytes += size
+        self.service.held_bytes += size
+
+    # --- called by the pipeline ----------------------------------------------------------------------
+
+    def answered(self, request: ApiRequest) -> None:
+        self._hold(-len(request.frame))
+        self.service.answered(request)
+
+    def on_capacity(self) -> None:
+        if not self._reading:
+            self._process_frames()
+
+    # --- outgoing responses --------------------------------------------------------------------------
+
+    def put(self, response: bytes) -> None:
+        """Queues a response. All responses of one turn of the event loop are sent in one system call. The response to
+        the last unanswered request is sent at once, because no other response can follow in this turn, unless the
+        connection is just processing requests."""
+        self._out.append(response)
+        self._out_bytes += len(response)
+        if len(self._pipeline) == 1 and not self._processing and not self._out_full():
+            self.flush()
+        elif not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_turn)
+
+    def flush(self) -> None:
+        out, self._out, self._out_bytes = self._out, [], 0
+        if out:
+            self.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Writes bytes of a stream, or the queued responses that `flush` passes."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _out_full(self) -> bool:
+        return len(self._out) >= _MAX_UNFLUSHED_RESPONSES or self._out_bytes >= _MAX_UNFLUSHED_BYTES
+
+    def _flush_turn(self) -> None:
+        self._flushing = False
+        full = self._out_full()
+        self.flush()
+        if full:
+            self._process_frames()
+
+
+class Pipeline:
+    """The unanswered requests of one connection, in order."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+        self._max_answer_bytes = connection.service.settings.max_answer_bytes
+        self._answer_bytes = 0
+        """Size of the responses that must be sent after the responses to earlier requests."""
+        self._unsized = 0
+        """Number of running requests whose response may have any size. No further request starts until the size of
+        these responses is known."""
+        self._in_flight: deque[ApiRequest] = deque()
+        self._waiting: deque[ApiRequest] = deque()
+        self._concurrency = Concurrency.EXCLUSIVE
+        self._preparing = False
+        """Whether a large request is in the codec thread. No later request may overtake this request."""
+        self._advancing = False
+        self._results: set[asyncio.Future[Any]] = set()
+        self.stream: Stream | None = None
+        """The response that is being written piece by piece."""
+        self.backpressured = False
+        """Whether the backend applies backpressure."""
+
+    @property
+    def answers_full(self) -> bool:
+        """Whether the size of the waiting responses has reached the limit. While the value is true, no further request
+        may be read or started."""
+        return self._answer_bytes + self._connection.unsent >= self._max_answer_bytes
+
+    def __len__(self) -> int:
+        """Number of unanswered requests."""
+        return len(self._in_flight) + len(self._waiting)
+
+    def arrived(self, request: ApiRequest, api: Api) -> None:
+        """Starts the request, or queues it behind earlier ones."""
+        if self._waiting or not self._may_start(api.concurrency):
+            self._waiting.append(request)
+        else:
+            self._start(request, api)
+
+    def lost(self) -> None:
+        """Discards all requests and responses, because the client has disconnected."""
+        answers = [request.answer for request in self._in_flight if request.answered]
+        self._waiting.clear()
+        self._in_flight.clear()
+        self.stream = None
+        for answer in answers:
+            if answer is not None and not isinstance(answer, bytes | CloseConnection):
+                answer.lost()
+
+    def stream_ended(self) -> None:
+        """Sends the next responses, because the stream is complete."""
+        if self.stream is not None:
+            self.stream = None
+            self._sent()
+            self.advance()
+
+    # --- starting -----------------------------------------------------------------------------------
+
+    def _may_start(self, concurrency: Concurrency) -> bool:
+        if self._preparing or self._unsized or self.answers_full:
+            return False
+        if not self._in_flight or concurrency is Concurrency.UNORDERED:
+            return True
+        return concurrency is self._concurrency and concurrency is not Concurrency.EXCLUSIVE
+
+    def _start(self, request: ApiRequest, api: Api) -> None:
+        if api.concurrency is not Concurrency.UNORDERED:
+            self._concurrency = api.concurrency
+        elif not self._in_flight:
+            self._concurrency = Concurrency.UNORDERED
+        self._in_flight.append(request)
+        if not api.before_login and not self._connection.authenticated:
+            self._connection.reject(
+                InvalidRequest(f"API {request.api_key}", "the client has not logged in, or its login has expired")
+            )
+            return
+        if api.prepare is not None and len(request.frame) > LARGE_BYTES:
+            self._prepare(request, partial(api.prepare, request), partial(self._handle_prepared, request, api))
+            return
+        self._handle(request, api)
+
+    def _prepare(self, request: ApiRequest, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
+        """Calls ``work`` in the codec thread, then ``on_done`` with the result. Later requests wait until ``work`` has
+        ended."""
+        self._preparing = True
+
+        def done(future: asyncio.Future[Any]) -> None:
+            self._preparing = False
+            self._process_future(request, future, on_done, lambda _: self.advance())
+
+        in_codec_thread(work).add_done_callback(done)
+
+    def _handle_prepared(self, request: ApiRequest, api: Api, prepared: Any) -> None:
+        request.prepared = prepared
+        self._handle(request, api)
+
+    def _handle(self, request: ApiRequest, api: Api) -> None:
+        try:
+            result = api.handle(request)
+        except InvalidRequest as error:
+            self._connection.reject(error)
+        except Exception:
+            self._defect(request)
+        else:
+            self._process_result(request, result)
+        if api.concurrency is Concurrency.COMMITS and (capacity := self._connection.service.backpressure()) is not None:
+            self.backpressured = True
+            capacity.add_done_callback(self._resume_commits)
+
+    def _start_next(self) -> bool:
+        if not self._waiting or self._connection.closed:
+            return False
+        api = self._waiting[0].api
+        if (
+            api is None
+            or not self._may_start(api.concurrency)
+            or (self.backpressured and api.concurrency is Concurrency.COMMITS)
+        ):
+            return False
+        self._start(self._waiting.popleft(), api)
+        return True
+
+    def _resume_commits(self, _capacity: asyncio.Future[None]) -> None:
+        self.backpressured = False
+        if not self._connection.closed:
+            self.advance()
+
+    # --- outcomes -----------------------------------------------------------------------------------
+
+    def _process_result(self, request: ApiRequest, result: HandlerResult) -> None:
+        convert: Callable[[Any], Answer | Awaitable[Answer]] = _unchanged
+        on_error: Any = None
+        if isinstance(result, DeferredWork):
+            work, handle = result
+            self._prepare(request, work, lambda done: self._process_result(request, handle(done)))
+            return
+        if isinstance(result, DeferredResponse):
+            result, convert, on_error = result
+        elif result is None or isinstance(result, bytes | CloseConnection) or hasattr(result, "begin"):
+            self._answer(request, cast(Answer, result))
+            return
+        future: asyncio.Future[Any] = asyncio.ensure_future(cast(Awaitable[Any], result))
+        then = partial(self._process_result, request)
+        if future.done():
+            self._process_future(request, future, convert, then, on_error)
+            return
+        unsized = convert is _unchanged and request.api is not None and request.api.concurrency in _ANY_SIZE
+        self._unsized += unsized
+
+        def done(result: asyncio.Future[Any]) -> None:
+            self._unsized -= unsized
+            self._process_future(request, result, convert, then, on_error)
+            if unsized:
+                self.advance()
+
+        self._results.add(future)  # the event loop holds only weak references to tasks
+        future.add_done_callback(done)
+
+    def _process_future(
+        self,
+        request: ApiRequest,
+        future: asyncio.Future[Any],
+        convert: Callable[[Any], Any],
+        then: Callable[[Any], None],
+        on_error: Any = None,
+    ) -> None:
+        """Calls ``then`` with the converted result of the future. ``on_error`` is the result after an unexpected
+        exception; if it is None, the exception closes the connection."""
+        self._results.discard(future)
+        if self._connection.closed:
+            _drop(future)
+            return
+        try:
+            converted = convert(future.result())
+        except InvalidRequest as error:
+            self._connection.reject(error)
+            return
+        except asyncio.CancelledError:
+            self._connection.abort()
+            return
+        except Exception:
+            if on_error is None:
+                self._defect(request)
+                return
+            _log.exception("%s raised an unexpected exception (a defect); the client gets an error", _name(request))
+            converted = convert(on_error)
+        then(converted)
+
+    def _defect(self, request: ApiRequest) -> None:
+        _log.exception("%s raised an unexpected exception (a defect); closing the client's connection", _name(request))
+        self._connection.abort()
+
+    # --- responses -----------------------------------------------------------------------------------
+
+    def _answer(self, request: ApiRequest, answer: Answer) -> None:
+        request.answer = answer
+        request.answered = True
+        self._answer_bytes += _size(answer)
+        if self._in_flight and self._in_flight[0] is request:
+            self.advance()
+
+    def advance(self) -> None:
+        """Sends all responses that are next in order, and starts the requests that waited for them."""
+        if self._advancing:
+            return  # the loop below is already running, and handles the next requests and responses
+        self._advancing = True
+        try:
+            while self._send_next() or self._start_next():
+                pass
+        finally:
+            self._advancing = False
+        self._connection.on_capacity()
+
+    def _send_next(self) -> bool:
+        if not self._in_flight or not self._in_flight[0].answered or self.stream is not None:
+            return False
+        request = self._in_flight[0]
+        answer = request.answer
+        if isinstance(answer, Frame):
+            self._connection.put(answer)
+        elif isinstance(answer, bytes):
+            self._connection.put(_response_header(request, answer) + answer)
+            if isinstance(answer, FinalResponse):
+                self._connection.close_after_responses()
+        elif isinstance(answer, CloseConnection):
+            self._connection.close_after_responses()
+        elif answer is not None:
+            self._connection.flush()
+            self.stream = answer
+            answer.begin(_StreamSink(self._connection, self))
+            return self.stream is None
+        self._sent()
+        return True
+
+    def _sent(self) -> None:
+        request = self._in_flight.popleft()
+        self._answer_bytes -= _size(request.answer)
+        self._connection.answered(request)
+
+
+class _StreamSink:
+    """Implements `api.Sink`: a stream writes its response to the connection."""
+
+    __slots__ = ("_connection", "_pipeline")
+
+    def __init__(self, connection: ServerConnection, pipeline: Pipeline) -> None:
+        self._connection: ServerConnection | None = connection
+        self._pipeline = pipeline
+
+    @property
+    def full(self) -> bool:
+        return self._connection is not None and self._connection.stalled_since is not None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._connection is not None:
+            self._connection.write(data)
+
+    def end(self) -> None:
+        if self._connection is not None:
+            self._connection = None
+            self._pipeline.stream_ended()
+
+    def abort(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+
+
+def _response_header(request: ApiRequest, body: bytes) -> bytes:
+    """The header of a response: length, correlation id and, in flexible versions, an empty set of tags. The header of
+    an ApiVersions response has no tags, so that clients can read the response to a request in an unknown version
+    (KIP-511)."""
+    api = request.api
+    if api is not None and request.version >= api.flexible and request.api_key != ApiKey.API_VERSIONS:
+        return _RESPONSE_TAGGED.pack(5 + len(body), request.correlation, 0)
+    return _RESPONSE.pack(4 + len(body), request.correlation)
+
+
+def _size(answer: Answer) -> int:
+    return len(answer) if isinstance(answer, bytes) else 0
+
+
+def _unchanged(answer: Answer) -> Answer:
+    return answer
+
+
+def _name(request: ApiRequest) -> str:
+    name = request.api.name if request.api else "API"
+    return f"{name} (key {request.api_key}, version {request.version})"
+
+
+def _drop(future: asyncio.Future[Any]) -> None:
+    """Discards a handler's result after the client has disconnected. If the result is a stream, calls `Stream.lost`. If
+    the handler raised an exception, retrieves the exception."""
+    if not future.cancelled() and future.exception() is None and hasattr(stream := future.result(), "begin"):
+        stream.lost()
+
+
 _OTHER_FILES: Final = 500
 """Open files that are not clients' connections: connections to brokers, files of libraries."""
 _SWEEP_S: Final = 0.5
@@ -61,7 +664,7 @@ class SocketServer:
         self.listeners: list[ServerListener] = []
         self._fallback: Api | None = None
         if fallback is not None:
-            self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback, Concurrency.FORWARDED)
+            self._fallback = Api(-1, "Forwarded", 0, 0, NEVER_FLEXIBLE, fallback, Concurrency.FORWARDED)
         self.held_bytes = 0
         """Size of the unanswered requests of all connections, in bytes."""
         self._observe = observe
@@ -227,7 +830,7 @@ class ServerListener:
         _raise_file_limit(self.service.settings.max_connections)
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: ServerConnection(self.service, self),
+                lambda: ServerConnection(self.service, self.node_id),
                 self.host,
                 self.port,
                 ssl=self._tls,

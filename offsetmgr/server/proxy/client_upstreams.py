@@ -49,7 +49,7 @@ class ClientUpstreams:
         """Returns the upstream connection for the client's requests. If the client's port represents a broker, the
         connection goes to that broker. If the client's port is the manager's own port, the connection goes to a random
         live broker, and later requests reuse the connection until it closes. Raises `Unreachable`."""
-        node_id = self._client.listener.node_id
+        node_id = self._client.node_id
         if node_id is not None:
             address = self._registry.brokers.address(node_id)
             if address is None:

@@ -47,7 +47,7 @@ class GroupLists:
 
     async def _list(self, request: ApiRequest) -> Answer:
         message = decoded(request)
-        if request.connection.listener.node_id is not None:
+        if request.connection.node_id is not None:
             return encoded(request, {"error_code": ErrorCode.NONE, "groups": []})
         error, own_groups = await self._backend.list_groups()
         if error:

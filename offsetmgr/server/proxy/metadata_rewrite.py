@@ -162,7 +162,7 @@ class MetadataRewriter:
         return encoded(request, message)
 
     async def _api_versions(self, request: ApiRequest) -> Answer:
-        broker = await self._brokers.versions(request.connection.listener.node_id)
+        broker = await self._brokers.versions(request.connection.node_id)
         own_versions = request.connection.service.versions()
         passed = {
             key: (broker[key][0], min(broker[key][1], highest))

@@ -130,7 +130,7 @@ class RequestFilter:
         result: _FilterResult,
     ) -> HandlerResult:
         session = session_of(request) if request.api_key == ApiKey.FETCH and self._reserved_bytes else None
-        node_id = request.connection.listener.node_id if session is not None else None
+        node_id = request.connection.node_id if session is not None else None
         if session is not None and session.id and not self._sessions.is_known(node_id, session.id):
             return response_frame(
                 request, {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
@@ -277,7 +277,7 @@ class RequestFilter:
         except OffsetMgrError:
             return CLOSE_CONNECTION
         if request.api_key == ApiKey.FETCH and request.version >= _FETCH_SESSIONS:
-            self._sessions.record(request.connection.listener.node_id, session_in(request.version, frame))
+            self._sessions.record(request.connection.node_id, session_in(request.version, frame))
         has_reserved = resources.visible_items is not None and self.may_name_reserved(frame)
         if not rejected and not has_reserved:
             return Frame(frame)

@@ -234,7 +234,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         if self._closed:
             return
-        if self._expected or self._client.listener.node_id is not None:
+        if self._expected or self._client.node_id is not None:
             self._abort()
         else:
             self.close()
