@@ -46,8 +46,6 @@ from offsetmgr.migration.precheck import GateClosed
 from offsetmgr.migration.progress import Stage
 from offsetmgr.migration.restart_command import KILL_AFTER_S, InvalidWorkload, Rollout
 from offsetmgr.migration.runbook import Runbook, check_phase, runbook_parts, runbook_title, to_json, write_runbook
-from offsetmgr.migration.runbook import report_json as report_json
-from offsetmgr.migration.runbook import report_lines as report_lines
 from offsetmgr.migration.runbook_steps import RunbookArguments
 
 if TYPE_CHECKING:
@@ -412,7 +410,8 @@ def _write_files(found: WrittenRunbooks, files: Sequence[Path], baseline: str, u
         ui.note(text, warning=True)
     for book in found.books if files else ():
         for warning in book.warnings:
-            ui.note(f"{f'group {book.group}: ' if len(found.books) > 1 else ''}{warning.shortened}", warning=True)
+            text = warning.shortened
+            ui.note(Advice("group {}: {}", book.group, text) if len(found.books) > 1 else text, warning=True)
 
 
 def check(
@@ -604,7 +603,7 @@ def _report(one: GroupBounce, plan: _Plan | None, ui: Ui, *, several: bool) -> N
     if plan is not None and (record := journal_record(plan.names[one.group], one)):
         plan.record(ui, [record])
     if isinstance(one.error, GateClosed):
-        for line in report_lines(one.error.report):
+        for line in one.error.report.lines():
             ui.note(line)
     if one.error is not None and several:
         ui.note(_refusal(one.group, Advice("{}: {}", one.error.what, one.error.why), one.error.hint))

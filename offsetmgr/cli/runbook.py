@@ -21,8 +21,6 @@ from offsetmgr.app.runbook import (
     ObservationWindow,
     PhaseReport,
     Restart,
-    report_json,
-    report_lines,
 )
 from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.connect_flags import ConnectFlags, command
@@ -41,7 +39,7 @@ from offsetmgr.cli.options import (
     seconds_option,
 )
 from offsetmgr.cli.render import COLLECTOR, Column, OutputFormat, fail_if, note, rows_of, write_rows, write_text
-from offsetmgr.core.advice import for_command_line
+from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_markdown
 from offsetmgr.core.errors import UsageError
@@ -250,14 +248,13 @@ def check(
 def _show_report(report: PhaseReport, output: OutputFormat) -> None:
     several = COLLECTOR.get() is not None
     if output.for_people and not several:
-        write_text("\n".join(map(printable, report_lines(report))))
+        write_text("\n".join(map(printable, report.lines())))
     elif output.document is not None and not several:
-        output.document(report_json(report))
+        output.document(report.to_json())
     else:
-        members = (("member", m.member, m.ok, m.confidence.value, m.why, m.remedy) for m in report.members)
         rows = [
-            *members,
-            *(("partition", str(p.partition), p.ok, p.confidence.value, p.why, p.remedy) for p in report.partitions),
+            (kind, str(name), one.ok, one.confidence.value, one.why, for_command_line(one.remedy))
+            for kind, name, one in report.results
         ]
         names = ("kind", "name", "ok", "known", "evidence", "remedy")
         write_rows([Column(name) for name in names], rows, output)
@@ -388,7 +385,7 @@ def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
         _show_notes(result)
     for one in found:
         if one.result is None and one.error is None:
-            note(f"group {one.group}: {one.note}")
+            note(Advice("group {}: {}", one.group, one.note))
     if any(result.outcome is BounceOutcome.PLANNED for result in results):
         note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
     if several:
@@ -399,7 +396,7 @@ def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
 
 def _show_notes(result: BounceResult) -> None:
     if result.report is not None:
-        for line in report_lines(result.report):
+        for line in result.report.lines():
             note(line)
     for copy in result.copies:
         before = "no offset" if copy.before is None else copy.before
@@ -420,7 +417,7 @@ def _result_json(result: BounceResult) -> dict[str, Any]:
         "to_phase": result.change.to.value,
         "steps": [{**asdict(s), "status": s.status.value} for s in result.steps],
         "copies": [asdict(c) for c in result.copies],
-        "report": None if result.report is None else report_json(result.report),
+        "report": None if result.report is None else result.report.to_json(),
         "why": result.why,
         "hint": for_command_line(result.hint),
     }

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, Confidence, Phase, PhaseEvidence
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, TopicPartition
@@ -21,6 +23,7 @@ from offsetmgr.migration.observation import (
     PartitionHistory,
     RegisteredMember,
     at,
+    clock_time,
     offset_or,
     reading_text,
 )
@@ -192,9 +195,9 @@ def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _M
     if history.lag > 0:
         why = f"{history.lag} messages are waiting and no commit was seen; {_numbers(history)}"
         remedy = (
-            "use a --window of at least three times auto.commit.interval.ms; if that does not help, the member is stuck"
+            "use a {window} of at least three times auto.commit.interval.ms; if that does not help, the member is stuck"
         )
-        return result(False, Confidence.UNKNOWN, why, remedy, final=False)
+        return result(False, Confidence.UNKNOWN, why, Advice(remedy), final=False)
     if history.unchanged_ms < rules.quiet_ms:
         return result(
             False, Confidence.UNKNOWN, f"idle for too short a time; {_numbers(history)}", _SEND_MESSAGE, final=False
@@ -214,7 +217,7 @@ def _assess_idle(
         why = f"no traffic; {_numbers(history)}: {unsafe}"
         return result(False, Confidence.UNKNOWN, why, _SEND_MESSAGE, final=False)
     if not rules.accept_idle:
-        remedy = f"{_SEND_MESSAGE}; or pass --accept-idle: {because}"
+        remedy = Advice("{}; or pass {accept_idle}: {}", _SEND_MESSAGE, because)
         return result(False, Confidence.UNKNOWN, f"no traffic; {_numbers(history)}", remedy)
     return result(True, Confidence.INFERRED, f"no traffic, {because}; {_numbers(history)}")
 
@@ -365,6 +368,66 @@ class PhaseReport:
         """Whether the check can no longer pass, because the result of a ``wrong`` member is final."""
         return any(m.wrong and m.final for m in self.members)
 
+    @property
+    def results(self) -> list[tuple[str, object, MemberEvidence | PartitionEvidence]]:
+        """The result of each member and partition, after its kind and its name."""
+        members = [("member", m.member, m) for m in self.members]
+        return [*members, *(("partition", p.partition, p) for p in self.partitions)]
+
+    def lines(self) -> list[str]:
+        """Returns the lines of the report: the answer, the problems, then every result with its remedy."""
+        seconds = (self.ended_ms - self.began_ms) / 1000
+        lines = [
+            f"phase {self.phase.value} of group {self.group}: {'PASSED' if self.passed else 'NOT PASSED'}"
+            f" (watched for {seconds:.1f} s, {clock_time(self.began_ms)} to {clock_time(self.ended_ms)} UTC on"
+            f" {at(self.ended_ms)[:10]})",
+            *(f"problem: {p}" for p in self.problems),
+            *(f"note: {n}" for n in self.notes),
+        ]
+        for _, name, one in sorted(self.results, key=lambda result: (result[0], result[2].ok)):
+            lines.append(f"{'ok' if one.ok else 'NO':<3} {name} ({one.confidence.value}): {one.why}")
+            if one.remedy:
+                lines.append(f"      remedy: {for_command_line(one.remedy)}")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as plain JSON values. Unknown and absent offsets are null."""
+        return {
+            "group": self.group,
+            "phase": self.phase.value,
+            "passed": self.passed,
+            "began_ms": self.began_ms,
+            "ended_ms": self.ended_ms,
+            "not_bounced": list(self.not_bounced),
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+            "members": [
+                {"member": m.member, "host": m.host, **_result_json(m), "partitions": list(map(str, m.partitions))}
+                for m in self.members
+            ],
+            "partitions": [
+                {
+                    "topic": p.partition.topic,
+                    "partition": p.partition.partition,
+                    "member": p.member,
+                    **_result_json(p),
+                    "zookeeper": p.zookeeper,
+                    "kafka": p.kafka,
+                    "log_end_offset": p.log_end,
+                }
+                for p in self.partitions
+            ],
+        }
+
+
+def _result_json(one: MemberEvidence | PartitionEvidence) -> dict[str, Any]:
+    return {
+        "ok": one.ok,
+        "known": one.confidence.value,
+        "why": one.why,
+        "remedy": for_command_line(one.remedy),
+    }
+
 
 _NOT_BOUNCED = "not bounced"
 
@@ -513,14 +576,13 @@ def _assess_member(
     if not owned:
         # The rebalance that follows a registration may still assign partitions to this member.
         unchanged_for = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
-        if rules.accept_spare and restart.ok and steady_ms >= rules.quiet_ms:
-            why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {unchanged_for}"
-            return result(True, Confidence.INFERRED, why)
-        remedy = "run fewer members than partitions, or pass --accept-spare (then its settings are not checked)"
-        if rules.accept_spare and restart.ok:
-            remedy = "wait until the group has rebalanced"
         why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {unchanged_for}"
-        return result(False, Confidence.UNKNOWN, why, remedy, final=False)
+        if not (rules.accept_spare and restart.ok):
+            run = "run fewer members than partitions, or pass {accept_spare} (then its settings are not checked)"
+            return result(False, Confidence.UNKNOWN, why, Advice(run), final=False)
+        if steady_ms < rules.quiet_ms:
+            return result(False, Confidence.UNKNOWN, why, "wait until the group has rebalanced", final=False)
+        return result(True, Confidence.INFERRED, why)
     bad = [v for v in owned if not v.ok]
     if bad:
         worst = next((v for v in bad if v.confidence is Confidence.SEEN), bad[0])

@@ -23,7 +23,13 @@ from offsetmgr.core.offset_store import GroupOffsets, Guard, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.edits import unseen
 from offsetmgr.kafka.cluster import KafkaCluster
-from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase
+from offsetmgr.migration.evidence import (
+    EvidenceThresholds,
+    MemberEvidence,
+    PartitionEvidence,
+    PhaseReport,
+    assess_phase,
+)
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, read_batches
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.plan import Action, GroupPlan, PlanFile, PlanStep
@@ -462,6 +468,10 @@ def closed_gate(
 ACCEPT_IDLE: Final = "pass --accept-idle: nothing can be lost there; or send each of them a message"
 
 
+def _remedy(one: MemberEvidence | PartitionEvidence) -> str:
+    return f" ({for_command_line(one.remedy)})" if one.remedy else ""
+
+
 def _first_problem(report: PhaseReport) -> str:
     bad = [member for member in report.members if not member.ok]
     worst = next((member for member in bad if member.wrong), bad[0] if bad else None)
@@ -469,8 +479,8 @@ def _first_problem(report: PhaseReport) -> str:
         parts = [part for part in report.partitions if part.member == worst.member and not part.ok]
         part = next((part for part in parts if part.confidence is Confidence.SEEN), parts[0] if parts else None)
         if part is None:
-            return f"member {worst.member}: {worst.why}" + (f" ({worst.remedy})" if worst.remedy else "")
-        return f"member {worst.member}: {part.partition}: {part.why}" + (f" ({part.remedy})" if part.remedy else "")
+            return f"member {worst.member}: {worst.why}{_remedy(worst)}"
+        return f"member {worst.member}: {part.partition}: {part.why}{_remedy(part)}"
     if report.problems:
         return report.problems[0]
     part = next((part for part in report.partitions if not part.ok), None)

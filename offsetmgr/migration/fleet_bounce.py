@@ -187,10 +187,10 @@ def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Cal
     if is_unchanged(saved, live):
         return by_file
     later = saved.change.next_mode
-    gone_on = ""
+    gone_on = Advice("")
     if later:
-        back = f"to take it back to {spec.to.value}, add --from-phase {later.value} and another --state"
-        gone_on = f"gone on to phase {later.value}; {back}"
+        back = "gone on to phase {}; to take it back to {}, add {from_phase} {} and another {state}"
+        gone_on = Advice(back, later.value, spec.to.value, later.value)
     if later and spec.recorded is later:
         return gone_on
     progress(f"group {spec.group}: restarted since the finished bounce in {state_path}; watching its commits")

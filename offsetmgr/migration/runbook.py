@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence, route
 from offsetmgr.core.document import (
     Blanks,
@@ -36,7 +36,6 @@ from offsetmgr.migration.observation import (
     Observation,
     ObservationWindow,
     at,
-    clock_time,
     reading_text,
     watch_group,
 )
@@ -55,19 +54,31 @@ _SHOWN: Final = 6
 
 
 class Risk(NamedTuple):
-    """A warning about partitions. ``text`` contains ``{}`` where the partitions are named."""
+    """A warning: the template of an `Advice`, and its values. A value may be a tuple of partitions."""
 
-    text: str
-    partitions: tuple[TopicPartition, ...] = ()
+    template: str
+    values: tuple[object, ...] = ()
 
-    def __str__(self) -> str:
-        return self.text.replace("{}", ", ".join(map(str, sorted(self.partitions))))
+    def advice(self, most: int | None = None) -> Advice:
+        """Returns the warning with at most ``most`` partitions of each tuple."""
+
+        def worded(value: object) -> object:
+            if not isinstance(value, tuple):
+                return value
+            more = ", ..." if most is not None and len(value) > most else ""
+            return ", ".join(map(str, sorted(value)[:most])) + more
+
+        return Advice(self.template, *map(worded, self.values))
 
     @property
-    def shortened(self) -> str:
+    def text(self) -> str:
+        """The warning as text of a document, with all partitions."""
+        return self.advice().command_line()
+
+    @property
+    def shortened(self) -> Advice:
         """The warning with at most `_SHOWN` partitions."""
-        more = ", ..." if len(self.partitions) > _SHOWN else ""
-        return self.text.replace("{}", ", ".join(map(str, sorted(self.partitions)[:_SHOWN])) + more)
+        return self.advice(_SHOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +124,9 @@ def write_runbook(
             "check the name and the chroot; to move an idle group, use `offsetmgr migrate`",
         )
     found = (
-        infer_phase(history) if start is None else PhaseEvidence(Phase.of(start), Confidence.UNKNOWN, "given by --from")
+        infer_phase(history)
+        if start is None
+        else PhaseEvidence(Phase.of(start), Confidence.UNKNOWN, Advice("given by {start:from}"))
     )
     if (present := found.phase.mode) is None:
         raise GateRefused(
@@ -148,9 +161,9 @@ def _hint_for_unknown_phase(history: GroupHistory) -> str:
         not one.kafka.changes and not one.zookeeper.changes and one.lag == 0 for one in history.partitions.values()
     )
     if history.partitions and idle:
-        text = "no partition had traffic: send a message to a partition of each member, or give the phase with {from}"
-        return Advice(text)
-    return Advice("use a {window} of at least three times auto.commit.interval.ms, or give the phase with {from}")
+        send = "no partition had traffic: send a message to a partition of each member"
+        return Advice("{}, or give the phase with {start:from}", send)
+    return Advice("use a {window} of at least three times auto.commit.interval.ms, or give the phase with {start:from}")
 
 
 def check_phase(
@@ -195,53 +208,52 @@ def _has_members(history: GroupHistory) -> bool:
 def _warnings(history: GroupHistory, observation: Observation, commands: RunbookCommands) -> tuple[Risk, ...]:
     changes, retention_ms = commands.subject.changes, commands.arguments.retention_ms
     warnings = [
-        Risk(f"ZooKeeper node {node} cannot be read: every gate stays closed") for node in observation.unreadable
+        Risk("ZooKeeper node {} cannot be read: every gate stays closed", (node,)) for node in observation.unreadable
     ]
     quiet_ms = EvidenceThresholds().quiet_ms
     idle = tuple(tp for tp, t in history.partitions.items() if t.lag == 0 and t.unchanged_ms >= quiet_ms)
     if idle:
         text = (
-            f"{count_of(len(idle), 'partition')} had no traffic for {quiet_ms // 1000} s or longer"
-            " ({}): their gates say unknown. Send a message to each, or use --accept-idle, which lets"
-            " them pass if the offsets show that nothing can be lost"
+            "{} had no traffic for {} s or longer ({}): their gates say unknown. Send a message to each, or use"
+            " {accept_idle}, which lets them pass if the offsets show that nothing can be lost"
         )
-        warnings.append(Risk(text, idle))
+        warnings.append(Risk(text, (count_of(len(idle), "partition"), quiet_ms // 1000, idle)))
     for member in observation.members.values():
         if member.host is None:
             text = (
-                f"{member.id} has a configured consumer.id: its id stays the same after a restart, so the gate "
-                f"uses its registration and its commits; give its host with --host"
+                "{} has a configured consumer.id: its id stays the same after a restart, so the gate uses its"
+                " registration and its commits; give its host with {host}"
             )
-            warnings.append(Risk(text))
+            warnings.append(Risk(text, (member.id,)))
         if not observation.owned_by(member.id):
-            text = f"{member.id} owns no partition, so its commits cannot be seen (--accept-spare lets it pass)"
-            warnings.append(Risk(text))
+            text = "{} owns no partition, so its commits cannot be seen ({accept_spare} lets it pass)"
+            warnings.append(Risk(text, (member.id,)))
     unowned = tuple(tp for tp in observation.partitions if tp not in observation.owners)
     if unowned:
         count = count_of(len(unowned), "partition")
-        warnings.append(Risk(f"no member owns {count} ({{}}): let the group rebalance first", unowned))
+        warnings.append(Risk("no member owns {} ({}): let the group rebalance first", (count, unowned)))
     if observation.unconsumed:
         text = (
-            f"no live member subscribes to {count_of(len(observation.unconsumed), 'partition')} with offsets ({{}}): a"
-            " bounce does not move them; `offsetmgr migrate` does"
+            "no live member subscribes to {} with offsets ({}): a bounce does not move them; `offsetmgr migrate` does"
         )
-        warnings.append(Risk(text, observation.unconsumed))
+        count = count_of(len(observation.unconsumed), "partition")
+        warnings.append(Risk(text, (count, observation.unconsumed)))
     copied = tuple(sorted({*idle, *unowned, *observation.unconsumed}))
     if copied and retention_ms is not None and commands.moves_to_kafka:
         renewal = commands.refresh if changes[-1].to is CommitMode.DUAL else "see Clean up"
         text = (
-            f"no consumer commits the offsets of {count_of(len(copied), 'partition')} ({{}}): if you copy them now,"
-            f" Kafka deletes them about {at(observation.at_ms + retention_ms)}, unless you renew them when no old"
-            f" consumer is registered: {renewal}"
+            "no consumer commits the offsets of {} ({}): if you copy them now, Kafka deletes them about {}, unless you"
+            " renew them when no old consumer is registered: {}"
         )
-        warnings.append(Risk(text, copied))
+        expiry = at(observation.at_ms + retention_ms)
+        warnings.append(Risk(text, (count_of(len(copied), "partition"), copied, expiry, renewal)))
     if changes and (ahead := _ahead_in_the_other(observation, changes[0].start)):
         other = "Kafka" if changes[0].start is CommitMode.ZOOKEEPER else "ZooKeeper"
         text = (
-            f"{other} is ahead on {{}}: a dual member reads the larger offset and would skip messages"
-            " there; the bounce refuses to begin before that is resolved"
+            "{} is ahead on {}: a dual member reads the larger offset and would skip messages there; the bounce refuses"
+            " to begin before that is resolved"
         )
-        warnings.append(Risk(text, tuple(ahead)))
+        warnings.append(Risk(text, (other, tuple(ahead))))
     return tuple(warnings)
 
 
@@ -266,13 +278,13 @@ def _to_json(book: Runbook) -> dict[str, Any]:
         "from": {
             "phase": book.found.phase.value,
             "known": book.found.confidence.value,
-            "why": book.found.why,
+            "why": for_command_line(book.found.why),
         },
         "taken_at": at(book.baseline.at_ms),
         "changes": [{"from": change.start.value, "to": change.to.value} for change in book.changes],
         "steps": [asdict(step) for step in book.steps],
         "abort": list(book.abort),
-        "warnings": list(map(str, book.warnings)),
+        "warnings": [warning.text for warning in book.warnings],
         "baseline": observation.to_json(book.baseline),
     }
 
@@ -282,7 +294,7 @@ def to_json(books: Sequence[Runbook]) -> dict[str, Any]:
     return {"format": FORMAT, "version": VERSION, "runbooks": list(map(_to_json, books))}
 
 
-# Runbooks as documents, and phase reports as text for operators and as JSON. Pure.
+# Runbooks as documents. Pure.
 
 _GROUPS: Final = (
     DocumentColumn("group", "name"),
@@ -341,10 +353,12 @@ def _book_parts(book: Runbook, level: int) -> list[DocumentPart]:
             f"Written {at(book.baseline.at_ms)} from the group's state at that moment. ZooKeeper:"
             f" {book.baseline.stores['zookeeper']}. Kafka: {book.baseline.stores['kafka']}."
         ),
-        Paragraph(f"Phase now: {book.found.phase} ({book.found.confidence.value}: {book.found.why})."),
+        Paragraph(
+            f"Phase now: {book.found.phase} ({book.found.confidence.value}: {for_command_line(book.found.why)})."
+        ),
     ]
     if book.warnings:
-        parts += [SectionTitle("Warnings", level), Items([str(warning) for warning in book.warnings])]
+        parts += [SectionTitle("Warnings", level), Items([warning.text for warning in book.warnings])]
     if book.steps:
         parts += [
             Paragraph(
@@ -409,65 +423,3 @@ def _offset_rows(observation: Observation) -> list[Sequence[Any]]:
         )
 
     return list(map(row, sorted({*observation.partitions, *observation.unconsumed})))
-
-
-def report_lines(report: PhaseReport) -> list[str]:
-    """Returns the lines of a phase report: the answer, the problems, then every result with its remedy."""
-    seconds = (report.ended_ms - report.began_ms) / 1000
-    lines = [
-        f"phase {report.phase.value} of group {report.group}: {'PASSED' if report.passed else 'NOT PASSED'}"
-        f" (watched for {seconds:.1f} s, {clock_time(report.began_ms)} to {clock_time(report.ended_ms)} UTC on"
-        f" {at(report.ended_ms)[:10]})",
-        *(f"problem: {p}" for p in report.problems),
-        *(f"note: {n}" for n in report.notes),
-    ]
-    for m in sorted(report.members, key=lambda m: (m.ok, m.member)):
-        lines.append(f"{'ok' if m.ok else 'NO':<3} {m.member} ({m.confidence.value}): {m.why}")
-        if m.remedy:
-            lines.append(f"      remedy: {m.remedy}")
-    for p in sorted(report.partitions, key=lambda p: (p.ok, p.partition)):
-        lines.append(f"{'ok' if p.ok else 'NO':<3} {p.partition} ({p.confidence.value}): {p.why}")
-        if p.remedy:
-            lines.append(f"      remedy: {p.remedy}")
-    return lines
-
-
-def report_json(report: PhaseReport) -> dict[str, Any]:
-    """Returns a phase report as plain JSON values. Unknown and absent offsets are null."""
-    return {
-        "group": report.group,
-        "phase": report.phase.value,
-        "passed": report.passed,
-        "began_ms": report.began_ms,
-        "ended_ms": report.ended_ms,
-        "not_bounced": list(report.not_bounced),
-        "problems": list(report.problems),
-        "notes": list(report.notes),
-        "members": [
-            {
-                "member": m.member,
-                "host": m.host,
-                "ok": m.ok,
-                "known": m.confidence.value,
-                "why": m.why,
-                "remedy": m.remedy,
-                "partitions": [str(tp) for tp in m.partitions],
-            }
-            for m in report.members
-        ],
-        "partitions": [
-            {
-                "topic": p.partition.topic,
-                "partition": p.partition.partition,
-                "member": p.member,
-                "ok": p.ok,
-                "known": p.confidence.value,
-                "why": p.why,
-                "remedy": p.remedy,
-                "zookeeper": p.zookeeper,
-                "kafka": p.kafka,
-                "log_end_offset": p.log_end,
-            }
-            for p in report.partitions
-        ],
-    }

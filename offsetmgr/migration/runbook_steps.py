@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from offsetmgr.core.advice import Argument, Invocation, option
 from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, CommitModeChange
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
@@ -26,7 +27,11 @@ EXAMPLE_TEST: Final = "ssh {host} true"
 GATE_WINDOW_S: Final = 180
 RESTART_TIMEOUT_S: Final = 120
 ROLLOUT_TIMEOUT_S: Final = 600
-"""The defaults of ``runbook bounce`` for ``--window``, ``--restart-timeout`` and ``--command-timeout``."""
+"""The defaults of ``runbook bounce`` for the options ``window``, ``restart_timeout`` and ``command_timeout``."""
+
+_EXECUTE: Final = Invocation("", (), {"execute": True, "yes": True}).options()
+_ACCEPT_IDLE: Final = option("accept_idle")
+_WINDOW: Final = option("window")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,6 @@ class RunbookCommands:
 
     def __init__(self, subject: RunbookSubject, arguments: RunbookArguments) -> None:
         self.subject, self.arguments = subject, arguments
-        self.group = shlex.quote(subject.group)
         self.label = file_label(subject.group)
         self.moves_to_kafka = subject.to is not CommitMode.ZOOKEEPER and any(
             change.start is not CommitMode.KAFKA for change in subject.changes
@@ -112,12 +116,16 @@ class RunbookCommands:
         own = f"{self.label}.json"
         if arguments.baseline == own:  # the runbook's own file, which the plan must not replace
             own = f"{self.label}-plan.json"
-        self.plan = shlex.quote(arguments.plan or own)
+        self.plan = arguments.plan or own
         self.reverse_plan = f"back-{self.label}.json"
-        self.of_group = f" --group {self.group}" if arguments.plan else ""
+        self.of_group = {"group": subject.group if arguments.plan else None}
         self.options = f" {arguments.options}" if arguments.options else ""
         self.servers = f" {arguments.servers}" if arguments.servers else ""
-        self.refresh = f"offsetmgr migrate apply {self.plan} --refresh --yes{arguments.followups}"
+        self.refresh = self.of_plan("migrate apply", self.plan, refresh=True, yes=True)
+
+    def of_plan(self, verb: str, *positional: str, **named: Argument) -> str:
+        """Returns a command line that names its stores by a plan or in its arguments."""
+        return Invocation(verb, positional, named).command_line() + self.arguments.followups
 
     # --- the bounces ---------------------------------------------------------------------------------
 
@@ -125,11 +133,9 @@ class RunbookCommands:
         members = sorted(self.subject.baseline.members)
         is_first = number == 1
         said = {note for one in self.subject.changes[: number - 1] for note in SETTINGS[one.to].notes}
-        baseline = shlex.quote(self.arguments.baseline) if is_first else self.state_file(change)
-        check = (
-            f"offsetmgr runbook check --group {self.group} --phase {change.to.value}"
-            f" --baseline {baseline} --window {GATE_WINDOW_S}{self.options}"
-        )
+        baseline = self.arguments.baseline if is_first else self.state_file(change)
+        named = {"group": self.subject.group, "phase": change.to.value, "baseline": baseline, "window": GATE_WINDOW_S}
+        check = Invocation("runbook check", (), named).command_line() + self.options
         rollout = self.arguments.rollout
         restarted = [rollout.workload] if rollout else members if is_first else []
         back, way_back = self.ways_back(change)
@@ -141,7 +147,7 @@ class RunbookCommands:
             tuple(map(self._member, members))
             if is_first
             else tuple(f"member {n} of {len(members)}" for n in range(1, len(members) + 1)),
-            (f"{self.bounce_command(change)} --execute --yes", check),
+            (f"{self.bounce_command(change)}{_EXECUTE}", check),
             self._bounce_prints(change, restarted or ["..."] * len(members)),
             self._bounce_takes(len(members)),
             self._bounce_closed(change, is_first=is_first),
@@ -160,11 +166,13 @@ class RunbookCommands:
                 " read."
             )
         if not is_first:
+            file = f"{self.label}-{change.to.value}.json"
+            phases = {"to": change.to.value, "from": change.start.value}
+            write = Invocation("runbook write", (), {"group": self.subject.group, **phases, "output": file})
             text.append(
                 "The commands do the same as in bounce 1, with the settings below. If another tool restarts the"
-                f" members, write a new baseline before, with offsetmgr runbook write --group {self.group} --to"
-                f" {change.to.value} --from {change.start.value} -o {self.label}-{change.to.value}.json{self.options},"
-                " and give that file as --baseline of the second command."
+                f" members, write a new baseline before, with {write.command_line()}{self.options}, and give that file"
+                f" as {option('baseline')} of the second command."
             )
             return text
         if rollout := self.arguments.rollout:
@@ -235,28 +243,21 @@ class RunbookCommands:
         return f"bounce-{self.label}-{change.start.value}-{change.to.value}.json"
 
     def bounce_command(self, change: CommitModeChange, *, back: bool = False) -> str:
-        changes = self.subject.changes
-        before = "" if back or change is changes[0] else f" --start-baseline {self.state_file(changes[0])}"
-        baseline = f" --baseline {shlex.quote(self.arguments.baseline)}" if not back and change is changes[0] else ""
-        state = "" if back else f" --state {self.state_file(change)}"
-        return (
-            f"offsetmgr runbook bounce --group {self.group} --to-phase {change.to.value} --from-phase"
-            f" {change.start.value}{baseline}{before}{state} {self._restart}{self.options}"
-        )
-
-    @property
-    def _restart(self) -> str:
-        return self.arguments.restart or '--command "$RESTART"'
-
-    @property
-    def test_options(self) -> str:
-        return self.arguments.test or '--test-command "$TEST"'
+        first = self.subject.changes[0]
+        named = {"group": self.subject.group, "to_phase": change.to.value, "from_phase": change.start.value}
+        if not back:
+            previous = {"baseline": self.arguments.baseline}
+            if change is not first:
+                previous = {"start_baseline": self.state_file(first)}
+            named |= {**previous, "state": self.state_file(change)}
+        restart = self.arguments.restart or f'{option("command")} "$RESTART"'
+        return f"{Invocation('runbook bounce', (), named).command_line()} {restart}{self.options}"
 
     def ways_back(self, change: CommitModeChange) -> tuple[tuple[str, ...], str]:
         """Returns the commands of the way back from a bounce, and the sentence that introduces them."""
         changes = self.subject.changes
         undone = [CommitModeChange(one.to, one.start) for one in reversed(changes[: changes.index(change) + 1])]
-        commands = tuple(f"{self.bounce_command(one, back=True)} --execute --yes" for one in undone)
+        commands = tuple(f"{self.bounce_command(one, back=True)}{_EXECUTE}" for one in undone)
         return commands, f"At any point of the bounce and after it. {_WAYS_BACK[change]}"
 
 
@@ -283,10 +284,10 @@ _BOUNCE_CLOSED: Final = (
         "the gate after M is closed: ... commits to ZooKeeper alone",
         "It came back with the old settings. Correct them, restart it, run the command again.",
     ),
-    ("... no traffic ...", "Send a message to the partition, or run the command again with --accept-idle."),
+    ("... no traffic ...", f"Send a message to the partition, or run the command again with {_ACCEPT_IDLE}."),
     (
         "... messages are waiting and no commit was seen",
-        "Add a longer --window. If the gate then stays closed, the member is stuck: look at its application.",
+        f"Add a longer {_WINDOW}. If the gate then stays closed, the member is stuck: look at its application.",
     ),
 )
 
@@ -370,7 +371,7 @@ class _Steps(RunbookCommands):
                 " the difference between its clock and yours. The exit code is 1 if a check failed. Read the warnings:"
                 " they do not change the exit code.",
             ),
-            commands=(f"offsetmgr doctor --group {self.group}{self.servers}",),
+            commands=(Invocation("doctor", (), {"group": self.subject.group}).command_line() + self.servers,),
             prints="RESULT ... CHECK ... ENDPOINT ... DETAIL...\nok ...\n...\n... ok...",
             takes="less than 1 min",
             closed=(("a check that failed, with its reason", "Fix the cause first. Nothing has changed yet."),),
@@ -380,14 +381,13 @@ class _Steps(RunbookCommands):
     def _before_restarts(self, section: str) -> Iterator[RunbookStep]:
         members = sorted(self.subject.baseline.members)
         first = self.subject.changes[0]
+        bounce = Invocation("runbook bounce", (), {"group": self.subject.group, "to_phase": first.to.value})
+        test = self.arguments.test or f'{option("test_command")} "$TEST"'
         yield RunbookStep(
             section,
             "Test the restart command",
             ("The command runs your test command for every member and restarts none.",),
-            commands=(
-                f"offsetmgr runbook bounce --group {self.group} --to-phase {first.to.value}"
-                f" {self.test_options}{self.options}",
-            ),
+            commands=(f"{bounce.command_line()} {test}{self.options}",),
             prints="\n".join(
                 [
                     "GROUP ... MEMBER ... HOST ... STATUS ...",
@@ -398,7 +398,10 @@ class _Steps(RunbookCommands):
             takes=f"{len(members)} times the run time of the test command",
             closed=(
                 ("failed (exit code N)", "Read the output in the log file that the command names, and fix the access."),
-                ("{host} of member M: it is unknown", "Give the host with --host MEMBER=HOST to every bounce."),
+                (
+                    "{host} of member M: it is unknown",
+                    f"Give the host with {option('host')} MEMBER=HOST to every bounce.",
+                ),
             ),
         )
         yield RunbookStep(
@@ -414,7 +417,8 @@ class _Steps(RunbookCommands):
     # --- the offsets ---------------------------------------------------------------------------------
 
     def _copy(self) -> Iterator[RunbookStep]:
-        section, arguments = "Copy the offsets", self.arguments
+        section, arguments, plan = "Copy the offsets", self.arguments, shlex.quote(self.plan)
+        sides = {"from": arguments.zookeeper, "to": arguments.kafka}
         if arguments.plan is None:
             yield RunbookStep(
                 section,
@@ -423,24 +427,21 @@ class _Steps(RunbookCommands):
                     "The plan copies the offsets that no dual member commits: of partitions without an owner, and of"
                     " topics to which no live member subscribes. It changes nothing.",
                 ),
-                commands=(
-                    f"offsetmgr migrate plan --from {shlex.quote(arguments.zookeeper)} --to"
-                    f" {shlex.quote(arguments.kafka)} --group {self.group} -o {self.plan}{arguments.followups}",
-                ),
-                prints=f"...\nplan written to {self.plan} (sha256 ...); nothing was changed\n"
-                f"next: offsetmgr migrate apply {self.plan}...",
+                commands=(self.of_plan("migrate plan", **sides, group=self.subject.group, output=self.plan),),
+                prints=f"...\nplan written to {plan} (sha256 ...); nothing was changed\n"
+                f"next: offsetmgr migrate apply {plan}...",
                 takes="less than 1 min",
                 closed=(
                     ("refused: ...", "The NOTE column names the cause. Fix it, and write the plan under another name."),
                 ),
                 way_back="Nothing has changed. Delete the plan.",
-                back=(f"rm {self.plan}",),
+                back=(f"rm {plan}",),
             )
         yield RunbookStep(
             section,
             "Apply",
             ("The command writes the offsets of the plan to Kafka. The consumers do not notice it.",),
-            commands=(f"offsetmgr migrate apply {self.plan}{self.of_group} --yes{arguments.followups}",),
+            commands=(self.of_plan("migrate apply", self.plan, **self.of_group, yes=True),),
             prints="...\n... written in 1 group\n...",
             takes="less than 1 min",
             closed=(
@@ -452,7 +453,7 @@ class _Steps(RunbookCommands):
                 ),
             ),
             way_back="Before the first restart only, because the command restores the offsets of this moment:",
-            back=(f"offsetmgr migrate rollback {self.plan}{self.of_group} --yes{arguments.followups}",),
+            back=(self.of_plan("migrate rollback", self.plan, **self.of_group, yes=True),),
         )
 
     def _verify(self) -> RunbookStep:
@@ -460,12 +461,12 @@ class _Steps(RunbookCommands):
             "Verify the offsets",
             "Verify",
             ("The command reads both stores again and compares each offset with the plan.",),
-            commands=(f"offsetmgr migrate verify {self.plan}{self.of_group}{self.arguments.followups}",),
+            commands=(self.of_plan("migrate verify", self.plan, **self.of_group),),
             prints="...\nverified: ... of 1 group, read afresh on both sides",
             takes="less than 1 min",
             closed=(
                 ("a row that is neither equal nor progress", "Its DETAIL names the remedy, often a new plan."),
-                ("the plan refused ...", "Exclude the partitions with --topic in a new plan."),
+                ("the plan refused ...", f"Exclude the partitions with {option('topic')} in a new plan."),
             ),
             way_back="The command changes nothing.",
         )
@@ -483,20 +484,19 @@ class _Steps(RunbookCommands):
         )
 
     def _end(self) -> Iterator[RunbookStep]:
-        arguments = self.arguments
-        named = f" {shlex.join(group_words(self.subject.group))}" if arguments.plan else ""
-        finalize = f"offsetmgr migrate finalize {self.plan}{named}"
+        named = (self.plan, *(group_words(self.subject.group) if self.arguments.plan else ()))
+        takes = f"at most 60 s for the evidence ({_WINDOW})"
         yield RunbookStep(
             "Finalize",
             "Finalize",
             ("The command verifies again, requires evidence about every member, and records the end in the journal.",),
-            commands=(f"{finalize} --yes{arguments.followups}",),
+            commands=(self.of_plan("migrate finalize", *named, yes=True),),
             prints="...\nfinalized: ... verified...",
-            takes="at most 60 s for the evidence (--window)",
+            takes=takes,
             closed=(
                 (
                     "no commit of phase P was seen on N partitions without traffic: ...",
-                    "Send a message to each named partition, or add --accept-idle.",
+                    f"Send a message to each named partition, or add {_ACCEPT_IDLE}.",
                 ),
                 ("not seen in phase P: member M: ...", "Restart the named member with the settings, and run it again."),
             ),
@@ -512,17 +512,18 @@ class _Steps(RunbookCommands):
                 " before-images. Keep the plan, its journal and this runbook; delete the state files of the bounces.",
             ),
             commands=(
-                f"{finalize} --delete-source --yes{arguments.followups}",
+                self.of_plan("migrate finalize", *named, delete_source=True, yes=True),
                 "rm " + " ".join(self.state_file(c) for c in self.subject.changes),
             ),
             prints="...\n... removed from the source in 1 group",
-            takes="at most 60 s for the evidence (--window)",
+            takes=takes,
             closed=(("kept in the source: ...", "Kafka is behind there. Find the reason before you delete it."),),
             way_back="As from the cut-over.",
         )
 
     def _cut_over(self) -> Iterator[RunbookStep]:
-        arguments, group, reverse = self.arguments, self.group, self.reverse_plan
+        group, reverse, stores = self.subject.group, self.reverse_plan, (self.arguments.zookeeper, self.arguments.kafka)
+        members = (self.of_plan("groups describe", group=group, members=True, store=store) for store in stores)
         yield RunbookStep(
             "Cut over",
             "Stop the old consumers and start the new ones",
@@ -534,13 +535,7 @@ class _Steps(RunbookCommands):
                 " error), so that a missing offset is an error and not a jump. The second command shows the new"
                 " members, the third the lag.",
             ),
-            commands=(
-                f"offsetmgr groups describe --group {group} --members --store {shlex.quote(arguments.zookeeper)}"
-                f"{arguments.followups}",
-                f"offsetmgr groups describe --group {group} --members --store {shlex.quote(arguments.kafka)}"
-                f"{arguments.followups}",
-                f"offsetmgr offsets lag --group {group} --store {shlex.quote(arguments.kafka)}{arguments.followups}",
-            ),
+            commands=(*members, self.of_plan("offsets lag", group=group, store=stores[1])),
             takes="the time that the consumers need to stop and to start",
             closed=(
                 ("an old member is still listed", "Its process runs, or its session has not expired: wait, then look."),
@@ -549,8 +544,8 @@ class _Steps(RunbookCommands):
             way_back="Stop the new consumers, copy their offsets back, and start the old consumers as before the first"
             " bounce (offsets.storage=zookeeper):",
             back=(
-                f"offsetmgr migrate rollback {self.plan}{self.of_group} --reverse-plan {reverse}{arguments.followups}",
-                f"offsetmgr migrate apply {reverse}{self.of_group} --yes{arguments.followups}",
-                f"offsetmgr migrate verify {reverse}{self.of_group}{arguments.followups}",
+                self.of_plan("migrate rollback", self.plan, **self.of_group, reverse_plan=reverse),
+                self.of_plan("migrate apply", reverse, **self.of_group, yes=True),
+                self.of_plan("migrate verify", reverse, **self.of_group),
             ),
         )

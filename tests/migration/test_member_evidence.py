@@ -176,7 +176,7 @@ def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase, zooke
     ]
     strict = report_of(busy, phase)
     assert [(p.ok, p.confidence) for p in strict.partitions] == [(False, Confidence.UNKNOWN), (True, Confidence.SEEN)]
-    assert "or pass --accept-idle" in strict.partitions[0].remedy
+    assert "or pass accept_idle=" in strict.partitions[0].remedy
     accepted = report_of(busy, phase, accept_idle=True)
     assert [(p.ok, p.confidence) for p in accepted.partitions] == [(True, Confidence.INFERRED), (True, Confidence.SEEN)]
     assert [(m.ok, m.confidence) for m in accepted.members] == [(True, Confidence.INFERRED)]
@@ -254,8 +254,7 @@ def test_a_change_in_either_store_or_of_the_log_begins_the_quiet_time_again(zook
         (
             *(idle((10, 1), 10, end=25), ZOOKEEPER, PENDING),
             "15 messages are waiting and no commit was seen; ZooKeeper 10, Kafka 10, log end 25, no change for 3.0 s",
-            "use a --window of at least three times auto.commit.interval.ms;"
-            " if that does not help, the member is stuck",
+            "use a window= of at least three times auto.commit.interval.ms; if that does not help, the member is stuck",
             (10, 10, 25),
         ),
         (
@@ -291,7 +290,7 @@ SPARE = (
     f"{NEW_SINCE}; it owns no partition, so its commits cannot be seen; no registration and no owner has changed for"
     " 1.0 s"
 )
-RUN_FEWER = "run fewer members than partitions, or pass --accept-spare (then its settings are not checked)"
+RUN_FEWER = "run fewer members than partitions, or pass accept_spare= (then its settings are not checked)"
 
 
 @pytest.mark.parametrize(
