@@ -38,7 +38,7 @@ from offsetmgr.groups.edits import (
     verify_copy,
     with_trees,
 )
-from offsetmgr.groups.execute import EditOrigin, SavedEdit, may_have_written, record_operation, start_edit, undo_of
+from offsetmgr.groups.execute import EditOrigin, SavedEdit, may_have_written, recorded, start_edit, undo_of
 from offsetmgr.groups.operation_log import SWITCH_NOTE as SWITCH_NOTE
 from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, first_groups
 from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
@@ -72,7 +72,8 @@ class EditReport:
     while its consumers ran (`RunningEdit`), ``evidence`` describes the commits after the edit. ``failed_groups`` maps
     each group that could not be deleted to the error. ``kept_deletions`` counts the deleted offsets that a broker
     before 2.4 keeps until its next check for expired offsets. ``outcomes`` maps each group that the store has answered
-    for to the outcomes of those partitions that were not written.
+    for to the outcomes of those partitions that were not written. ``operations`` are the ids of the edit in the
+    operation log: one, or two for a rename; empty if nothing was to be written.
 
     >>> report = EditReport(written=3, rejected=1)
     >>> report.ok
@@ -89,6 +90,7 @@ class EditReport:
     failed_groups: dict[str, OffsetMgrError] = field(default_factory=dict)
     kept_deletions: int = 0
     outcomes: dict[str, dict[TopicPartition, ChangeOutcome]] = field(default_factory=dict)
+    operations: tuple[str, ...] = ()
 
     @property
     def failed(self) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
@@ -110,6 +112,7 @@ class EditReport:
         self.failed_groups |= later.failed_groups
         self.kept_deletions += later.kept_deletions
         self.outcomes |= later.outcomes
+        self.operations += later.operations
 
 
 class EditListener:
@@ -120,6 +123,15 @@ class EditListener:
 
     def written(self, edit: PlannedEdit, report: EditReport) -> None:
         """Receives the report of the edit, or of a further one, after its last write."""
+
+
+class _Execution(NamedTuple):
+    """The arguments of `PlannedEdit.execute`."""
+
+    before_images: Path | str | None
+    reason: str
+    on_durable: Callable[[Path], None]
+    listener: EditListener
 
 
 class PlannedEdit(Closeable):
@@ -278,11 +290,17 @@ class PlannedEdit(Closeable):
         if self._executed:
             raise UsageError(self.operation, "the plan was executed already", "plan the edit again")
         report = EditReport(unchanged=self.counts.unchanged, rejected=self.counts.problems)
-        ui = self._connections.ui
-        if not self._has_work:
+        call = _Execution(before_images, reason, on_durable, listener or EditListener())
+        if self._has_work:
+            self._execute(report, call)
+        else:
             self._executed, self._report = True, report
-            ui.note(f"nothing to change in {self.store.uri}")
-            return report
+            self._connections.ui.note(f"nothing to change in {self.store.uri}")
+        self._finish(report, call)
+        return report
+
+    def _execute(self, report: EditReport, call: _Execution) -> None:
+        ui = self._connections.ui
         self._note_warnings()
         ui.note(f"about to change {self._amount()} in {self.store.uri}")
         if self._checks is not None and any(group.members for group in self._checks.found.values()):
@@ -296,24 +314,28 @@ class PlannedEdit(Closeable):
             # The plan stays executable until its before-images exist: no write precedes them.
             self._executed, self._report = True, report
             report.before_images += (path,)
-            on_durable(path)
+            call.on_durable(path)
             ui.note(f"before-images: {path}")
 
-        path = Path(before_images) if before_images is not None else default_image_path(self.operation)
-        self._write(report, path, reason, durable)
-        (listener or EditListener()).written(self, report)
-        return report
+        given = call.before_images
+        path = Path(given) if given is not None else default_image_path(self.operation)
+        self._write(report, path, call.reason, durable)
+        call.listener.written(self, report)
+
+    def _finish(self, report: EditReport, call: _Execution) -> None:
+        """Does what follows the writes of the plan."""
 
     def _write(self, report: EditReport, path: Path, reason: str, on_durable: Callable[[Path], None]) -> None:
         options = {**self._connections.undo_options(self.store.uri), **(UNDO_OPTIONS if self._running else {})}
         started = self._start(path, on_durable)
         undo = tuple(undo_of(image, options, execute=True) for image in started.images)
-        recorded = record_operation(started, self._plan, EditOrigin(self.operation, reason, options))
+        report.operations = (OperationLog().new_id(),)
+        written = recorded(started, self._plan, EditOrigin(self.operation, reason, options), *report.operations)
         not_atomic: set[str] = set()
         ui, counts = self._connections.ui, self.counts
         try:
             undone = undoing(self.undoes) if self.undoes else nullcontext()
-            with undone, closing(recorded.results) as results:
+            with undone, closing(written) as results:
                 for result in ui.progress(results, self.operation, counts.groups):
                     self._count(report, result)
                     if not result.atomic:
@@ -523,23 +545,14 @@ class GroupDeletion(PlannedEdit):
     def _start(self, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
         return start_deletion(self.store, self._plan, path, on_durable, self._connections.ui.note)
 
-    def execute(
-        self,
-        before_images: Path | str | None = None,
-        *,
-        reason: str = "",
-        on_durable: Callable[[Path], None] = lambda _path: None,
-        listener: EditListener | None = None,
-    ) -> EditReport:
-        report = super().execute(before_images, reason=reason, on_durable=on_durable, listener=listener)
+    def _finish(self, report: EditReport, call: _Execution) -> None:
         failed = {*self.problems, *report.failed, *report.failed_groups}
         if left := [name for name in self._groups if name not in failed]:
             had_offsets = bool(report.before_images)
             if not (had_offsets or self.is_confirmed):
                 question = f"groups delete: remove {count_of(len(left), 'group')} without offsets?"
                 self._connections.ui.confirm(question)
-            self._remove(left, report, had_offsets=had_offsets, reason=reason)
-        return report
+            self._remove(left, report, had_offsets=had_offsets, reason=call.reason)
 
     def _remove(self, groups: list[str], report: EditReport, *, had_offsets: bool, reason: str) -> None:
         """Deletes groups whose offsets are deleted. Does nothing in stores in which a group consists only of its
@@ -551,7 +564,8 @@ class GroupDeletion(PlannedEdit):
                 continue  # the trees are deleted already
             start = OperationStart("groups delete", (inner.uri,), first_groups(groups), len(groups), 0, reason=reason)
             record = nullcontext(OperationProgress("")) if had_offsets else OperationLog().recorded(start)
-            with record as recorded:
+            with record as progress:
+                report.operations += () if had_offsets else (progress.id,)
                 removed = remove_groups(inner, groups, accept_unseen=self._accept_unseen)
                 for name, error in ui.progress(removed, "removing", len(groups)):
                     if error is None:
@@ -560,7 +574,7 @@ class GroupDeletion(PlannedEdit):
                     ui.note(Advice("error: {}", error.text))
                     if error.hint:
                         ui.note(Advice("hint: {}", error.hint))
-                    recorded.failed += 1
+                    progress.failed += 1
                     report.failed_groups[name] = error
 
 
@@ -584,23 +598,15 @@ class GroupRename(PlannedEdit):
         found = plan_copy(store, source, store, target, crossing=crossing, accept_unseen=accept_unseen)
         super().__init__(connections, "groups rename", store, found)
 
-    def execute(
-        self,
-        before_images: Path | str | None = None,
-        *,
-        reason: str = "",
-        on_durable: Callable[[Path], None] = lambda _path: None,
-        listener: EditListener | None = None,
-    ) -> EditReport:
-        report = super().execute(before_images, reason=reason, on_durable=on_durable, listener=listener)
+    def _finish(self, report: EditReport, call: _Execution) -> None:
         if not report.ok:
-            return report
+            return
         (source, target), store = self._names, self.store
         count = verify_copy(store, source, store, target, accept_unseen=self._accept_unseen)
         verified = f"verified: group {target!r} has the {count_of(count, 'offset')} that were read from {source!r}"
         self._connections.ui.note(verified)
         require_idle(self._connections.group_describer_for_edit(), [source], "deletion")
-        path = f"{before_images}.deleted" if before_images else None
+        path = f"{call.before_images}.deleted" if call.before_images else None
         name, lose, accept_unseen = "groups rename delete", self._lose, self._accept_unseen
         try:
             planned = GroupDeletion(self._connections, name, store, [source], lose=lose, accept_unseen=accept_unseen)
@@ -609,11 +615,9 @@ class GroupRename(PlannedEdit):
             raise Interrupted(Advice(done, source, target, *report.undo[:1])) from error
         with planned as deletion:
             deletion.is_confirmed = True
-            if listener is not None:
-                listener.planned(deletion)
+            call.listener.planned(deletion)
             try:
-                deletion.execute(path, reason=reason, on_durable=on_durable, listener=listener)
+                deletion.execute(path, reason=call.reason, on_durable=call.on_durable, listener=call.listener)
             finally:
                 if deletion.report is not None:
                     report.add(deletion.report)
-        return report

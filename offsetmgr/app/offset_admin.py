@@ -25,6 +25,7 @@ from offsetmgr.core.scenario import Scenario
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.describe import DescribedGroup
 from offsetmgr.groups.lag import GroupLag
+from offsetmgr.groups.operation_log import OperationLog
 
 if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport
@@ -344,7 +345,7 @@ class OffsetAdmin(Closeable):
     ) -> PlannedEdit:
         """Plans to undo an edit with a file that it wrote (``EditReport.before_images``): overwritten offsets are
         restored and created ones are deleted. An offset that has moved since the edit is rejected unless
-        ``allow_rewind``.
+        ``allow_rewind``. If the operation log has the edit, it then shows which edit undid it.
 
         The plan edits the store that the file names: this store, one of the two stores of a ``dual:`` store, or a store
         to which this object has copied a group. An edit of a ``dual:`` store has two files; undo both. Raises
@@ -361,7 +362,9 @@ class OffsetAdmin(Closeable):
         if not holds_images(path):
             next(load_images(path))  # raises the error that names the content of the file
         options = offsets.ImportOptions(translate=translate, allow_rewind=allow_rewind)
-        return offsets.import_(self._connections, path, options=options, into=store, active=self._running or 0.0)
+        planned = offsets.import_(self._connections, path, options=options, into=store, active=self._running or 0.0)
+        planned.undoes = OperationLog().of_file(path)
+        return planned
 
     # --- the operation log -------------------------------------------------------------------------------------
 
@@ -371,15 +374,10 @@ class OffsetAdmin(Closeable):
         return edit_functions.list_(self._connections.ui, group)
 
     def plan_undo_of(self, operation_id: str, *, allow_rewind: bool = False) -> list[PlannedEdit]:
-        """Plans to undo an edit in the operation log: one plan for each store that it wrote. The log then shows which
-        edit undid it. Raises `UsageError` if the operation still runs, has no undo, is undone already, or is no edit,
-        `OperationNotFound`, and the errors of `plan_undo`."""
-        operation, calls = edit_functions.undo(
-            self._connections.ui, operation_id, allow_rewind=allow_rewind, execute=True
-        )
+        """Plans to undo an edit in the operation log: one plan for each store that it wrote. Raises `UsageError` if the
+        operation still runs, has no undo, is undone already, or is no edit, `OperationNotFound`, and the errors of
+        `plan_undo`."""
+        calls = edit_functions.undo(self._connections.ui, operation_id, allow_rewind=allow_rewind, execute=True).calls
         if other := next((call for call in calls if call.verb != "offsets import"), None):
             raise UsageError(f"undo of {operation_id}", f"the undo is {other}", "call this function")
-        planned = [self.plan_undo(path, allow_rewind=allow_rewind) for call in calls for path in call.positional]
-        for plan in planned:
-            plan.undoes = operation.id
-        return planned
+        return [self.plan_undo(path, allow_rewind=allow_rewind) for call in calls for path in call.positional]

@@ -70,7 +70,7 @@ def header_for(
     return with_origin(header, store.log_origin(), topic_ids or {})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class BeforeImageFile:
     """A new file with the before-images of a whole plan. The object is the sink of one edit (see `EditSink`). An import
     of the file undoes the edit.

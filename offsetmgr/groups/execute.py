@@ -113,19 +113,13 @@ class EditSink(Protocol[_Planned_contra, _Outcome_co]):
         ...
 
 
-class EditingStore(Protocol):
-    """The part of an `OffsetStore` that executes edits."""
-
-    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """See `OffsetStore.edit`."""
-        ...
-
-
 def execute(
-    store: EditingStore, batches: Iterable[Iterable[Planned]], sink: EditSink[Planned, Outcome]
+    edit: Callable[[Iterable[GroupEdit]], Iterator[GroupEditResult]],
+    batches: Iterable[Iterable[Planned]],
+    sink: EditSink[Planned, Outcome],
 ) -> Generator[Outcome, None, None]:
-    """Executes planned edits of different groups. Yields the outcomes that the sink returns, in the order in which the
-    store returns the results.
+    """Executes planned edits of different groups with ``edit``, such as `OffsetStore.edit`. Yields the outcomes that
+    the sink returns, in the order in which the store returns the results.
 
     All before-images of a batch are made durable together. The first batch is made durable before the store is called.
     Each later batch is made durable before the store receives the first edit of the batch. Edits of earlier batches may
@@ -140,16 +134,16 @@ def execute(
         for batch in batches:
             sink.intend(batch)
             for planned in batch:
-                if (edit := planned.edit()) is not None:
-                    in_flight[edit.group] = planned
-                    yield edit
+                if (writes := planned.edit()) is not None:
+                    in_flight[writes.group] = planned
+                    yield writes
                 elif (outcome := sink.record(planned, None)) is not None:
                     without_edit.append(outcome)
 
     waiting = edits()
     try:
         first = next(waiting, None)
-        for result in store.edit(chain((first,), waiting)) if first is not None else ():
+        for result in edit(chain((first,), waiting)) if first is not None else ():
             outcome = sink.record(in_flight.pop(result.group), result)
             if outcome is not None:
                 yield outcome
@@ -330,18 +324,9 @@ class SavedEdit(NamedTuple):
     results: Generator[GroupEditResult, None, None]
 
 
-def execute_saved(
-    store: OffsetStore,
-    plan: EditPlan,
-    path: Path,
-    origin: EditOrigin,
-    on_durable: Callable[[Path], None] = lambda _path: None,
+def start_edit(
+    store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None] = lambda _path: None
 ) -> SavedEdit:
-    """Starts an edit, which the operation log records. See `start_edit` and `record_operation`."""
-    return record_operation(start_edit(store, plan, path, on_durable), plan, origin)
-
-
-def start_edit(store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
     """Starts an edit. For a `StorePair`, ``path`` gets the suffixes ``.primary`` and ``.secondary``.
 
     ``on_durable`` is called with the path of each file as soon as the file is durable. Raises any error of a store that
@@ -349,7 +334,7 @@ def start_edit(store: OffsetStore, plan: EditPlan, path: Path, on_durable: Calla
     """
     if not isinstance(store, StorePair):
         image = image_file(path, store, plan, on_durable)
-        return SavedEdit((image,), execute(store, [plan], image))
+        return SavedEdit((image,), execute(store.edit, [plan], image))
     first, second = (
         image_file(path.with_stem(f"{path.stem}.{which}"), one, plan, on_durable)
         for which, one in (("primary", store.primary), ("secondary", store.secondary))
@@ -357,13 +342,11 @@ def start_edit(store: OffsetStore, plan: EditPlan, path: Path, on_durable: Calla
     return SavedEdit((first, second), execute_dual(store, plan, (first, second)))
 
 
-def record_operation(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> SavedEdit:
-    """Returns the edit, which the operation log records. The first ``next`` of its results raises `FileFailure` if the
-    operation log cannot be written; nothing was changed then."""
-    return SavedEdit(started.images, _recorded(started, plan, origin))
-
-
-def _recorded(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generator[GroupEditResult, None, None]:
+def recorded(
+    started: SavedEdit, plan: EditPlan, origin: EditOrigin, id_: str | None = None
+) -> Generator[GroupEditResult, None, None]:
+    """Yields the results of the edit, which the operation log records under ``id_`` (default: a new id). The first
+    ``next`` raises `FileFailure` if the operation log cannot be written; nothing was changed then."""
     start = OperationStart(
         name=origin.operation,
         stores=tuple(image.header.source_uri for image in started.images),
@@ -374,7 +357,7 @@ def _recorded(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generat
         undo=tuple(undo_of(image, origin.undo_options) for image in started.images),
         reason=origin.reason,
     )
-    with closing(started.results) as results, OperationLog().recorded(start) as progress:
+    with closing(started.results) as results, OperationLog().recorded(start, id_) as progress:
         progress.failed = plan.counts.problems
         for result in results:
             progress.failed += len(result.failures) + (result.error is not None)

@@ -238,6 +238,12 @@ class OperationLog:
             Advice("{} shows the ids of this log", Invocation("edits list")),
         )
 
+    def of_file(self, path: Path) -> str:
+        """Returns the id of the newest operation with this file, such as its before-images; empty if there is none.
+        Raises `FileFailure`."""
+        file = str(path.absolute())
+        return next((one.id for one in reversed(self.operations()) if file in one.start.files), "")
+
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         try:
             lines = self.path.read_bytes().splitlines(keepends=True)

@@ -3,8 +3,9 @@ commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,8 +14,6 @@ from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
-    GroupEdit,
-    GroupEditResult,
     OffsetStore,
     RunningEdit,
     RunningGroup,
@@ -122,30 +121,23 @@ def _without_deletion(change: PlannedChange) -> PlannedChange:
     return change._replace(problem=error, writes=False)
 
 
-class _RunningImages:
-    """Saves the before-images that are taken while the members cannot commit. See `RunningEditListener` and
-    `EditSink`."""
+class _RunningImages(BeforeImageFile):
+    """A file of before-images that are taken while the members cannot commit. See `RunningEditListener`."""
 
     def __init__(self, image: BeforeImageFile, plan: EditPlan, on_step: Callable[[str], None]) -> None:
-        self._image = image
+        super().__init__(image.path, image.header, image.on_durable)
         self._plan = plan
         self._taken: dict[str, Mapping[TopicPartition, Offset]] = {}
         self.on_step = on_step
 
     def intend(self, batch: Iterable[GroupEditPlan]) -> None:  # noqa: ARG002
         """Creates the file without before-images."""
-        self._image.intend(())
-
-    def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:
-        return self._image.record(planned, result)
-
-    def close(self) -> None:
-        """Does nothing, because the file is complete before each write."""
+        super().intend(())
 
     def on_before(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Adds the before-images of the group to the file."""
         self._taken[group] = offsets
-        self._image.rewrite(self._stopped_groups())
+        self.rewrite(self._stopped_groups())
 
     def _stopped_groups(self) -> Iterator[GroupEditPlan]:
         """Yields the plans of the groups whose members were stopped, with the offsets at which they were stopped."""
@@ -156,30 +148,16 @@ class _RunningImages:
                 )
 
 
-class _RunningGroups(NamedTuple):
-    """The edits of a `RunningGroupStore`, for `execute`."""
-
-    store: RunningGroupStore
-    listener: _RunningImages
-    options: RunningEdit
-
-    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        return self.store.edit_running(
-            edits, self.listener, wait_s=self.options.wait_s, conditional=self.options.conditional
-        )
-
-
 def execute_running(
     store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None], options: RunningEdit
 ) -> SavedEdit:
     """Works like `start_edit`, for groups whose consumers run. The file is empty at first. Before the write of a group,
     it receives the offsets at which the members of the group were stopped. So the undo of a killed edit does not move
     the groups that the edit had not reached."""
-    image = image_file(path, store, plan, on_durable)
-    images = _RunningImages(image, plan, options.on_step)
-    groups = _RunningGroups(require_running_store(store), images, options)
-    results: Generator[GroupEditResult, None, None] = execute(groups, [plan], images)
-    return SavedEdit((image,), results)
+    image = _RunningImages(image_file(path, store, plan, on_durable), plan, options.on_step)
+    edit_running, wait_s, conditional = require_running_store(store).edit_running, options.wait_s, options.conditional
+    edit = partial(edit_running, listener=image, wait_s=wait_s, conditional=conditional)
+    return SavedEdit((image,), execute(edit, [plan], image))
 
 
 def notice(groups: Mapping[str, RunningGroup], wait_s: float) -> list[str]:

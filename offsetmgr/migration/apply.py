@@ -14,7 +14,7 @@ from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, TopicPartiti
 from offsetmgr.core.offset_store import Change, EditStatus, GroupOffsets, OffsetStore, has_identity
 from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
-from offsetmgr.groups.execute import execute_saved, part
+from offsetmgr.groups.execute import part, recorded, start_edit
 from offsetmgr.groups.last_writes import GroupPair, LastWriter
 from offsetmgr.kafka.cluster import Logs
 from offsetmgr.migration.bounce_checkpoint import OffsetCopy
@@ -96,7 +96,7 @@ def copy_forward(
     record(list(copies.values()))
     rows = (PlannedChange(tp, c.expected or ABSENT, c.after) for tp, c in sorted(changes.items()))
     with EditPlan.of([GroupEditPlan(group, tuple(rows), by_partition=True)]) as plan:
-        (result,) = execute_saved(store, plan, default_image_path(OPERATION), part(OPERATION)).results
+        (result,) = recorded(start_edit(store, plan, default_image_path(OPERATION)), plan, part(OPERATION))
     failed: OffsetMgrError | None = None
     for tp, copy in copies.items():
         outcome = result.outcomes[tp]

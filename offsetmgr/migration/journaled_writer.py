@@ -228,7 +228,7 @@ class JournaledWriter:
         self.progress(outcome)
 
     def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
-        return execute(self.store, self._batches(tasks), JournalSink(self.name, self.journal, self.report))
+        return execute(self.store.edit, self._batches(tasks), JournalSink(self.name, self.journal, self.report))
 
     def _batches(self, tasks: Iterable[GroupWrite]) -> Iterator[list[GroupWrite]]:
         for batch in batched(tasks, BATCH_GROUPS):

@@ -190,7 +190,7 @@ class LoggingStore(MemoryStore):
 def test_a_batch_is_durable_before_the_store_gets_an_edit_of_it_and_outcomes_follow() -> None:
     log = Log()
     batches = [[move("a"), move("b")], [move("c")]]
-    assert list(execute(LoggingStore(log), batches, log)) == ["a 0", "b 0", "c 0"]
+    assert list(execute(LoggingStore(log).edit, batches, log)) == ["a 0", "b 0", "c 0"]
     assert log.calls == [
         *("intend a b", "edit a", "edit b", "intend c", "edit c"),
         *("record a", "record b", "record c", "close"),
@@ -201,12 +201,12 @@ def test_a_failed_change_is_an_outcome() -> None:
     log = Log()
     store = LoggingStore(log)
     store.data["a"] = {T0: Committed(7)}
-    assert list(execute(store, [[move("a")], [move("b")]], log)) == ["a 1", "b 0"]
+    assert list(execute(store.edit, [[move("a")], [move("b")]], log)) == ["a 1", "b 0"]
 
 
 def test_groups_without_a_write_are_recorded_and_do_not_reach_the_store() -> None:
     log = Log()
-    found = list(execute(LoggingStore(log), [[rejected("a"), move("b")], [rejected("c")]], log))
+    found = list(execute(LoggingStore(log).edit, [[rejected("a"), move("b")], [rejected("c")]], log))
     assert sorted(found) == ["a not written", "b 0", "c not written"]
     assert [call for call in log.calls if call.startswith("edit")] == ["edit b"]
 
@@ -215,7 +215,7 @@ def test_groups_without_a_write_are_recorded_and_do_not_reach_the_store() -> Non
 def test_without_any_write_the_store_is_not_called(batches: list[list[GroupEditPlan]]) -> None:
     log = Log()
     store = LoggingStore(log, Unreachable("target", "down"))
-    assert list(execute(store, batches, log)) == ["a not written"] * len(batches)
+    assert list(execute(store.edit, batches, log)) == ["a not written"] * len(batches)
     assert log.calls[-1] == "close"
 
 
@@ -224,7 +224,7 @@ def test_an_edit_is_not_written_before_its_batch_is_durable(fails_at: int, edits
     log = Log(fails_at=fails_at)
     store = LoggingStore(log)
     with pytest.raises(OffsetMgrError, match="full"):
-        list(execute(store, [[move("a")], [move("b")]], log))
+        list(execute(store.edit, [[move("a")], [move("b")]], log))
     assert [call for call in log.calls if call.startswith("edit")] == edits
     assert log.calls[-1] == "close"
     assert "b" not in store.data
@@ -233,7 +233,7 @@ def test_an_edit_is_not_written_before_its_batch_is_durable(fails_at: int, edits
 def test_the_sink_is_closed_when_the_store_fails_as_a_whole() -> None:
     log = Log()
     with pytest.raises(Unreachable):
-        list(execute(LoggingStore(log, Unreachable("target", "down")), [[move("a")]], log))
+        list(execute(LoggingStore(log, Unreachable("target", "down")).edit, [[move("a")]], log))
     assert log.calls == ["intend a", "edit a", "close"]
 
 
@@ -247,7 +247,7 @@ def test_a_file_of_before_images_is_complete_before_the_first_edit(tmp_path: Pat
         log.calls.append("durable")
 
     with EditPlan.of([move("a"), rejected("b"), move("c")]) as plan:
-        results = list(execute(store, [plan], BeforeImageFile(path, header_for(store), kept)))
+        results = list(execute(store.edit, [plan], BeforeImageFile(path, header_for(store), kept)))
     assert [(result.group, result.failures) for result in results] == [("a", {}), ("c", {})]
     assert durable == ["a", "c"]
     assert log.calls == ["durable", "edit a", "edit c"]

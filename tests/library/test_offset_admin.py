@@ -199,11 +199,14 @@ def test_an_invalid_topic_name_is_an_error_without_a_request() -> None:
 def test_groups_are_renamed_and_deleted_and_the_log_undoes_that(admin: OffsetAdmin) -> None:
     renamed = admin.plan_rename("shop", "store").execute()
     assert renamed.ok and [call.verb for call in renamed.undo] == ["offsets import"] * 2
+    assert renamed.operations == tuple(one.id for one in admin.operations())[-2:]
     assert "shop" not in admin.groups()
     assert admin.plan_delete_groups("store").execute().written == 1
     deleted = admin.operations("store")[-1]
     (undo,) = admin.plan_undo_of(deleted.id)
-    assert undo.execute().written == 1
+    assert undo.execute().written == 1 and undo.report is not None
     assert (admin.operations("store")[-1].undoes, "store" in admin.groups()) == (deleted.id, True)
     with pytest.raises(errors.UsageError, match="undid it already"):
         admin.plan_undo_of(deleted.id)
+    assert admin.plan_undo(undo.report.before_images[0]).execute().ok
+    assert admin.operations("store")[-1].undoes == undo.report.operations[0]
