@@ -15,19 +15,17 @@ import typer
 from offsetmgr.app import log
 from offsetmgr.app.log import DEFAULT_RETENTION_MINUTES, DumpOptions, SaveOptions, ValueFormat
 from offsetmgr.app.ui import Ui
-from offsetmgr.cli.connect_flags import ConnectFlags, EditFlags, Terminal, command
+from offsetmgr.cli.connect_flags import ConnectFlags, EditFlags, RunFlags, Terminal, command
 from offsetmgr.cli.options import (
     AllowRewind,
-    Execute,
     FormatOption,
     GroupFilter,
     Overwrite,
-    Reason,
-    TopicsOption,
+    TopicFlags,
     TranslateOption,
-    Yes,
     flag,
     opt,
+    without_connection,
 )
 from offsetmgr.cli.render import (
     GROUP_PARTITION,
@@ -43,7 +41,6 @@ from offsetmgr.cli.render import (
 from offsetmgr.core.durations import parse_datetime
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.log import SavedGroup
@@ -122,6 +119,7 @@ class ErrorReporter:
 
 
 @app.command("dump")
+@without_connection
 def dump(
     paths: Annotated[
         list[Path],
@@ -129,7 +127,7 @@ def dump(
             metavar="PATH...", help="A segment (.log), a partition's directory, or a broker's log directory."
         ),
     ],
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     from_offset: Annotated[
         int | None,
         opt("--offset", "N", "From this offset on.", min=0),
@@ -188,8 +186,9 @@ def dump(
         decode,
         limit,
     )
-    ui, topics, failed = Ui() if sys.stdout.isatty() else Terminal(), TopicSelection.parse(topic or []), ErrorReporter()
-    found = log.dump(ui, paths, topics, options, entries=entries, max_messages=max_rows, on_error=failed)
+    ui, failed = Ui() if sys.stdout.isatty() else Terminal(), ErrorReporter()
+    selected = topics.selection()
+    found = log.dump(ui, paths, selected, options, entries=entries, max_messages=max_rows, on_error=failed)
     columns = ENTRIES if entries else MESSAGES
     rows = map(attrgetter(*(column.get or column.name for column in columns)), found)
     shortens = output.for_people and not entries
@@ -287,6 +286,7 @@ _RECOVER: Final = (
 
 
 @app.command("recover")
+@without_connection
 def recover(
     paths: Paths,
     to: Annotated[
@@ -307,10 +307,8 @@ def recover(
     strict: Annotated[
         bool, flag("--strict", "Also cut before the first entry whose offset or version is in doubt.")
     ] = False,
-    execute: Execute = False,
-    yes: Yes = False,
-    reason: Reason = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: RunFlags,
 ) -> None:
     """Truncate logs after their last valid entry, as a broker does after a crash: in a copy, or in place.
 
@@ -324,11 +322,11 @@ def recover(
         raise UsageError("log recover", both, "--to DIR writes repaired copies, --in-place cuts the logs themselves")
     if keep is not None and not in_place:
         raise UsageError("--keep", "works only with --in-place", "add --in-place, or leave out --keep")
-    ui = Terminal(yes=yes)
-    found = log.recover(ui, paths, to, keep=keep, strict=strict, execute=execute, reason=reason or "")
-    write_rows(_RECOVER, rows_of(_RECOVER, found.logs), output)
+    ui, reason = Terminal(yes=flags.yes), flags.reason or ""
+    found = log.recover(ui, paths, to, keep=keep, strict=strict, execute=flags.execute, reason=reason)
+    write_rows(_RECOVER, rows_of(_RECOVER, found.logs), flags.output)
     _note_scope(paths)
-    if not execute:
+    if not flags.execute:
         note("dry run: nothing was written; add --execute to do it")
     fail_if(report_and_exit_code(found.errors))
 
@@ -364,7 +362,7 @@ def offsets(
     to: ExportTarget = None,
     *,
     groups: GroupFilter,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     offsets_topic: Annotated[
         str,
         opt("--offsets-topic", "NAME", "The offsets topic, such as an offset manager's."),
@@ -417,7 +415,7 @@ def offsets(
         raise UsageError("--retention-minutes", "has no effect without --expired-at", "add --expired-at")
     options = SaveOptions(
         groups.selection(),
-        TopicSelection.parse(topic or []),
+        topics.selection(),
         offsets_topic,
         None if expired_at is None else parse_datetime(expired_at, "--expired-at"),
         retention_minutes or DEFAULT_RETENTION_MINUTES,

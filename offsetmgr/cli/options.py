@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -338,6 +339,20 @@ class OptionGroups:
         """Replaces the values of the fields with one value for each group."""
         for name, fields in self._types.items():
             values[name] = fields(**{field: values.pop(field) for field in fields._fields})
+
+
+def without_connection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a command that connects to no server, with a parameter for each field of its groups of options."""
+    signature = inspect.signature(command, eval_str=True)
+    groups = OptionGroups(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values())
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        groups.combine(values)
+        return command(**values)
+
+    run.__signature__ = inspect.Signature(groups.parameters)  # type: ignore[attr-defined]
+    return run
 
 
 ARGUMENT: Final = "group_arguments"

@@ -16,21 +16,28 @@ from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.core.errors import Conflict, OffsetMgrError, UsageError
+from offsetmgr.core import __version__
+from offsetmgr.core.advice import Advice
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import Committed, TopicPartition, is_deleted
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.manager.expiration import expires_at
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetValue
-from offsetmgr.segments.broker_lock import Use, detect_broker
+from offsetmgr.segments.broker_lock import Use, detect_broker, require_unused_parent
 from offsetmgr.segments.committed_offsets import Activity, SavedGroup, SavedOffset
 from offsetmgr.segments.offsets_partition import LogEnd, SavedPartition, log_end, read_decisions, read_partition
-from offsetmgr.segments.parallel import map_directories
+from offsetmgr.segments.parallel import map_directories, processors
 from offsetmgr.segments.partition import has_partition_dir_name, named_partitions, partition_of, segments_in
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
+from offsetmgr.snapshots.base import SnapshotHeader
+from offsetmgr.snapshots.registry import by_name, format_name
+from offsetmgr.stores.cross_cluster_check import with_origin
+from offsetmgr.stores.snapshot import SnapshotReport, write_snapshot
 
 # Reads each partition from its most advanced replica among the directories of several brokers. A stopped cluster has
 # no partition leaders. As in leader elections (KIP-101), this module selects the replica with the latest leader
@@ -285,6 +292,8 @@ def missing_directories(sources: TopicDirectories) -> list[OffsetMgrError]:
     return found
 
 
+_DEFAULT_PARTITIONS: Final = 50
+"""The default number of partitions of ``__consumer_offsets`` (``offsets.topic.num.partitions`` of the broker)."""
 _SHOWN: Final = 5
 """The maximum number of groups that a message names."""
 
@@ -499,3 +508,114 @@ class _GroupLocations:
 
 def _latest(group: SavedGroup) -> int:
     return max((saved.commit_timestamp for saved in group.offsets.values()), default=-1)
+
+
+class _NothingFound(OffsetMgrError):
+    """Raised if there are no offsets to write, so that `RecoveredOffsets.write_file` neither creates an empty file nor
+    replaces an existing file."""
+
+
+class RecoveredOffsets:
+    """The selected offsets of an offsets topic on disk. ``listener`` also receives the errors of selected groups and
+    offsets. ``expiry`` leaves out expired offsets."""
+
+    def __init__(
+        self,
+        sources: TopicDirectories,
+        listener: RecoveryListener,
+        groups: GroupSelection,
+        topics: TopicSelection,
+        *,
+        processes: int | None,
+        expiry: Expiry | None,
+    ) -> None:
+        self.sources = sources
+        self.seen: set[str] = set()
+        """The groups with selected offsets or errors."""
+        self._listener = listener
+        self._groups = groups
+        self._topics = topics
+        self._processes = processes or processors()
+        self._expiry = expiry
+        self._where = ", ".join(map(str, sources.log_dirs))
+        self._failed = False
+        self._left_out: set[str] = set()
+
+    def error(self, error: OffsetMgrError) -> None:
+        """Reports the error at once, so that the user sees it before the prompt."""
+        self._failed = True
+        self._listener.error(error)
+
+    def groups(self) -> Iterator[SavedGroup]:
+        """Yields the selected groups with their selected offsets and errors. Also reports the errors."""
+        selected, listener = self._topics.matches, self._listener._replace(error=self.error)
+        for whole in saved_groups(self.sources, listener, processes=self._processes, expiry=self._expiry):
+            if not self._groups.matches(whole.group):
+                self._left_out.add(whole.group)
+                continue
+            offsets = {tp: one for tp, one in whole.offsets.items() if selected(tp)}
+            group = replace(whole, offsets=offsets, errors={tp: e for tp, e in whole.errors.items() if selected(tp)})
+            for tp, error in group.errors.items():
+                self.error(OffsetMgrError(f"group {group.group}, {tp}", str(error), error.hint))
+            if group.offsets or group.errors:
+                self.seen.add(group.group)
+                yield group
+
+    def offsets(self, *, errors: bool) -> Iterator[GroupOffsets]:
+        """Yields the groups in the form that stores accept. If ``errors`` is false, the errors of unreadable offsets
+        are reported but are not in the result."""
+        for group in self.groups():
+            if errors or group.offsets:
+                found = group_offsets(group)
+                yield found if errors else replace(found, errors={})
+
+    def write_file(self, address: str, options: Mapping[str, str], *, overwrite: bool) -> SnapshotReport | None:
+        """Writes a snapshot, as ``offsets export`` does. ``options`` are those of the file's URI. The snapshot includes
+        read errors if the format of the file supports errors. Returns None, and reports the error, if there are no
+        offsets."""
+        name, group = format_name(address, options.get("format")), options.get("group")
+        source = ",".join(str(path.absolute()) for path in self.sources.log_dirs)
+        origin = self.sources.log_origin()
+        header = SnapshotHeader.new(f"log:{source}", "kafka", origin.cluster_id, f"offsetmgr {__version__}")
+        header = with_origin(header, origin, {})
+        keeps = by_name(name, group).lossless
+
+        def found() -> Iterator[GroupOffsets]:
+            yield from self.offsets(errors=keeps)
+            if not self.seen:
+                raise _NothingFound("file", "there is nothing to write")
+
+        try:
+            with require_unused_parent(Path(address), Advice("name another file with {to}")):
+                return write_snapshot(
+                    address, header, found(), format=name, group=group, overwrite=overwrite, keep_errors=keeps
+                )
+        except _NothingFound:
+            self.report_empty(f"file {address} was not written")
+            return None
+
+    def finish(self, kind: str) -> None:
+        """Reports each group that is selected or excluded by name if it has no committed offsets. Also reports if the
+        whole result is empty. ``kind`` is that of the target, or empty if there is none."""
+        groups = self._groups
+        for what, names in (
+            ("group", groups.names - self.seen),
+            ("excluded group", groups.excluded_names - self._left_out),
+        ):
+            for name in sorted(names):
+                self.error(GroupNotFound(f"{what} {name!r}", f"has no committed offsets in {self._where}"))
+        count = len(self.sources.partitions)
+        whole = self.sources.topic == CONSUMER_OFFSETS and not self.sources.named
+        if kind and whole and count != _DEFAULT_PARTITIONS:
+            self._listener.note(
+                f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; the default is {_DEFAULT_PARTITIONS}"
+            )
+        if not self.seen and kind not in ("", "file"):
+            self.report_empty("nothing was written")
+        elif not self.seen and not self._failed:
+            self._listener.note(f"no committed offsets in {self._where}")
+
+    def report_empty(self, what: str) -> None:
+        """Reports that no offsets were found."""
+        hint = Advice("are these the right disks, {offsets_topic}, {group} and {topic}?")
+        self.error(OffsetMgrError(what, f"none of the selected offsets can be read in {self._where}", hint))

@@ -7,16 +7,29 @@ next segment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from offsetmgr.core.errors import CorruptData, OffsetMgrError
+from offsetmgr.core.errors import CorruptData, FileFailure, OffsetMgrError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import raw_json
+from offsetmgr.core.selection import TopicSelection
+from offsetmgr.records.json_values import ValueDecoder, ValueFormat
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import MAX_DECOMPRESSED_BYTES
 from offsetmgr.segments.entries import MAX_ENTRY_BYTES, EntryHeader, LogEntry
+from offsetmgr.segments.partition import (
+    has_partition_dir_name,
+    is_directory,
+    partition_of,
+    partitions_in,
+    segments_in,
+)
 from offsetmgr.segments.segment import Segment
-from offsetmgr.segments.transactions import Transactions
+from offsetmgr.segments.transactions import Marker, Transactions, marker_of
 
 _SEQUENCES: Final = 2**31
 """Sequence numbers restart at 0 after 2**31 - 1."""
@@ -169,3 +182,100 @@ def _transactions(segments: Sequence[Segment], message_filter: MessageFilter) ->
 def _with_position(segment: Segment, entry: LogEntry, error: OffsetMgrError) -> OffsetMgrError:
     """Returns an error of the same type that also names the file and the position."""
     return type(error)(f"{segment.log}, position {entry.position}", str(error), error.hint)
+
+
+# The messages and entries of the log files under some paths, for display.
+
+PathLog = tuple[TopicPartition | None, Sequence[Segment]]
+"""The segments of a log. The partition is None for a file in a directory that is not that of a partition."""
+
+
+class DumpedMessage(NamedTuple):
+    """A message of a log. ``topic`` and ``partition`` are None if the directory is not that of a partition. ``key``,
+    ``value`` and the values of ``headers`` are JSON values. ``control`` is the kind of a control record."""
+
+    topic: str | None
+    partition: int | None
+    message: LogMessage
+    key: Any
+    value: Any
+    headers: list[tuple[str, Any]]
+    control: str | None
+
+
+class DumpedEntry(NamedTuple):
+    """An entry of a log file: a batch, or a message of an older format."""
+
+    segment: Segment
+    entry: LogEntry
+    header: EntryHeader
+
+
+def logs_under(paths: Iterable[Path], topics: TopicSelection, on_error: OnError) -> Iterator[PathLog]:
+    """Yields the segments of each log under the paths: segments, directories of partitions, brokers' log directories.
+    Passes errors to ``on_error``."""
+    for path in paths:
+        try:
+            yield from _logs_of_path(path, topics, on_error)
+        except OffsetMgrError as error:
+            on_error(error)
+
+
+def _logs_of_path(path: Path, topics: TopicSelection, on_error: OnError) -> Iterator[PathLog]:
+    path_is_directory = is_directory(path)
+    if path_is_directory is None:
+        raise FileFailure(f"cannot read {path}", "there is no such file or directory")
+    if not path_is_directory:
+        named = None
+        with suppress(OffsetMgrError):
+            named = partition_of(path.parent)
+        yield named, (Segment.of(path),)
+        return
+    directories = list(partitions_in(path))
+    if not directories and not has_partition_dir_name(path):
+        raise CorruptData(str(path), "it is not a partition directory and contains none", "as in orders-0")
+    for directory in directories or [path]:
+        if topics.matches(partition := partition_of(directory)):
+            try:
+                yield partition, segments_in(directory)
+            except OffsetMgrError as error:
+                on_error(error)
+
+
+def dumped_messages(
+    logs: Iterable[PathLog], message_filter: MessageFilter, decode: ValueFormat, on_error: OnError
+) -> Iterator[DumpedMessage]:
+    """Yields the selected messages of logs, decoded. Passes errors to ``on_error``."""
+    for partition, segments in logs:
+        topic, number = partition or (None, None)
+        decoder = ValueDecoder(decode, topic)
+        for found in messages(segments, message_filter, on_error):
+            record, control = found.record, None
+            if found.header.control:
+                try:
+                    marker = marker_of(record)
+                except OffsetMgrError as error:
+                    on_error(error)
+                    continue
+                key, value, control = None, _control_value(record, marker), marker.name
+            else:
+                key, value = decoder.json(record.key, record.value)
+            headers = [(name, raw_json(content)) for name, content in record.headers] if record.headers else []
+            yield DumpedMessage(topic, number, found, key, value, headers, control)
+
+
+def _control_value(record: Record, marker: Marker) -> dict[str, Any] | None:
+    """Returns the fields of a control record except its kind."""
+    if marker.coordinator_epoch is not None:
+        return {"coordinator_epoch": marker.coordinator_epoch}
+    return None if record.value is None else {"hex": record.value.hex()}
+
+
+def dumped_entries(logs: Iterable[PathLog], message_filter: MessageFilter, on_error: OnError) -> Iterator[DumpedEntry]:
+    """Yields the entries of logs that hold selected offsets. Passes errors to ``on_error``."""
+    end = message_filter.end
+    for segment in (segment for _, segments in logs for segment in segments):
+        for entry in entries_of(segment, message_filter, on_error):
+            header = entry.header()
+            if header.last_offset >= message_filter.first and (end is None or entry.offset < end):
+                yield DumpedEntry(segment, entry, header)

@@ -19,10 +19,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol, TypeVar
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import sync_directory, write_synced
@@ -34,6 +34,7 @@ from offsetmgr.core.errors import (
     OffsetMgrError,
     UnknownVersion,
     UnsupportedOperation,
+    UsageError,
     os_error_as,
 )
 from offsetmgr.segments.broker_lock import (
@@ -44,14 +45,24 @@ from offsetmgr.segments.broker_lock import (
     require_unused,
     require_unused_parent,
 )
-from offsetmgr.segments.checkpoints import RECOVERY_POINT, read_checkpoint
-from offsetmgr.segments.partition import partition_of
+from offsetmgr.segments.checkpoints import RECOVERY_POINT, read_checkpoint, unusable_files
+from offsetmgr.segments.partition import is_directory, partition_of, partitions_in, segments_in
 from offsetmgr.segments.recovery import Examination, ExaminationResult, RecoveryOutcome, examine
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 
 # Decides where to truncate a damaged log. This module examines the segments that a broker would examine after a
 # crash, up to the first damaged segment. It only reads; `repair` truncates. Source: kafka.log.LogLoader.recoverLog
 # (3.9).
+
+
+T = TypeVar("T")
+_MIB: Final = 1024 * 1024
+
+
+class ShowProgress(Protocol):
+    """Yields the items, and shows how many of ``total`` there were."""
+
+    def __call__(self, items: Iterable[T], what: str, total: int) -> Iterable[T]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +153,68 @@ def _ends(found: ExaminationResult, strict: bool) -> bool:
     return found.damage is not None or found.outcome is not RecoveryOutcome.KEPT or (strict and bool(found.suspicions))
 
 
+def _sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
+    """Yields the log files and partitions' directories under a path, each with its segments. If a directory cannot be
+    read, or has a file with which a broker does not start, its error is added to ``errors``. Raises `UsageError` for a
+    path without a log."""
+    path_is_directory = is_directory(path)
+    if path_is_directory is None:
+        raise UsageError(f"path {path}", "does not exist")
+    if not path_is_directory:
+        yield path, (Segment.of(path),)
+        return
+    directories = [path] if segments_in(path) else list(partitions_in(path))
+    if not directories:
+        raise UsageError(f"directory {path}", "holds no log: neither segments nor directories of partitions")
+    for directory in directories:
+        try:
+            if segments := segments_in(directory):
+                errors += unusable_files(directory)
+                yield directory, segments
+        except OffsetMgrError as error:
+            errors.append(error)
+
+
+def _mib_in(segments: Iterable[Segment]) -> int:
+    """The approximate number of progress steps for reading these segments."""
+
+    def size(segment: Segment) -> int:
+        with contextlib.suppress(FileFailure):  # the failure is reported when the segment is read
+            return segment.size
+        return 0
+
+    return sum(size(segment) // _MIB + 1 for segment in segments)
+
+
+class Verification:
+    """The check of ``segments`` segments. The iteration checks them, and yields the results. After it, ``unsound`` is
+    the number of segments that are not sound, and ``errors`` has the errors of segments and directories that cannot be
+    read, and of files with which a broker does not start. Raises `UsageError` for a path without a log."""
+
+    def __init__(self, paths: Iterable[Path], progress: ShowProgress) -> None:
+        self.errors: list[OffsetMgrError] = []
+        self.unsound = 0
+        self._progress = progress
+        self._found = [segment for path in paths for _, found in _sources(path, self.errors) for segment in found]
+        self.segments = len(self._found)
+        self._offline = {Path(error.what).parent for error in self.errors}
+
+    def __iter__(self) -> Iterator[ExaminedSegment]:
+        def steps() -> Iterator[ExaminedSegment | None]:
+            for segment in self._found:
+                try:
+                    yield from examine_in_steps(segment)
+                except OffsetMgrError as error:
+                    self.errors.append(error)
+
+        for seen in self._progress(steps(), "MiB", _mib_in(self._found)):
+            if seen is not None:
+                self.unsound += seen.result.state != "sound"
+                offline = seen.segment.log.parent in self._offline
+                unknown = replace(seen.result, outcome=RecoveryOutcome.UNKNOWN) if offline else seen.result
+                yield replace(seen, result=unknown)
+
+
 def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
     """Returns the place at which a broker's recovery would truncate the log.
 
@@ -225,6 +298,28 @@ class LogRepair:
         self._strict = strict
         self._errors = errors
         self._targets: dict[Path, Path] = {}
+
+    def examine(self, paths: Iterable[Path], progress: ShowProgress) -> tuple[list[RecoveredLog], int]:
+        """Plans the truncation of each log file and each partition's directory under the paths. Also returns the number
+        of segments before the recovery points, which were not examined. Raises `UsageError` for a path without a
+        log."""
+        logs, older = [], 0
+        for source, segments in (found for path in paths for found in _sources(path, self._errors)):
+            recoverable = unflushed(source, segments) if source.is_dir() else segments
+            logs.append((source, recoverable))
+            older += len(segments) - len(recoverable)
+
+        def steps() -> Iterator[tuple[Path, ExaminedSegment] | None]:
+            for source, segments in logs:
+                try:
+                    for segment_end in scan_in_steps(segments, strict=self._strict):
+                        yield None if segment_end is None else (source, segment_end)
+                except OffsetMgrError as error:
+                    self._errors.append(error)
+
+        found = progress(steps(), "MiB", _mib_in(segment for _, segments in logs for segment in segments))
+        ends = [one for one in found if one is not None]
+        return [self.plan(*one) for one in ends], older
 
     def plan(self, source: Path, examined: ExaminedSegment) -> RecoveredLog:
         """Determines where to truncate a log. Does not truncate a log if a broker does not start with its directory."""
