@@ -16,6 +16,7 @@ OTHER_PROGRAMS = {
     "kafka/client/groups.py": "kafka-share-groups",
     "kafka/librdkafka.py": "pip",
     "manager/log/kafka/broker_checks.py": "kafka-acls",
+    "manager/log/topic.py": "kafka-configs",
     "migration/restart_command.py": "kubectl",
     "sandbox/broker.py": "kafka-storage",
     "sandbox/topics.py": "kafka-topics",
