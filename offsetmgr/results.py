@@ -13,9 +13,6 @@ from offsetmgr.core import lazy_exports
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import EditListener as EditListener
-    from offsetmgr.app.migrate import ApplyReport as ApplyReport
-    from offsetmgr.app.migrate import RollbackReport as RollbackReport
-    from offsetmgr.app.migrate import VerifyResults as VerifyResults
     from offsetmgr.config.manager_settings import ManagerSettings as ManagerSettings
     from offsetmgr.core.clock import Clock as Clock
     from offsetmgr.core.clock import ClockDifference as ClockDifference
@@ -44,6 +41,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.protocol.frames import Address as Address
     from offsetmgr.manager.runtime.status import Role as Role
     from offsetmgr.manager.runtime.status import ShardStatus as ShardStatus
+    from offsetmgr.migration.apply import ApplyReport as ApplyReport
     from offsetmgr.migration.evidence import PhaseReport as PhaseReport
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.location import GroupLocation as GroupLocation
@@ -53,8 +51,10 @@ if TYPE_CHECKING:
     from offsetmgr.migration.plan import PlanSummary as PlanSummary
     from offsetmgr.migration.progress import MigrationState as MigrationState
     from offsetmgr.migration.progress import Stage as Stage
+    from offsetmgr.migration.rollback import RollbackReport as RollbackReport
     from offsetmgr.migration.verify import PartitionResult as PartitionResult
     from offsetmgr.migration.verify import Status as Status
+    from offsetmgr.migration.verify import VerifyResults as VerifyResults
     from offsetmgr.period.barrier import OpenPeriod as OpenPeriod
     from offsetmgr.period.barrier import ReportStatus as ReportStatus
     from offsetmgr.period.barrier import TimePosition as TimePosition

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.app.connections import Connections
 from offsetmgr.app.offsets import Found
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Argument
+from offsetmgr.core.batches import by_key
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.offset_store import OtherGroupKind
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, GroupSelection, TopicSelection
@@ -262,6 +264,16 @@ class LocatedGroups:
         self._connections.warn_of_unrecognised(unrecognised)
         for error in self._locator.unread_plans:
             self._connections.warn(f"not used as evidence: {error}")
+
+    @staticmethod
+    def expiry_texts(found: Iterable[GroupLocation], arguments: Mapping[str, Argument]) -> Iterator[str]:
+        """Yields the sentences about copied offsets that expire. ``arguments`` are the connection arguments of the call
+        that renews them."""
+        from offsetmgr.migration.progress import expiry_texts
+
+        dates = by_key((one.sample.plan.path, one.expires_ms) for one in found if one.sample.plan is not None)
+        for path, expiring in dates.items():
+            yield from expiry_texts(path, expiring, SystemClock().now_ms(), arguments, watched=True)
 
 
 def where(

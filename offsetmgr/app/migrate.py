@@ -5,27 +5,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.app import plan_text
 from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.app.ui import Interrupted as Interrupted
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, UsageError
-from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
+from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import GroupSelection, is_pattern
 from offsetmgr.migration.journaled_writer import PlanRun, journaled_writer, open_plan, open_renewed
 from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import GroupPlan as GroupPlan
-from offsetmgr.migration.plan import GroupScope, PlanFile, select_groups, summary_of, write_plan
+from offsetmgr.migration.plan import (
+    GroupScope,
+    PlanFile,
+    comparison_lines,
+    count_lines,
+    expiry_line,
+    expiry_text,
+    plan_lines,
+    scope_line,
+    select_groups,
+    summary_of,
+    write_plan,
+)
 from offsetmgr.migration.plan import PlanOptions as PlanOptions
 from offsetmgr.migration.plan import PlanSummary as PlanSummary
 
@@ -36,12 +48,11 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.operation_log import OperationStart
+    from offsetmgr.migration.apply import ApplyReport as ApplyReport
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
-    from offsetmgr.migration.finalize import GroupGate as GroupGate
     from offsetmgr.migration.fleet import FleetStatus as FleetStatus
     from offsetmgr.migration.fleet_bounce import OpenBounce
-    from offsetmgr.migration.journaled_writer import GroupOutcome as GroupOutcome
-    from offsetmgr.migration.journaled_writer import JournaledWriter
+    from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter
     from offsetmgr.migration.location import GroupStatus as GroupStatus
     from offsetmgr.migration.mirror import Mirror
     from offsetmgr.migration.mirror import MirrorState as MirrorState
@@ -50,13 +61,9 @@ if TYPE_CHECKING:
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.refresh import RefreshReport as RefreshReport
     from offsetmgr.migration.renewal import RenewedPlan as RenewedPlan
-    from offsetmgr.migration.rollback import RollbackDifference, RollbackPreview
-    from offsetmgr.migration.verify import PartitionResult
-    from offsetmgr.migration.verify import VerifySummary as VerifySummary
-
-MAX_DIFFERENCES: Final = 1000
-"""The number of differences that a `RollbackReport` lists."""
-_R = TypeVar("_R", bound=Report)
+    from offsetmgr.migration.rollback import RollbackPreview
+    from offsetmgr.migration.rollback import RollbackReport as RollbackReport
+    from offsetmgr.migration.verify import VerifyResults as VerifyResults
 
 
 class SideSettings(NamedTuple):
@@ -66,11 +73,6 @@ class SideSettings(NamedTuple):
     source: ConnectionConfig
     target: ConnectionConfig
     arguments: Mapping[str, Argument] = MappingProxyType({})
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The words of ``arguments`` in a command line."""
-        return Invocation("", (), self.arguments).words()[1:]
 
 
 class PlanSelection(NamedTuple):
@@ -85,11 +87,6 @@ class PlanSelection(NamedTuple):
         groups, waves = self.groups, tuple(map(str, self.waves))
         named = {"group": groups.patterns, "wave": waves, "exclude_group": groups.excluded}
         return {name: values for name, values in named.items() if values}
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The words of ``arguments`` in a command line."""
-        return Invocation("", (), self.arguments).words()[1:]
 
 
 ALL: Final = PlanSelection()
@@ -117,6 +114,10 @@ class WrittenPlan(NamedTuple):
 
     file: PlanFile
     one_behind: bool = False
+
+    def lines(self, *, whole: bool = True) -> Iterator[str]:
+        """Describes the plan. See `plan_lines`."""
+        return plan_lines(self.file, whole=whole)
 
 
 def plan(
@@ -163,7 +164,8 @@ def plan(
         patterns = options.group_selection.patterns
         where = f"groups {', '.join(patterns)}" if patterns else count_of(len(names), "group")
         why = f"no offset is committed in the {where} there"
-        why += f" for topic {', '.join(options.topics)}" if options.topics else ""
+        if not options.selection.everything:
+            why += f" for topic {', '.join(map(str, options.selection.patterns))}"
         hint = "check the names, and the chroot of a zookeeper:// URI"
         raise GroupNotFound(f"nothing to plan in {stores.source.uri}", why, hint)
     return WrittenPlan(PlanFile(path), set(planner.tails) == {True})
@@ -244,51 +246,48 @@ class _Step:
         own = connections.resolved.connection
         self.connections, self.ui, self.sides = connections, connections.ui, sides or SideSettings(own, own)
         self.plan, self.state = opener(path)
-        self.only = select_groups(self.plan, *selection)
+        self.only, self.waves = select_groups(self.plan, *selection), selection.waves
         self.stores = SourceAndTarget.of_plan(connections, self.plan.header, *self.sides[:2])
 
-    @property
-    def counts(self) -> PlanSummary:
-        """The counts of the selected groups."""
-        return summary_of(self.plan, self.only)
+    def announce(self, only: GroupScope | None = None) -> PlanSummary:
+        """Notes the cluster, the stores, and the groups and partitions of this run. Returns the counts of its groups;
+        ``only`` are these groups (default: the selected groups)."""
+        counts = summary_of(self.plan, self.only if only is None else only)
+        self.ui.note(scope_line(self.plan, counts, self.waves))
+        return counts
 
     @contextmanager
     def writer(
-        self, run: PlanRun, store: OffsetStore, wait_empty_s: float = 0.0
+        self, run: PlanRun, store: OffsetStore, report: Report, wait_empty_s: float = 0.0
     ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
         """Like `journaled_writer`; the user can stop it, and sees progress. If an error ends the run, notes how much
         was written before. Before the first write, Ctrl-C interrupts the run at once."""
-        writers: list[JournaledWriter] = []
-
-        def has_begun() -> bool:
-            return any(writer.report.begun for writer in writers)
-
         groups = self.plan.summary.groups if run.only is None else len(run.only)
         try:
             with (
-                self.ui.stop("groups under way are finished", has_begun) as stop,
+                self.ui.stop("groups under way are finished", lambda: report.begun) as stop,
                 _counter(self.ui, f"{run.name}: groups", groups) as count,
                 journaled_writer(
                     self.plan,
                     run,
                     store,
+                    report=report,
                     stop=stop,
                     progress=count,
                     wait_empty_s=wait_empty_s,
                     on_lock_wait=self.connections.waits,
                 ) as (writer, state),
             ):
-                writers.append(writer)
                 yield writer, state
         except OffsetMgrError:
-            for report in (writer.report for writer in writers if writer.report.started):
+            if report.started:
                 self.ui.note(
                     f"the offsets of up to {count_of(report.started, 'group')} had been changed when the error"
                     f" occurred ({report.written:,} are confirmed); the next run checks them"
                 )
             raise
         except KeyboardInterrupt:
-            if has_begun():
+            if report.begun:
                 raise
             raise Interrupted("this run wrote nothing; run the same command again") from None
 
@@ -314,16 +313,6 @@ def _counter(ui: Ui, what: str, total: int) -> Iterator[Callable[[GroupOutcome],
             shown.close()
 
 
-@dataclass(slots=True)
-class ApplyReport(Report):
-    """The result of `apply`: a `Report`, and the counts of the ``planned`` groups. ``operation`` is the id of this run
-    in the operation log. ``resumed`` is True if an earlier run had written offsets."""
-
-    planned: PlanSummary = field(default_factory=PlanSummary)
-    operation: str = ""
-    resumed: bool = False
-
-
 def apply(
     connections: Connections,
     path: Path,
@@ -342,48 +331,40 @@ def apply(
     members are empty. Raises `PlanError` if a store is not the planned one, `JournalError` if the plan was rolled back
     or finalized, or another process executes it, `Unreachable`, `TimedOut`.
     """
+    from offsetmgr.migration.apply import ApplyReport, check_endpoint, require_comparison
     from offsetmgr.migration.apply import apply as write
-    from offsetmgr.migration.apply import check_endpoint, require_comparison
     from offsetmgr.migration.renewal import reject_stale
 
     step = _Step(connections, path, selection, sides)
     plan, state, header = step.plan, step.state, step.plan.header
     check_endpoint("target", header.target, step.stores.target)
     require_comparison(plan)
-    planned = step.counts
-    step.ui.note(plan_text.scope_line(plan, planned, selection.waves))
-    step.tell(plan_text.count_lines(planned))
+    planned = step.announce()
+    step.tell(count_lines(planned))
     if header.retention_ms is not None and planned.writes:
-        step.ui.note(plan_text.expiry_line(header, SystemClock().now_ms(), step.stores.clock_difference()))
+        step.ui.note(expiry_line(header, SystemClock().now_ms(), step.stores.clock_difference()))
     logs = step.stores.logs()
     if header.cluster_id is not None and logs is None:
-        add = "to check them, add the {bootstrap_server} that the plan was made with"
-        step.ui.note(Advice(f"log ranges are not checked again; {add}"))
+        text = "log ranges are not checked again; to check them, add the {bootstrap_server} that the plan was made with"
+        step.ui.note(Advice(text))
     if state.apply.opened and not state.is_rolled_back:
         step.ui.note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
     if not accept_stale:
         reject_stale(plan, state, step.stores.source, step.only, _renewal_hint(step, selection))
     if planned.writes:
         step.ui.confirm(f"write {count_of(planned.writes, 'offset')} to {header.target.uri}?")
-    resumed = bool(state.apply.written)
-    with step.writer(PlanRun("apply", step.only, reason, step.sides.arguments), step.stores.target, wait_empty_s) as (
-        writer,
-        state,
-    ):
-        report = write(plan, state, writer, lambda: logs)
-    return _extended(ApplyReport, report, planned=planned, operation=writer.identity["operation"], resumed=resumed)
-
-
-def _extended(report_type: type[_R], report: Report, **more: Any) -> _R:
-    """Returns the report with further fields."""
-    return report_type(**{one.name: getattr(report, one.name) for one in fields(Report)}, **more)
+    report, run = ApplyReport(planned=planned), PlanRun("apply", step.only, reason, step.sides.arguments)
+    report.resumed = bool(state.apply.written)
+    with step.writer(run, step.stores.target, report, wait_empty_s) as (writer, state):
+        report.operation = writer.identity["operation"]
+        write(plan, state, writer, lambda: logs)
+    return report
 
 
 def refresh(
     connections: Connections, path: Path, *, sides: SideSettings | None = None, reason: str = ""
-) -> tuple[RefreshReport, str]:
-    """Commits the present Kafka offsets of the plan's groups again, so that they do not expire. Returns the report, and
-    the new expiry as a text; "" if it is unknown.
+) -> RefreshReport:
+    """Commits the present Kafka offsets of the plan's groups again, so that they do not expire.
 
     Raises `UsageError` for a target whose offsets do not expire, and the errors of `apply`.
     """
@@ -394,15 +375,16 @@ def refresh(
     header, target = step.plan.header, step.stores.target
     check_endpoint("target", header.target, target)
     require_comparison(step.plan)
+    step.announce()
     step.ui.confirm(f"commit the present offsets of the plan's groups in {header.target.uri} again?")
     with (
         step.stores.legacy_members() as members,
-        step.writer(PlanRun("refresh", reason=reason), target) as (writer, state),
+        step.writer(PlanRun("refresh", reason=reason), target, Report()) as (writer, state),
     ):
         report = renew_retention(step.plan, state, target, writer.journal, members, writer.stop, writer.on_lock_wait)
-    if header.retention_ms is None:
-        return report, ""
-    return report, plan_text.expiry_text(header, SystemClock().now_ms(), step.stores.clock_difference())
+    if header.retention_ms is not None:
+        report.expires = expiry_text(header, SystemClock().now_ms(), step.stores.clock_difference())
+    return report
 
 
 def _renewal_hint(step: _Step, selection: PlanSelection) -> str:
@@ -439,35 +421,6 @@ def renew(
         return plan_again(step.plan, planner, new_path, step.only)
 
 
-class VerifyResults(Iterator["PartitionResult"]):
-    """Compares every partition with a plan: iterate over it for the results. ``summary`` has their counts; it reads the
-    results first that the caller has not read. ``is_rolled_back`` tells whether the plan was rolled back. If an error
-    ends the results, further calls raise it again."""
-
-    def __init__(self, results: Iterable[PartitionResult], summary: VerifySummary, *, is_rolled_back: bool) -> None:
-        self._results, self._summary = iter(results), summary
-        self._error: BaseException | None = None
-        self.is_rolled_back = is_rolled_back
-
-    def __next__(self) -> PartitionResult:
-        if self._error is not None:
-            raise self._error
-        try:
-            return next(self._results)
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self._error = error
-            raise
-
-    @property
-    def summary(self) -> VerifySummary:
-        """The numbers of results by status. ``summary.ok`` is True only if every partition passed."""
-        for _ in self:
-            pass
-        return self._summary
-
-
 def verify(
     connections: Connections, path: Path, selection: PlanSelection = ALL, *, sides: SideSettings | None = None
 ) -> VerifyResults:
@@ -476,76 +429,14 @@ def verify(
 
     Raises `PlanError` if a store is not the planned one, `Unreachable`, `TimedOut`, also during the iteration.
     """
+    from offsetmgr.migration.verify import VerifyResults
+
     step = _Step(connections, path, selection, sides)
     verifier = step.stores.verifier(step.plan, step.state)
     verifier.only = step.only
+    step.announce()
     results = step.ui.progress(verifier.results(), "partitions verified")
     return VerifyResults(results, verifier.summary, is_rolled_back=step.state.is_rolled_back)
-
-
-@dataclass(slots=True)
-class RollbackReport(Report):
-    """The result of a rollback: a `Report`, and the partitions that it left alone although they do not hold their
-    before-image.
-
-    ``differing`` counts the planned partitions whose write the journal does not record, and whose offset is not the
-    before-image. If there are any, the journal may be truncated, or another client has committed. ``differences`` has
-    the first of them. ``compared`` counts the groups with such partitions, ``recorded`` the groups of the plan that the
-    journal records as started, and ``planned`` the groups of the plan. ``created`` counts the offsets that apply had
-    created. ``empty_groups`` had no offset before apply, and exist without an offset now.
-
-    >>> RollbackReport(groups=1, written=4, differing=1).ok
-    False
-    """
-
-    differing: int = 0
-    differences: tuple[RollbackDifference, ...] = ()
-    compared: int = 0
-    recorded: int = 0
-    planned: int = 0
-    created: int = 0
-    empty_groups: tuple[str, ...] = ()
-    plan: Path = Path()
-    target: str = ""
-    late: str = ""
-    """A warning if the store ``target`` does not delete offsets at once."""
-
-    @property
-    def nothing_to_do(self) -> bool:
-        """Whether earlier rollbacks had restored every group."""
-        return not (self.groups or self.failed or self.interrupted or self.closed)
-
-    @property
-    def ok(self) -> bool:
-        """Whether every offset that apply wrote is as it was before, and no other planned offset differs from its
-        before-image."""
-        return not self.failed and not self.interrupted and not self.closed and not self.differing
-
-    def comparison(self) -> Iterator[str]:
-        """Describes the differences in lines of text; yields nothing if there was nothing to compare."""
-        if not self.compared:
-            return
-        yield f"the journal records {self.recorded:,} of the plan's {self.planned:,} groups as started"
-        for found in self.differences[: plan_text.SHOWN]:
-            before, now = ("no offset" if n is None else n for n in (found.before, found.now))
-            why = str(found.error) if found.error else f"holds {now}, and held {before} before the plan was applied"
-            yield f"  ! {found.group}{f' {found.tp}' if found.tp else ''}: {why}"
-        groups = count_of(self.compared, "group")
-        compared = f"compared, in {groups}, the offsets that the journal does not record as written"
-        if not self.differing:
-            yield f"{compared}: every offset is as it was before"
-            return
-        if self.differing > plan_text.SHOWN:
-            yield f"  ! and {self.differing - plan_text.SHOWN:,} more"
-        yield f"{compared}: {count_of(self.differing, 'offset')} differ from their before-images; they were not changed"
-        yield (
-            "hint: the journal may be truncated or older than the last apply; restore a complete copy and roll back"
-            " again, or restore a snapshot of the target"
-        )
-
-
-def _late_deletion(store: OffsetStore) -> str:
-    return next((found.text for found in store.weaknesses() if found.subject == DELETES_OFFSETS), "")
 
 
 def rollback(
@@ -568,11 +459,13 @@ def rollback(
     is as in `apply`. Raises `JournalError` if nothing was applied, `GateRefused` if the migration was finalized (see
     `plan_reverse`), `UsageError` if the run wrote nothing, `PlanError`, `Unreachable`, `TimedOut`.
     """
-    from offsetmgr.migration.rollback import restored_offsets
+    from offsetmgr.migration.rollback import RollbackReport, compare, restored_offsets
     from offsetmgr.migration.rollback import rollback as restore
 
     step, only = _undo_step(connections, path, selection, sides, run)
     plan, target, ui = step.plan, step.stores.target, step.ui
+    report = RollbackReport(planned=plan.summary.groups, plan=plan.path, target=target.uri, whole=only is None)
+    step.announce(only)
     if step.state.apply.intents and step.state.finalized_at is None:
         ui.note(
             f"restores {target.uri} to what it held before "
@@ -587,25 +480,28 @@ def rollback(
             connections.warn(text)
         started = len(step.state.apply.intents.keys() & only) if only is not None else len(step.state.apply.intents)
         ui.confirm(f"roll back {count_of(started, 'group')}?")
-    with step.writer(PlanRun("undo", only, reason, undoes_run=run or ""), target, wait_empty_s) as (writer, state):
+    undo = PlanRun("undo", only, reason, undoes_run=run or "")
+    with step.writer(undo, target, report, wait_empty_s) as (writer, state):
+        report.recorded = len(state.apply.intents)
         try:
-            done = restore(plan, state, writer, allow_rewind=allow_rewind, run=state.run(run) if run else None)
+            restore(plan, state, writer, allow_rewind=allow_rewind, run=state.run(run) if run else None)
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
-            step.tell(_compared(step, state, only, Report()).comparison())
+            compare(plan, state, target, only, report, ui.progress)
+            step.tell(report.comparison())
             raise
     try:
-        return _compared(step, state, only, done)
+        compare(plan, state, target, only, report, ui.progress)
     except BaseException:
-        ui.note(plan_text.uncompared_line(done))
+        ui.note(report.uncompared())
         raise
+    return report
 
 
 class RollbackPlan(NamedTuple):
-    """The effect that `rollback` would have: ``partitions`` with the problem of each. ``log_note`` returns a note if an
-    offset to restore is outside its log, and ``warnings`` are those of `rollback`."""
+    """The effect that `rollback` would have: ``partitions`` with the problem of each, and with a note if the offset to
+    restore is outside its log. ``warnings`` are those of `rollback`."""
 
     partitions: list[RollbackPreview]
-    log_note: Callable[[RollbackPreview], str]
     warnings: list[str]
 
 
@@ -622,15 +518,14 @@ def preview_rollback(
     from offsetmgr.migration.rollback import preview
 
     step, only = _undo_step(connections, path, selection, sides, run)
+    step.announce(only)
     one_run = step.state.run(run) if run else None
     found = list(preview(step.plan, step.state, step.stores.target, only, allow_rewind=allow_rewind, run=one_run))
     checks = _log_checks(step)
     checks.count((one.tp, one.before) for one in found if one.before is not None and not one.problem)
-
-    def log_note(one: RollbackPreview) -> str:
-        return "" if one.before is None else checks.note(one.tp, one.before)
-
-    return RollbackPlan(found, log_note, list(checks.warnings()))
+    warnings = list(checks.warnings())
+    partitions = [one if one.before is None else one._replace(note=checks.note(one.tp, one.before)) for one in found]
+    return RollbackPlan(partitions, warnings)
 
 
 def _renewed_step(connections: Connections, path: Path, selection: PlanSelection, sides: SideSettings | None) -> _Step:
@@ -673,34 +568,6 @@ def _log_checks(step: _Step) -> OutsideLogChecks:
         return {} if logs is None else logs.log_ranges(partitions)
 
     return OutsideLogChecks(log_ranges)
-
-
-def _compared(step: _Step, state: MigrationState, only: GroupScope | None, done: Report) -> RollbackReport:
-    """Returns the report of a rollback with the differences that it left, and what apply had created."""
-    from offsetmgr.groups.edits import groups_left_without_offsets
-    from offsetmgr.migration.rollback import differences, unrecorded_writes
-
-    plan, target = step.plan, step.stores.target
-    known = {"recorded": len(state.apply.intents), "planned": plan.summary.groups}
-    report = _extended(RollbackReport, done, **known, plan=plan.path, target=target.uri)
-    if report.interrupted:
-        return report
-    report.compared = sum(1 for _ in unrecorded_writes(plan, state, only))
-    for found in step.ui.progress(differences(plan, state, target, only) if report.compared else (), "comparing"):
-        report.differing += 1
-        if report.differing <= MAX_DIFFERENCES:
-            report.differences += (found,)
-    if report.groups and report.ok:
-        created = set()
-        for group in plan.groups():
-            if group.group in state.apply.intents:
-                applied = state.partitions(state.apply, group.group)
-                wrote = applied.written | applied.in_doubt
-                report.created += sum(one.target is None and one.tp in wrote for one in group.writes())
-                created |= {group.target_group} if all(one.target is None for one in group.steps) else set()
-        report.empty_groups = tuple(groups_left_without_offsets(target, sorted(created)))
-        report.late = _late_deletion(target)
-    return report
 
 
 def plan_reverse(
@@ -769,29 +636,29 @@ def finalize(
     from offsetmgr.migration.observation import ObservationWindow
     from offsetmgr.migration.verify import Status
 
-    rules = rules or FinalizeRules()
+    rules, deletion = rules or FinalizeRules(), Report()
     step = _Step(connections, path, selection, sides)
     plan, state = step.plan, step.state
     verifier = step.stores.verifier(plan, state)
     if step.only is None and (state.finalized or state.undo.done or state.undo.written) and not state.is_rolled_back:
         step.only = frozenset(group.group for group in plan.groups() if not state.is_group_rolled_back(group.group))
     verifier.only = step.only
+    scope = step.announce()
     if rules.delete_source:
-        copied = count_of(sum(n for action, n in step.counts.actions.items() if action != "target-only"), "offset")
+        copied = count_of(sum(n for action, n in scope.actions.items() if action != "target-only"), "offset")
         step.ui.confirm(f"after the checks, remove up to {copied} from {plan.header.source.uri}?")
     elif state.finalized_at is None:
-        groups = count_of(plan.summary.groups if step.only is None else len(step.only), "group")
+        groups = count_of(scope.groups, "group")
         step.ui.confirm(f"after the checks, record in the journal that the migration of {groups} has ended?")
     window = ObservationWindow(rules.window_s, waiting=connections.waits.for_commits)
     thresholds = EvidenceThresholds(accept_idle=rules.accept_idle)
     gate = step.stores.member_gate(plan, rules.delete_source, thresholds, window)
     accept = (Status.REFUSED,) if rules.accept_refused else ()
-    with step.writer(PlanRun("delete", step.only, reason), verifier.source) as (writer, state):
+    with step.writer(PlanRun("delete", step.only, reason), verifier.source, deletion) as (writer, state):
         remover = writer if rules.delete_source else None
         work = Finalization(verifier, state, writer.journal, gate, remover, accept, rules.accept_unseen)
         report = work.run()
         writer.incomplete = bool(report.blocked or report.kept)
-    report.late = _late_deletion(verifier.source) if report.deleted is not None else ""
     _warn_of_finalized(step, state, {gate.group for gate in report.gates if gate.live})
     return report
 
@@ -799,19 +666,21 @@ def finalize(
 def _warn_of_finalized(step: _Step, state: MigrationState, live: set[str]) -> None:
     """Warns of the groups whose members left the last phase after they had been finalized, and of the expiry of the
     copied offsets of groups without consumers. ``live`` are the groups with members in the target."""
+    from offsetmgr.migration.progress import expiry_texts
+
     plan, warn = step.plan, step.connections.warn
     copied: dict[str, int | None] = {}
     for group in plan.groups_of(step.only):
         later = state.phase_after_end(group.group, plan.header.end)
         if later is not None and later.phase is not None:
-            went_back = f"{later.phase.value} on {plan_text.time_text(later.at)}"
+            went_back = f"{later.phase.value} on {time_text(later.at)}"
             warn(f"group {group.group}: its members went back to phase {went_back}, after it was finalized")
         if not group.error and group.group not in state.phases and group.group not in live:
             copied[group.target_group] = plan.header.expiry_of(state.copied_at(group))
     if any(copied.values()) and (cluster := step.stores.cluster()) is not None:
         described = cluster.describe_groups(list(copied))
         idle = (at for name, at in copied.items() if not getattr(described.get(name), "members", ()))
-        for text in plan_text.expiry_notes(plan.path, idle, step.sides.options, watched=True):
+        for text in expiry_texts(str(plan.path), idle, SystemClock().now_ms(), step.sides.arguments, watched=True):
             warn(text)
 
 
@@ -846,7 +715,7 @@ def mirror(
     reason: str = "",
 ) -> Mirror:
     """Copies new offsets from the store at the URI ``source`` to the one at ``target``, forward only, until the user
-    stops it. Returns the mirror, with its groups and their states. ``sides.options`` are those of an edit of the
+    stops it. Returns the mirror, with its groups and their states. ``sides.arguments`` are those of an edit of the
     target.
 
     Raises `GroupNotFound` and `UnknownTopicOrPartition` if the options select nothing, `UsageError` if one store has
@@ -917,7 +786,7 @@ def _announce_mirror(ui: Ui, stores: SourceAndTarget, planner: Planner) -> tuple
     _require_topics(stores.source, planner.options, names)
     moved = f"{stores.source.uri} -> {stores.target.uri}"
     ui.note(f"mirrors {count_of(len(names), 'group')}, forward only: {moved}; Ctrl-C ends it")
-    for line in plan_text.comparison_lines(header):
+    for line in comparison_lines(header):
         ui.note(line)
     if (retention_ms := stores.retention_ms()) is None:
         return names, 3600.0
@@ -933,7 +802,7 @@ def _require_topics(source: OffsetStore, options: PlanOptions, names: list[str])
     """Raises an error if a topic of ``options`` matches no offset of the groups."""
     from offsetmgr.groups.scan import TopicMatches
 
-    if options.topics:
+    if not options.selection.everything:
         topic_matches = TopicMatches(options.selection.within(source.capabilities.partitions))
         for found in source.scan(names):
             topic_matches.record_group(found)

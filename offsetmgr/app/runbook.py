@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.app.migrate import ALL, PlanSelection
-from offsetmgr.app.plan_text import SHOWN
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import (
@@ -24,7 +23,7 @@ from offsetmgr.core.errors import (
     UsageError,
     os_error_as,
 )
-from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.groups.operation_log import own_command_line

@@ -11,6 +11,7 @@ from offsetmgr.cli.connect_flags import Terminal
 from offsetmgr.cli.options import Execute, FormatOption, Group, Reason, Yes, flag, one_group, opt
 from offsetmgr.cli.render import Column, OutputFormat, exit_with, fail_if, note, write_rows
 from offsetmgr.core.advice import Invocation, for_command_line
+from offsetmgr.core.document import time_text
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
@@ -174,6 +175,4 @@ def _run(one: RecordedOperation, call: Invocation, *, execute: bool, yes: bool, 
 
 
 def _moment(ms: int | None) -> str | None:
-    from offsetmgr.app.plan_text import time_text as moment
-
-    return None if ms is None else moment(ms)
+    return None if ms is None else time_text(ms)

@@ -36,7 +36,6 @@ from offsetmgr.cli.render import (
     write_rows,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
-from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, LogRange
 from offsetmgr.core.plurals import count_of
@@ -237,8 +236,6 @@ def where(
     The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name. JSON has the
     offset of each partition in every store.
     """
-    from offsetmgr.app.plan_text import expiry_notes
-
     located = groups.where(connect, group_flags.selection(), window_s=window_s, plans=plan or ())
     found, options = list(located), connect.given_options
     if not output.for_people:
@@ -252,10 +249,8 @@ def where(
             separate_tables()
             steps = ((one.name, one.next.command_line(options) or f"nothing: {one.next.why}") for one in found)
             write_rows(NEXT, steps, output)
-    dates = by_key((one.sample.plan.path, one.expires_ms) for one in found if one.sample.plan is not None)
-    for path, expiring in dates.items():
-        for text in expiry_notes(path, expiring, connect.repeated_options(), watched=True):
-            connect.ui.note(text, warning=True)
+    for text in located.expiry_texts(found, connect.repeated()):
+        connect.ui.note(text, warning=True)
     errors = [*located.unlisted, *located.missing]
     if not found and not errors:
         connect.tell_empty("groups")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from offsetmgr.app.plan_text import SHOWN, expiry_notes, scope_line, time_text
 from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.options import (
@@ -51,37 +48,29 @@ from offsetmgr.cli.render import (
     rows_of,
     separate_tables,
     table_width,
-    worded,
     write_rows,
     write_text,
 )
-from offsetmgr.core.advice import Advice, Argument, for_command_line
+from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.document import to_html, to_markdown
+from offsetmgr.core.document import time_text, to_html, to_markdown
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import AheadPolicy
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import SHOWN, count_of
 from offsetmgr.core.selection import deletion_of
 
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import (
-        FinalizeReport,
         FleetStatus,
-        GroupGate,
-        GroupOutcome,
         GroupPlan,
         GroupStatus,
         MirrorState,
         MirrorStatus,
         PlanSummary,
-        RefreshReport,
-        RenewedPlan,
         Report,
         RollbackPlan,
         RollbackReport,
-        VerifySummary,
-        WrittenPlan,
     )
 
 
@@ -115,9 +104,10 @@ _ONE_BEHIND: Final = (
 )
 
 
-def command_line(*words: object, options: Sequence[str] = ()) -> str:
-    """Returns the command line of ``words`` (text, numbers or paths), followed by ``options``."""
-    return shlex.join(("offsetmgr", *map(str, words), *options))
+def _notes(lines: Iterable[str]) -> None:
+    """Prints the lines."""
+    for line in lines:
+        note(line)
 
 
 @command(app, "plan", one="a plan has one source and one target")
@@ -192,7 +182,7 @@ def plan_command(
     assert output is not None  # either the draft map or the plan file is given
     written = migrate.plan(connect, from_, to, output, options, sides=sides, inputs=inputs)
     summary = written.file.summary
-    _describe(written, whole=format.for_people)
+    _notes(written.lines(whole=format.for_people))
     if not format.for_people or sum(summary.actions.values()) <= SHOWN:
         write_rows(STEP_COLUMNS, step_rows(written.file.groups()), format)
     if written.one_behind and not shift:
@@ -203,15 +193,7 @@ def plan_command(
             f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
             f"add --partition-map FILE: {count_of(rejected, 'byte position')} of Kafka 0.7 cannot be planned without it"
         )
-    end_of_planning(summary, f"next: {command_line('migrate', 'apply', output, options=sides.options)}")
-
-
-def _describe(written: WrittenPlan | RenewedPlan, *, whole: bool = True) -> None:
-    """Prints what a new plan does; see `plan_lines`."""
-    from offsetmgr.app.plan_text import plan_lines
-
-    for line in plan_lines(written.file, whole=whole):
-        note(line)
+    end_of_planning(summary, Invocation("migrate apply", (str(output),), sides.arguments))
 
 
 @command(app, "apply")
@@ -246,8 +228,8 @@ def apply_command(
     if refresh and selection != migrate.ALL:
         raise UsageError("--refresh", "renews all groups of the plan", "leave out --group, --wave and --exclude-group")
     if refresh:
-        refreshed, expires = migrate.refresh(connect, plan_path, sides=sides, reason=flags.reason or "")
-        show_refresh(refreshed, expires)
+        refreshed = migrate.refresh(connect, plan_path, sides=sides, reason=flags.reason or "")
+        _notes(refreshed.lines())
         if refreshed.interrupted:
             left = "the journal records the renewed groups; run the same command again to renew all"
             raise migrate.Interrupted(left)
@@ -262,17 +244,17 @@ def apply_command(
         wait_empty_s=wait_empty_s,
         accept_stale=accept_stale,
     )
-    followups, planned = (*selection.options, *sides.options), report.planned
-    show_report(report, "written")
-    print_next_step(report, f"next: {command_line('migrate', 'verify', plan_path, options=followups)}")
+    plan, planned, followups = (str(plan_path),), report.planned, {**selection.arguments, **sides.arguments}
+    _notes(report.lines("written"))
+    print_next_step(report, Advice("next: {}", Invocation("migrate verify", plan, followups)))
     if planned.refused or planned.failed_groups:
         partitions = count_of(planned.refused, "partition")
         note(f"the plan itself refused {partitions} and {count_of(planned.failed_groups, 'group')}")
     if report.written:
-        note(f"undo: {command_line('migrate', 'rollback', plan_path, options=followups)}")
+        note(Advice("undo: {}", Invocation("migrate rollback", plan, followups)))
         if report.resumed:
-            own = command_line("migrate", "rollback", plan_path, "--run", report.operation, options=sides.options)
-            note(f"undo of this run alone: {own}")
+            own = Invocation("migrate rollback", plan, {"run": report.operation, **sides.arguments})
+            note(Advice("undo of this run alone: {}", own))
     elif report.skipped and report.ok:
         note("nothing was left to write; to copy offsets that were deleted or have expired since, create a new plan")
     exit_if_interrupted(report)
@@ -298,13 +280,13 @@ def renew_command(
     from offsetmgr.app import migrate
 
     sides, selection = connect.sides(configs), scope.selection()
-    following = f"next: {command_line('migrate', 'apply', output, options=(*selection.options, *sides.options))}"
+    following = Invocation("migrate apply", (str(output),), {**selection.arguments, **sides.arguments})
     done = migrate.renew(connect, plan_path, output, selection, sides=sides, if_ahead=if_ahead)
     if done is None:
         note(f"an earlier run had written {output} and was killed; it is complete now, and {plan_path} is replaced")
-        note(following)
+        note(Advice("next: {}", following))
         return
-    _describe(done)
+    _notes(done.lines())
     again, kept = count_of(done.renewed, "group"), count_of(done.kept, "group")
     note(f"planned {again} again; {kept} kept; {plan_path} is replaced")
     end_of_planning(done.file.summary, following)
@@ -359,7 +341,7 @@ def status_command(
     page = PAGES.get(format)
     if output is not None and page is None:
         raise UsageError("--output", "is for a page", "add --format html or --format markdown")
-    of_plan, of_members = option_text(connect.repeated_options(*configs)), option_text(connect.repeated_options())
+    of_plan, of_members = (Invocation("", (), connect.repeated(*one)).options() for one in (configs, ()))
 
     def next_command(one: GroupStatus) -> str | None:
         bounces = one.next.call is not None and one.next.call.verb == "runbook bounce"
@@ -371,8 +353,7 @@ def status_command(
         _write_page(page(*found.page(SystemClock().now_ms())), output)
         return
     _write_rows(found, next_command, OutputFormat(format))
-    dates = (one.expires_ms for one in found.groups)
-    for text in expiry_notes(plan_path, dates, connect.repeated_options(*configs), watched=found.watched):
+    for text in found.expiry_texts(SystemClock().now_ms(), connect.repeated(*configs)):
         connect.ui.note(text, warning=True)
 
 
@@ -386,7 +367,7 @@ def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | 
     if not output.for_people:
         write_rows(COLUMNS, rows, output)
         return
-    note(scope_line(found.plan, found.summary))
+    note(found.scope_line())
     if table_width() is not None:  # a terminal is too narrow for both long columns
         write_rows(known, [row[:-1] for row in rows], output)
         if steps := [(row[0], row[-1]) for row in rows if row[-1]]:
@@ -438,18 +419,24 @@ def verify_command(
     first = next(listed, None)
     if first is not None or everything:
         found = () if first is None else chain((first,), listed)
-        write_rows(VERIFY_COLUMNS, rows_of(VERIFY_COLUMNS, found), format)
+        write_rows(VERIFY_COLUMNS, _worded_last(rows_of(VERIFY_COLUMNS, found)), format)
     summary = checked.summary
-    show_verify_summary(summary)
+    _notes(summary.lines())
     if checked.is_rolled_back:
         note("this plan was rolled back: the target holds its old offsets again, so it differs from the plan")
     elif "source-ahead" in summary.counts:
-        status = command_line("migrate", "status", plan_path, options=(*selection.options, *sides.options))
-        note(
+        text = (
             "hint: consumers still commit to the source. Bounce them to dual and verify again, or stop them and make a "
-            f"new plan. {status} prints the next command of each group"
+            "new plan. {} prints the next command of each group"
         )
+        arguments = {**selection.arguments, **sides.arguments}
+        note(Advice(text, Invocation("migrate status", (str(plan_path),), arguments)))
     fail_if(not summary.ok)
+
+
+def _worded_last(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yields rows whose last cell may be an `Advice`."""
+    return ((*row[:-1], for_command_line(row[-1])) for row in rows)
 
 
 @command(app, "rollback")
@@ -506,10 +493,10 @@ def rollback_command(
         back = migrate.plan_reverse(
             connect, plan_path, reverse_plan, selection, sides=sides, allow_rewind=allow_rewind, if_ahead=if_ahead
         )
-        _describe(back)
+        _notes(back.lines())
         note(f"reverse plan written to {reverse_plan}; nothing was changed")
-        options = connect.repeated_options(*reversed(configs))  # the sides are exchanged
-        following = f"next: {command_line('migrate', 'apply', reverse_plan, options=options)}"
+        arguments = connect.repeated(*reversed(configs))  # the sides are exchanged
+        following = Invocation("migrate apply", (str(reverse_plan),), arguments)
         end_of_planning(back.file.summary, following, failed=back.file.summary.actions["refuse-lost"])
         return
     if dry_run:
@@ -525,9 +512,9 @@ def rollback_command(
         reason=flags.reason or "",
         wait_empty_s=wait_empty_s,
     )
-    empty_options = connect.undo_options(report.target, configs.to_command_config)
-    whole = selection == migrate.ALL and not run
-    _show_rollback(report, sides.options, empty_options, all_groups=whole, one_run=bool(run))
+    _show_rollback(
+        report, sides.arguments, connect.undo_options(report.target, configs.to_command_config), one_run=bool(run)
+    )
 
 
 def _reject_options(**given: object) -> None:
@@ -540,30 +527,24 @@ def _reject_options(**given: object) -> None:
 
 
 def _show_rollback(
-    report: RollbackReport,
-    options: Sequence[str],
-    empty_options: Mapping[str, Argument],
-    *,
-    all_groups: bool,
-    one_run: bool,
+    report: RollbackReport, arguments: Mapping[str, Argument], of_edit: Mapping[str, Argument], *, one_run: bool
 ) -> None:
-    """Prints the result. ``options`` are those of the next commands of the plan, ``empty_options`` those of edits of
-    the target. Raises `Exit` with code 1 if an offset differs from its before-image."""
-    show_report(report, "restored")
+    """Prints the result. ``arguments`` are those of the next commands of the plan, ``of_edit`` those of edits of the
+    target. Raises `Exit` with code 1 if an offset differs from its before-image."""
+    _notes(report.lines("restored"))
     if report.failed:
-        back = command_line("migrate", "rollback", report.plan, "--reverse-plan", "FILE", options=options)
-        note(f"if a group already consumes from the target: {back}")
+        back = Invocation("migrate rollback", (str(report.plan),), {"reverse_plan": "FILE", **arguments})
+        note(Advice("if a group already consumes from the target: {}", back))
     if report.nothing_to_do:
-        groups = "every group in the journal" if all_groups else "these groups"
+        groups = "every group in the journal" if report.whole else "these groups"
         note(f"an earlier run rolled back {groups}; nothing was done")
-    for line in report.comparison():
-        note(line)
+    _notes(report.comparison())
     if report.groups and not report.differing and not report.closed:
         print_next_step(report, f"rolled back: every offset is as it was before{' this run' if one_run else ''}")
         if empty := report.empty_groups:
             are = "is" if len(empty) == 1 else "are"
             note(f"{count_of(len(empty), 'group')} that had no offset before {are} empty now")
-            note(Advice("to remove: {}", deletion_of(report.target, empty, empty_options)))
+            note(Advice("to remove: {}", deletion_of(report.target, empty, of_edit)))
         if report.late and report.created:
             created = count_of(report.created, "offset")
             note(f"warning: apply created {created} there, and rollback deleted them. {report.late}")
@@ -574,20 +555,13 @@ def _show_rollback(
 def _show_preview(found: RollbackPlan) -> None:
     """Prints what a rollback would restore. Raises `Exit` with code 1 if an offset would not be restored."""
     rows = found.partitions
-    write_rows(
-        PLANNED_WRITE,
-        [
-            (one.group, *one.tp, one.now, one.before, for_command_line(one.problem) or found.log_note(one) or None)
-            for one in rows
-        ],
-        OutputFormat.TABLE,
-    )
+    shown = ((one.group, *one.tp, one.now, one.before, one.problem or one.note) for one in rows)
+    write_rows(PLANNED_WRITE, _worded_last(shown), OutputFormat.TABLE)
     bad = sum(bool(one.problem) for one in rows)
     restored = sum(not one.problem and one.now == one.before for one in rows)
     others = f"; {restored:,} {'is' if restored == 1 else 'are'} restored already" if restored else ""
     refused = f", and refuse {bad:,}" if bad else ""
-    for text in found.warnings:
-        note(f"warning: {text}")
+    _notes(f"warning: {text}" for text in found.warnings)
     changes = count_of(len(rows) - bad - restored, "offset")
     note(f"dry run: would restore {changes}{refused}{others}; nothing was changed")
     fail_if(bad)
@@ -630,34 +604,14 @@ def finalize_command(
     sides = connect.sides(configs)
     reason = flags.reason or ""
     report = migrate.finalize(connect, plan_path, scope.selection(), sides=sides, rules=rules, reason=reason)
-    if report.finalized_at is not None:
-        note(f"finalized already, on {time_text(report.finalized_at)}")
-    else:
-        _show_finalized(report)
+    _notes(report.lines())
     if (deleted := report.deleted) is not None:
-        show_report(deleted, "removed from the source")
+        _notes(deleted.lines("removed from the source"))
         if report.late:
             note(f"warning: {report.late}")
-        for line in report.kept:
-            note(f"  ! kept in the source: {for_command_line(line)}")
+        _notes(Advice("  ! kept in the source: {}", line) for line in report.kept)
         exit_if_interrupted(deleted)
-    fail_if(report.blocked or report.kept or not (deleted is None or deleted.ok))
-
-
-def _show_finalized(report: FinalizeReport) -> None:
-    """Prints the groups that were finalized, and those that were not."""
-    for name in report.earlier[:SHOWN]:
-        note(f"  {name}: finalized already")
-    show_gates(report.gates)
-    for group, error in list(report.blocked.items())[:SHOWN]:
-        hint = for_command_line(error.hint)
-        note(f"  ! {group}: {for_command_line(error.why)}" + (f" ({hint})" if hint else ""))
-    left = f", {report.left_out} left out because the plan refused them" if report.left_out else ""
-    groups = f"{count_of(len(report.gates), 'group')}, " if report.by_group else ""
-    members = f"; {gates_text(report.gates)}" if report.gates or not report.by_group else ""
-    note(f"finalized: {groups}{count_of(report.verified, 'partition')} verified{left}{members}")
-    if report.blocked:
-        note(f"NOT finalized: {count_of(len(report.blocked), 'group')}; the journal has the reasons (migrate status)")
+    fail_if(not report.ok)
 
 
 class MirrorFlags(NamedTuple):
@@ -740,9 +694,8 @@ def mirror_command(
     shown.show(mirror.status(), last=True)
     bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.succeeded]
     if bad or not format.for_people:
-        columns = MIRROR_COLUMNS
-        rows = rows_of(columns, bad or mirror.groups.values())
-        write_rows(columns, ((*row[:-1], for_command_line(row[-1])) for row in rows), format)
+        rows = rows_of(MIRROR_COLUMNS, bad or mirror.groups.values())
+        write_rows(MIRROR_COLUMNS, _worded_last(rows), format)
     if mirror.interrupted:
         raise migrate.Interrupted("some offsets were not copied yet")
     fail_if(bad)
@@ -784,96 +737,6 @@ def step_rows(groups: Iterable[GroupPlan]) -> Iterator[tuple[Any, ...]]:
             yield (*names, *step.tp, step.action.value, *offsets, step.note)
 
 
-def show_refresh(report: RefreshReport, expires: str) -> None:
-    """Prints the number of groups whose offsets were committed again, and the first `SHOWN` failures. ``expires`` is
-    the new expiry; empty if it is unknown."""
-    until = f"; without a consumer they expire about {expires}" if expires else ""
-    note(f"{count_of(len(report.renewed), 'group')} renewed: their offsets were committed again, unchanged{until}")
-    if report.in_use:
-        note(f"{count_of(len(report.in_use), 'group')} in use: the offsets of a group with members do not expire")
-    for error in list(report.failed.values())[:SHOWN]:
-        note(f"  ! {worded(error)}")
-    if report.failed:
-        note(f"NOT renewed: {count_of(len(report.failed), 'group')}")
-
-
-def show_report(report: Report, verb: str) -> None:
-    """Prints the results of a run, and at most `SHOWN` failures."""
-    parts = [f"{count_of(report.written, 'offset')} {verb} in {count_of(report.changed, 'group')}"]
-    if report.unchanged:
-        parts.append(f"{report.unchanged} unchanged")
-    if report.skipped:
-        parts.append(f"{count_of(report.skipped, 'group')} completed by an earlier run")
-    note("; ".join(parts))
-    if report.not_atomic:
-        note(
-            f"not atomic: {count_of(report.not_atomic, 'group')} written without a group lock (new in Kafka, or with"
-            " old consumers); the journal names the checks that replaced it"
-        )
-    lines = [line for outcome in report.failed.values() for line in _failure_lines(outcome)]
-    for line in lines[:SHOWN]:
-        note(line)
-    for group, why in list(report.closed.items())[:SHOWN]:
-        note(f"  ! {group} left as it is: {for_command_line(why)}")
-    if lines:
-        failed = sum(len(outcome.failed) for outcome in report.failed.values())
-        note(f"failed: {count_of(failed, 'partition')} of {count_of(len(report.failed), 'group')}; the rest is done")
-
-
-def _failure_lines(outcome: GroupOutcome) -> list[str]:
-    """Returns one line for each failed partition; one line if all partitions of a group failed for one reason."""
-    group = outcome.target_group
-    if members := outcome.active_members:
-        how = "is locked by another run of offsetmgr" if outcome.lock_ends_s else "is active"
-        return [f"  ! {group} {how}: {'; '.join(members)}"]
-    reasons = {tp: for_command_line(error.why or error.what) for tp, error in sorted(outcome.failed.items())}
-    if len(reasons) > 1 and len({str(error) for error in outcome.failed.values()}) == 1:
-        return [f"  ! {group}, {count_of(len(reasons), 'partition')}: {next(iter(reasons.values()))}"]
-    return [f"  ! {group} {tp}: {why}" for tp, why in reasons.items()]
-
-
-def show_verify_summary(summary: VerifySummary) -> None:
-    total = sum(summary.counts.values())
-    for status, count in sorted(summary.counts.items()):
-        note(f"  {count:>8} {status}{'' if status.ok else '   <-- difference'}")
-    if not total:
-        note("nothing to verify: the plan and the stores have no offsets")
-    elif summary.ok:
-        groups = count_of(summary.groups, "group")
-        note(f"verified: {count_of(total, 'partition')} of {groups}, read afresh on both sides")
-        if summary.inferred:
-            note(f"  {summary.inferred} of them by inference: only the partition map relates offset and byte position")
-    else:
-        wrong = sum(count for status, count in summary.counts.items() if not status.ok)
-        note(f"NOT verified: {wrong:,} of {count_of(total, 'partition')} differ")
-
-
-def show_gates(gates: Sequence[GroupGate]) -> None:
-    """Prints the reason why a group may be finalized, for each of the first `SHOWN` groups."""
-    for gate in gates[:SHOWN]:
-        accepted = f"; accepted: {gate.accepted}" if gate.accepted else ""
-        note(f"  {gate.group}: {gate.detail} ({gate.evidence}){accepted}")
-    if len(gates) > SHOWN:
-        note(f"  ... and {count_of(len(gates) - SHOWN, 'more group')}; the journal holds the evidence of each")
-
-
-def gates_text(gates: Sequence[GroupGate]) -> str:
-    """Returns the evidence with which the check of the members passed, for all groups."""
-    found = Counter(gate.evidence.value for gate in gates)
-    passed = ", ".join(f"{name} for {count_of(count, 'group')}" for name, count in sorted(found.items(), reverse=True))
-    accepted = sum(bool(gate.accepted) for gate in gates)
-    extra = f", with partitions accepted by --accept-idle in {count_of(accepted, 'group')}" if accepted else ""
-    return f"no member found that commits to the source alone ({passed}{extra})"
-
-
-def mirror_line(status: MirrorStatus) -> str:
-    states = ", ".join(f"{count} {state}" for state, count in sorted(status.states.items()))
-    lag = f"lag {status.lag}" + (f" + ? ({count_of(status.unknown, 'group')} unknown)" if status.unknown else "")
-    rejected = f"; {count_of(status.recreated, 'partition')} of recreated topics refused" if status.recreated else ""
-    copied = f"{count_of(status.copied, 'offset')} copied"
-    return f"{time_text(status.at_ms)}  {states or 'no groups yet'}; {copied}, {lag}{rejected}"
-
-
 MIRROR_COLUMNS: Final = (
     Column("group"),
     Column("target_group"),
@@ -897,12 +760,12 @@ class MirrorLine:
 
     def show(self, status: MirrorStatus, *, last: bool = False) -> None:
         if self._moving:
-            sys.stderr.write(f"\r\x1b[K{mirror_line(status)}" + ("\n" if last else ""))
+            sys.stderr.write(f"\r\x1b[K{status.text}" + ("\n" if last else ""))
             sys.stderr.flush()
         elif last or status.at_ms >= self._next or status.states != self._states:
             self._next = status.at_ms + self.EVERY_MS
             self._states = status.states
-            note(mirror_line(status))
+            note(status.text)
 
 
 def print_next_step(report: Report, then: str) -> None:
@@ -912,19 +775,14 @@ def print_next_step(report: Report, then: str) -> None:
         note(then)
 
 
-def end_of_planning(summary: PlanSummary, following: str, *, failed: object = False) -> None:
+def end_of_planning(summary: PlanSummary, following: Invocation, *, failed: object = False) -> None:
     """Prints the next command of a new plan, unless the plan refuses everything. Raises `typer.Exit` if it does, if it
     refuses a whole group, or if ``failed``."""
     if not summary.refuses_all:
-        note(following)
+        note(Advice("next: {}", following))
     elif not summary.actions["refuse-byte-position"]:  # a note names the map that these need
         note("nothing can be applied: the plan refuses everything; correct the causes above, then plan again")
     fail_if(failed or summary.failed_groups or summary.refuses_all)
-
-
-def option_text(words: Iterable[str]) -> str:
-    """Returns words of a command line as text, each with a leading space."""
-    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def exit_if_interrupted(report: Report) -> None:

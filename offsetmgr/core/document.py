@@ -275,3 +275,8 @@ def moment(at_ms: int, *, seconds: bool = False) -> str:
         return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M" + ":%S" * seconds)
     except (ValueError, OverflowError, OSError):
         return str(at_ms)
+
+
+def time_text(at_ms: int) -> str:
+    """Formats a time in UTC, with a precision of seconds."""
+    return f"{moment(at_ms, seconds=True)} UTC"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
+
+SHOWN: Final = 20
+"""Maximum number of printed lines of one kind. One more line replaces all further lines."""
 
 
 def count_of(number: int, what: str) -> str:

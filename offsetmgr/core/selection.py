@@ -107,6 +107,11 @@ class GroupSelection:
         return self._excluded.names
 
     @property
+    def everything(self) -> bool:
+        """Whether every group is selected."""
+        return self.patterns is None and not self.excluded
+
+    @property
     def single(self) -> str | None:
         """The only name or glob of the selection: the group of a file that does not contain the group."""
         return self.patterns[0] if self.patterns is not None and len(self.patterns) == 1 else None
@@ -223,8 +228,9 @@ class TopicPattern(NamedTuple):
     def __str__(self) -> str:
         if self.partitions is None:
             return self.name
-        numbers = [number for number in self.partitions if not isinstance(number, BrokerPartition)]
-        return f"{self.name}:{','.join(map(str, sorted(numbers or self.partitions)))}"
+        ranges = sorted(number for number in self.partitions if isinstance(number, BrokerPartition))
+        single = self.partitions.difference(ranges, *(range(one.broker, one.partition + 1) for one in ranges))
+        return f"{self.name}:{','.join(map(str, (*ranges, *sorted(single))))}"
 
     def numbers(self) -> list[int]:
         """Returns the partition numbers for Kafka 0.8 and later. Raises `UsageError` if only partitions of Kafka 0.7
@@ -247,6 +253,13 @@ class TopicSelection(NamedTuple):
     """A selection of partitions. If there are no patterns, every partition is selected."""
 
     patterns: tuple[TopicPattern, ...] = ()
+
+    @classmethod
+    def of(cls, topics: TopicSelection | str | Iterable[str]) -> TopicSelection:
+        """Returns ``topics`` as a selection. Raises `UsageError`."""
+        if isinstance(topics, TopicSelection):
+            return topics
+        return cls.parse((topics,) if isinstance(topics, str) else topics)
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> TopicSelection:

@@ -4,7 +4,7 @@ offset that the plan recorded."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -22,7 +22,7 @@ from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, read_batches
 from offsetmgr.migration.observation import GroupHistory, GroupView, offset_or
-from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanStep, StoreEndpoint
+from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanStep, PlanSummary, StoreEndpoint
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.dual_policy import catch_up_changes
 from offsetmgr.stores.known_logs import NEW_LOG
@@ -112,6 +112,16 @@ def copy_forward(
     if failed is not None:
         raise failed
     return list(copies.values())
+
+
+@dataclass(slots=True)
+class ApplyReport(Report):
+    """The result of `apply`: a `Report`, and the counts of the ``planned`` groups. ``operation`` is the id of this run
+    in the operation log. ``resumed`` is True if an earlier run had written offsets."""
+
+    planned: PlanSummary = field(default_factory=PlanSummary)
+    operation: str = ""
+    resumed: bool = False
 
 
 def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> None:

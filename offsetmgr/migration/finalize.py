@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.commit_mode import CommitMode, Confidence
+from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
 from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, Committed, GroupDescription
 from offsetmgr.core.offset_store import GroupOffsets, Guard, OffsetStore
-from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.groups.edits import unseen
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.migration.evidence import (
@@ -30,7 +32,7 @@ from offsetmgr.migration.evidence import (
     PhaseReport,
     assess_phase,
 )
-from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, read_batches
+from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, late_deletion, read_batches
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.plan import Action, GroupPlan, PlanFile, PlanStep
 from offsetmgr.migration.progress import Journal, MigrationState
@@ -90,6 +92,42 @@ class FinalizeReport:
     """Whether each group passed or failed by itself."""
     late: str = ""
     """A warning if the source does not delete offsets at once."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every group passed, and no offset to delete was left in the source."""
+        return not (self.blocked or self.kept) and (self.deleted is None or self.deleted.ok)
+
+    def lines(self) -> Iterator[str]:
+        """Describes the groups that were finalized, and those that were not."""
+        if self.finalized_at is not None:
+            yield f"finalized already, on {time_text(self.finalized_at)}"
+            return
+        yield from (f"  {name}: finalized already" for name in self.earlier[:SHOWN])
+        for gate in self.gates[:SHOWN]:
+            text = "  {}: {} ({}); accepted: {}" if gate.accepted else "  {}: {} ({})"
+            yield Advice(text, gate.group, gate.detail, gate.evidence, gate.accepted)
+        if len(self.gates) > SHOWN:
+            more = count_of(len(self.gates) - SHOWN, "more group")
+            yield f"  ... and {more}; the journal holds the evidence of each"
+        for group, error in islice(self.blocked.items(), SHOWN):
+            yield Advice("  ! {}: {} ({})" if error.hint else "  ! {}: {}", group, error.why, error.hint)
+        groups = f"{count_of(len(self.gates), 'group')}, " if self.by_group else ""
+        left = f", {self.left_out} left out because the plan refused them" if self.left_out else ""
+        verified = f"finalized: {groups}{count_of(self.verified, 'partition')} verified{left}"
+        yield Advice("{}; {}", verified, self._members()) if self.gates or not self.by_group else verified
+        if self.blocked:
+            yield f"NOT finalized: {count_of(len(self.blocked), 'group')}; the journal has the reasons (migrate status)"
+
+    def _members(self) -> str:
+        """Returns the evidence with which the check of the members passed, for all groups."""
+        found = Counter(gate.evidence.value for gate in self.gates)
+        passed = ", ".join(f"{name} for {count_of(n, 'group')}" for name, n in sorted(found.items(), reverse=True))
+        text = f"no member found that commits to the source alone ({passed}"
+        if not (accepted := sum(bool(gate.accepted) for gate in self.gates)):
+            return f"{text})"
+        groups = count_of(accepted, "group")
+        return Advice("{}, with partitions accepted by {accept_idle} in {})", text, groups)
 
 
 @dataclass(slots=True)
@@ -280,7 +318,7 @@ class Finalization:
         if self.remover is not None:
             kept: list[str] = []
             report.deleted = self.remover.run(self._removals(verifier, kept))
-            report.kept = tuple(kept)
+            report.kept, report.late = tuple(kept), late_deletion(verifier.source)
 
     def _removals(self, verifier: MigrationVerifier, kept: list[str]) -> Iterator[GroupWrite]:
         """Yields the writes that delete the source's current offsets. They contain the planned partitions in which the

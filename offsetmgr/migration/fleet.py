@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.core.advice import Invocation, for_command_line, option
+from offsetmgr.core.advice import Argument, for_command_line, option
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.commit_mode import CommitMode, Confidence, Phase
 from offsetmgr.core.document import DocumentColumn, DocumentPart, Facts, Paragraph, SectionTitle, Table, moment
@@ -15,11 +15,11 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.evidence import EvidenceThresholds, assess_phase, infer_phase
-from offsetmgr.migration.location import RESTART_VARIABLE, GroupStatus, LiveGroup, expiry_texts
+from offsetmgr.migration.location import RESTART_VARIABLE, GroupStatus, LiveGroup
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
-from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile, PlanSummary
+from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile, PlanSummary, scope_line
 from offsetmgr.migration.precheck import missing_evidence
-from offsetmgr.migration.progress import MigrationState, Stage
+from offsetmgr.migration.progress import MigrationState, Stage, expiry_texts
 from offsetmgr.migration.runbook_steps import EXAMPLE_RESTART
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status
 
@@ -97,6 +97,16 @@ class FleetStatus(NamedTuple):
             return ""
         return f"{RESTART_VARIABLE} is the command that restarts one member, as in: RESTART='{EXAMPLE_RESTART}'"
 
+    def scope_line(self) -> str:
+        """Returns the cluster, the stores, and the numbers of groups and partitions."""
+        return scope_line(self.plan, self.summary)
+
+    def expiry_texts(self, now_ms: int, arguments: Mapping[str, Argument]) -> Iterator[str]:
+        """Yields the sentences about copied offsets that expire. ``arguments`` are the connection arguments of the call
+        that renews them."""
+        dates = (one.expires_ms for one in self.groups)
+        return expiry_texts(str(self.plan.path), dates, now_ms, arguments, watched=self.watched)
+
     def page(self, at_ms: int) -> tuple[str, list[DocumentPart]]:
         """Returns the title and the parts of a page, which is written at ``at_ms`` (milliseconds since 1970)."""
         return f"Migration {self.plan.path.stem}", _parts(self.plan, self.groups, at_ms, watched=self.watched)
@@ -108,8 +118,7 @@ def _parts(plan: PlanFile, found: Sequence[GroupStatus], made_at: int, *, watche
     states, by_wave = Counter(one.state for one in found), waves(found)
     finalized = states[Stage.FINALIZED]
     other_plan = states[Stage.NOT_PLANNED] + states[Stage.ROLLED_BACK] + states[Stage.ROLLED_BACK_IN_PART]
-    refresh = Invocation("migrate apply", (str(plan.path),), {"refresh": True}).command_line()
-    expiring = expiry_texts((one.expires_ms for one in found), made_at, refresh, watched=watched)
+    expiring = expiry_texts(str(plan.path), (one.expires_ms for one in found), made_at, {}, watched=watched)
     origin = "from the servers, the plan and its journal" if watched else "from the plan and its journal"
     parts: list[DocumentPart] = [
         Paragraph(f"Written {moment(made_at)} {origin}. All times are UTC."),

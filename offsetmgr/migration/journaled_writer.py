@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -22,7 +23,15 @@ from offsetmgr.core.atomic_file import remove_abandoned
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, GroupActive, JournalError, OffsetMgrError
-from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import (
+    ABSENT,
+    DELETES_OFFSETS,
+    BrokerPartition,
+    Committed,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 from offsetmgr.core.offset_store import (
     Change,
     ChangeOutcome,
@@ -32,6 +41,7 @@ from offsetmgr.core.offset_store import (
     Guard,
     OffsetStore,
 )
+from offsetmgr.core.plurals import SHOWN, count_of
 from offsetmgr.groups.describe import POLL_S, OnWait
 from offsetmgr.groups.edit_plan import holds_offset
 from offsetmgr.groups.execute import execute
@@ -111,6 +121,17 @@ class GroupOutcome:
         ends; otherwise 0."""
         return max((e.lock_ends_s for e in self.failed.values() if isinstance(e, GroupActive)), default=0)
 
+    def failures(self) -> Iterator[str]:
+        """Yields one line for each failed partition; one line if all partitions failed for one reason."""
+        group, reasons = self.target_group, {tp: one.why or one.what for tp, one in sorted(self.failed.items())}
+        if members := self.active_members:
+            how = "is locked by another run of offsetmgr" if self.lock_ends_s else "is active"
+            yield f"  ! {group} {how}: {'; '.join(members)}"
+        elif len(reasons) > 1 and len({str(error) for error in self.failed.values()}) == 1:
+            yield Advice("  ! {}, {}: {}", group, count_of(len(reasons), "partition"), next(iter(reasons.values())))
+        else:
+            yield from (Advice("  ! {} {}: {}", group, tp, why) for tp, why in reasons.items())
+
 
 @dataclass(slots=True)
 class Report:
@@ -151,6 +172,26 @@ class Report:
         """Whether the run processed all groups, and no partition failed."""
         return not self.failed and not self.interrupted and not self.closed
 
+    def lines(self, verb: str) -> Iterator[str]:
+        """Describes the result, and at most `SHOWN` failures. ``verb`` is the work, such as "written"."""
+        parts = [f"{count_of(self.written, 'offset')} {verb} in {count_of(self.changed, 'group')}"]
+        if self.unchanged:
+            parts.append(f"{self.unchanged} unchanged")
+        if self.skipped:
+            parts.append(f"{count_of(self.skipped, 'group')} completed by an earlier run")
+        yield "; ".join(parts)
+        if self.not_atomic:
+            yield (
+                f"not atomic: {count_of(self.not_atomic, 'group')} written without a group lock (new in Kafka, or with"
+                " old consumers); the journal names the checks that replaced it"
+            )
+        yield from islice((line for outcome in self.failed.values() for line in outcome.failures()), SHOWN)
+        for group, why in islice(self.closed.items(), SHOWN):
+            yield Advice("  ! {} left as it is: {}", group, why)
+        if self.failed:
+            failed = sum(len(outcome.failed) for outcome in self.failed.values())
+            yield f"failed: {count_of(failed, 'partition')} of {count_of(len(self.failed), 'group')}; the rest is done"
+
 
 @dataclass(slots=True)
 class JournaledWriter:
@@ -175,10 +216,10 @@ class JournaledWriter:
     identity: Mapping[str, str] = field(default_factory=dict)
     """Fields of the journal's record of the run: ``operation``, the run's id in the operation log, and for the rollback
     of one run of apply ``run``, the id of that run."""
+    report: Report = field(default_factory=Report)
+    """The counts so far."""
     incomplete: bool = field(default=False, init=False)
     """Whether the caller left out a part of the run, such as groups that cannot be finalized yet."""
-    report: Report = field(default_factory=Report, init=False)
-    """The counts so far."""
     _stopped_early: bool = False
     """Whether ``stop`` prevented a batch from starting."""
 
@@ -301,6 +342,11 @@ class JournalSink:
         if not outcome.atomic:
             record["not_atomic"] = outcome.how
         return record
+
+
+def late_deletion(store: OffsetStore) -> str:
+    """Returns a warning if the store does not delete offsets at once; otherwise an empty string."""
+    return next((found.text for found in store.weaknesses() if found.subject == DELETES_OFFSETS), "")
 
 
 def before_image(value: OffsetAndMetadata | None) -> Offset:
@@ -443,10 +489,11 @@ def journaled_writer(
     run: PlanRun,
     store: OffsetStore,
     *,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[GroupOutcome], None] = lambda _outcome: None,
-    wait_empty_s: float = 0.0,
-    on_lock_wait: OnWait = lambda _groups, _seconds: None,
+    report: Report,
+    stop: Callable[[], bool],
+    progress: Callable[[GroupOutcome], None],
+    wait_empty_s: float,
+    on_lock_wait: OnWait,
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
     """Locks the journal for the ``with`` block, and records the run in the operation log. Yields a writer to ``store``,
     and the state that the locked journal records.
@@ -462,13 +509,12 @@ def journaled_writer(
         log = OperationLog()
         identity = {"operation": log.new_id()} | ({"run": run.undoes_run} if run.undoes_run else {})
         writer = JournaledWriter(
-            run.name, store, journal, clock, stop, progress, wait_empty_s, on_lock_wait, run.only, identity
+            run.name, store, journal, clock, stop, progress, wait_empty_s, on_lock_wait, run.only, identity, report
         )
         with log.recorded(_operation(plan, writer, run), identity["operation"]) as recorded:
             try:
                 yield writer, state
             finally:
-                report = writer.report
                 recorded.written, recorded.interrupted = report.written, report.interrupted
                 recorded.failed = sum(len(outcome.failed) for outcome in report.failed.values())
                 recorded.incomplete = writer.incomplete or bool(report.closed)

@@ -766,19 +766,6 @@ def _has_left(live: LiveGroup, end: Phase) -> bool:
     return live.phase is not end
 
 
-def expiry_texts(dates: Iterable[int | None], now_ms: int, refresh: str, *, watched: bool) -> Iterator[str]:
-    """Yields the sentences about copied offsets that expire at these times, with the command that renews them. Offsets
-    that have expired are left out if the servers were asked (``watched``), because then the obstacles name them."""
-    known = sorted(at for at in dates if at is not None)
-    coming, over = [at for at in known if at > now_ms], [at for at in known if at <= now_ms]
-    if coming:
-        begin = f"the copied offsets of {count_of(len(coming), 'group')} expire from {moment(coming[0])} UTC on"
-        yield f"{begin}, unless a consumer commits them again; to renew them: {refresh}"
-    if over and not watched:
-        begin = f"the copied offsets of {count_of(len(over), 'group')} expired by {moment(over[-1])} UTC"
-        yield Advice("{} if no consumer has committed them again: migrate status {window} asks the servers", begin)
-
-
 def _has_ended(blocked: str, live: LiveGroup | None) -> bool:
     """Whether the members were seen in the phase to which a bounce was blocked. ``blocked`` begins with the step, as in
     ``bounce zookeeper -> dual: ...``."""

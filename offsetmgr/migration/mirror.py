@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.clock import Clock
+from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import (
     GroupActive,
     LockLost,
@@ -424,6 +425,15 @@ class MirrorStatus:
     states: Mapping[MirrorState, int]
     at_ms: int
     recreated: int = 0
+
+    @property
+    def text(self) -> str:
+        """The status in one line."""
+        states = ", ".join(f"{count} {state}" for state, count in sorted(self.states.items())) or "no groups yet"
+        unknown = f" + ? ({count_of(self.unknown, 'group')} unknown)" if self.unknown else ""
+        refused = f"; {count_of(self.recreated, 'partition')} of recreated topics refused" if self.recreated else ""
+        copied = count_of(self.copied, "offset")
+        return f"{time_text(self.at_ms)}  {states}; {copied} copied, lag {self.lag}{unknown}{refused}"
 
 
 HOLDER = "offsetmgr-mirror"

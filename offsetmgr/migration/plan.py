@@ -1,4 +1,4 @@
-"""The values of a migration plan, and the decision about one partition. Pure.
+"""The values of a migration plan, the decision about one partition, and the description of a plan. Pure.
 
 A plan does not change after it was made. `apply` writes only offsets that are in the plan, and writes a partition only
 if the target's offset has not changed since the plan was made.
@@ -10,21 +10,24 @@ import errno
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
-from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.atomic_file import write_atomically
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock import ClockDifference
 from offsetmgr.core.commit_mode import CommitMode, Confidence
+from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, PlanError, UnknownVersion, UsageError, os_error_as
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison, Relation
 from offsetmgr.core.model import (
+    KEEPS_ACTIVE_OFFSETS,
     BrokerPartition,
     Committed,
     LogRange,
@@ -32,9 +35,11 @@ from offsetmgr.core.model import (
     OffsetAndMetadata,
     TopicPartition,
     dropped_form,
+    dropped_text,
     with_drop,
 )
 from offsetmgr.core.offset_store import AheadPolicy, Guard
+from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.last_writes import LastWriter, skip_text
 from offsetmgr.migration.partition_map import MapOrigin
@@ -144,11 +149,11 @@ class PlanStep(NamedTuple):
 class PlanOptions:
     """The options with which a plan is made.
 
-    ``groups`` are names and globs of groups, or a `GroupSelection`; None means all groups. ``exclude_groups`` are names
-    and globs of groups that are left out. ``topics`` have the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``); empty
-    means all topics. ``rename`` maps a group to its name in the target. ``if_ahead`` is the caller's word for a
-    partition whose target is ahead of the source. If it is None, the plan keeps the target's offset if evidence shows
-    that the target was written last, and otherwise refuses the partition.
+    ``groups`` are names and globs of groups, or a `GroupSelection`; None means all groups. ``topics`` are texts of the
+    form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``), or a `TopicSelection`; empty means all topics. ``rename`` maps a
+    group to its name in the target. ``if_ahead`` is the caller's word for a partition whose target is ahead of the
+    source. If it is None, the plan keeps the target's offset if evidence shows that the target was written last, and
+    otherwise refuses the partition.
     ``clamp`` moves an offset outside the log to the nearest end of the log; without it the plan refuses the partition.
     ``onto_existing`` allows a renamed group to be merged with a group that the target already has. ``shift`` is added
     to each copied offset, for clients that commit the offset of the last processed record and not of the next one.
@@ -162,25 +167,20 @@ class PlanOptions:
 
     if_ahead: AheadPolicy | None = None
     clamp: bool = False
-    topics: tuple[str, ...] = ()
+    topics: TopicSelection | tuple[str, ...] = ()
     groups: GroupSelection | tuple[str, ...] | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
     onto_existing: bool = False
     shift: int = 0
-    exclude_groups: tuple[str, ...] = ()
     selection: TopicSelection = field(init=False, repr=False, compare=False)
-    """The parsed ``topics``. Invalid text raises `UsageError` when the options are created."""
+    """The selection of ``topics``. Invalid text raises `UsageError` when the options are created."""
     group_selection: GroupSelection = field(init=False, repr=False, compare=False)
-    """The parsed ``groups`` and ``exclude_groups``."""
+    """The selection of ``groups``."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "topics", _as_tuple(self.topics))
-        groups = GroupSelection.of(self.groups)
-        groups = GroupSelection(groups.patterns, exclude=(*groups.excluded, *_as_tuple(self.exclude_groups)))
-        object.__setattr__(self, "group_selection", groups)
-        object.__setattr__(self, "groups", groups.patterns)
-        object.__setattr__(self, "exclude_groups", groups.excluded)
-        object.__setattr__(self, "selection", TopicSelection.parse(self.topics))
+        groups, topics = GroupSelection.of(self.groups), TopicSelection.of(self.topics)
+        for name, value in (("groups", groups), ("group_selection", groups), ("topics", topics), ("selection", topics)):
+            object.__setattr__(self, name, value)
 
     def for_source(self, uri: str) -> PlanOptions:
         """Returns the options with the `AheadPolicy` that applies to the source ``uri``.
@@ -195,8 +195,7 @@ class PlanOptions:
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
         """Returns the options with one change: each pattern that equals the name of an existing group is escaped, so
         that it matches only that group."""
-        groups = self.group_selection.literal_first(set(existing))
-        return replace(self, groups=groups, exclude_groups=())
+        return replace(self, groups=self.group_selection.literal_first(set(existing)))
 
     def selects_group(self, group: str) -> bool:
         """Returns whether the plan includes this group of the source (see ``groups``)."""
@@ -209,11 +208,6 @@ class PlanOptions:
     def target_group(self, group: str) -> str:
         """Returns the name of the group in the target (see ``rename``)."""
         return self.rename.get(group, group)
-
-
-def _as_tuple(texts: Iterable[str]) -> tuple[str, ...]:
-    """Returns the texts. A caller may pass one text instead of a tuple."""
-    return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
@@ -408,28 +402,28 @@ def _against_target(copy: PlanStep, options: PlanOptions, writer: LastWriter | N
     held, planned, word = copy.target.offset, copy.after.offset, options.if_ahead
     newer = writer is not None and writer.is_offset(held)
     why = "nothing shows which store was written last" if writer is None else writer.why
+    if held < planned and (not newer or word is AheadPolicy.REWIND):
+        return _with_dropped_metadata(copy)
     if held < planned:
-        if not newer or word is AheadPolicy.REWIND:
-            return _with_dropped_metadata(copy)
-        note = f"would write {skip_text(planned, held)} ({why}); --if-ahead rewind writes it all the same"
-        return copy._replace(action=Action.REFUSE_NEWER, after=None, note=note)
+        refusal = Advice("would write {} ({}); {if_ahead=rewind} writes it all the same", skip_text(planned, held), why)
+        return copy._replace(action=Action.REFUSE_NEWER, after=None, note=refusal)
     if word is AheadPolicy.REWIND:
         note = copy.note or f"moves back by {held - planned}"
         return _with_dropped_metadata(copy._replace(action=Action.REWIND, note=note))
     if word is AheadPolicy.KEEP or (word is None and newer):
-        note = f"target is ahead by {held - planned}" + (", kept by --if-ahead keep" if word else f": {why}")
+        ahead = f"target is ahead by {held - planned}"
+        note = Advice("{}, kept by {if_ahead=keep}", ahead) if word else f"{ahead}: {why}"
         return copy._replace(action=Action.KEEP_NEWER, after=copy.target, note=note, proven=True)
-    accept = f"--if-ahead keep accepts it, --if-ahead rewind writes {planned}"
-    note = f"keeps {skip_text(held, planned)} ({why}); {accept}"
-    return copy._replace(action=Action.REFUSE_REWIND, after=None, note=note)
+    text = "keeps {} ({}); {if_ahead=keep} accepts it, {if_ahead=rewind} writes {}"
+    refusal = Advice(text, skip_text(held, planned), why, planned)
+    return copy._replace(action=Action.REFUSE_REWIND, after=None, note=refusal)
 
 
 # The plan file: valid JSON, with one group on each line and a hash at the end. The line layout allows plans of a
 # million offsets to be written and read as a stream:: {"offsetmgr_plan": 3, "header": {...}, "groups": [ {...}, {...}
 # ], "summary": {...}, "sha256": "..."} The hash covers every byte in front of it. If a plan file was edited,
-# truncated or reformatted, the hash does not match and the file is rejected. `plan_codec` encodes the lines.
-
-# Encodes and decodes the lines of a plan file.
+# truncated or reformatted, the hash does not match and the file is rejected. Texts are stored as the command line words
+# them.
 
 _OPTIONAL = ("guard_note", "old_members", "members", "state", "error", "note", "wave", "owner")
 """The fields of `GroupPlan` that a plan file contains only if they are not empty."""
@@ -472,7 +466,7 @@ def encode_step(step: PlanStep, *, whole: bool = True) -> str:
         text += f',"origin":{_encode_origin(origin)}'
     if whole and proven:
         text += ',"proven":true'
-    return text + (f',"note":{json.dumps(note, ensure_ascii=False)}}}' if whole and note else "}")
+    return text + (f',"note":{json.dumps(for_command_line(note), ensure_ascii=False)}}}' if whole and note else "}")
 
 
 def _encode_origin(origin: PlanSource) -> str:
@@ -503,7 +497,8 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
 
 def encode_group(plan: GroupPlan) -> bytes:
     encoded: dict[str, Any] = {"group": plan.group, "target_group": plan.target_group, "guard": plan.guard.value}
-    encoded |= {name: value for name in _OPTIONAL if (value := getattr(plan, name))}
+    found = ((name, getattr(plan, name)) for name in _OPTIONAL)
+    encoded |= {name: for_command_line(value) if name == "error" else value for name, value in found if value}
     head = json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
     return f'{head[:-1]},"topics":{encode_steps(plan.steps)}}}'.encode()
 
@@ -525,6 +520,7 @@ def decode_group(line: bytes) -> GroupPlan:
 
 def encode_header(header: PlanHeader) -> dict[str, Any]:
     options, used_map = header.options, header.partition_map
+    groups = options.group_selection
     optional = {
         "weaknesses": list(header.weaknesses),
         "clock": None if header.clock is None else header.clock._asdict(),
@@ -539,12 +535,12 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
             "if_ahead": (options.if_ahead or AheadPolicy.REFUSE).value,
             "if_ahead_given": options.if_ahead is not None,
             "clamp": options.clamp,
-            "topics": list(options.topics),
-            "groups": list(options.group_selection.patterns or ()),
+            "topics": [str(pattern) for pattern in options.selection.patterns],
+            "groups": list(groups.patterns or ()),
             "rename": dict(options.rename),
             "onto_existing": options.onto_existing,
             **({"shift": options.shift} if options.shift else {}),
-            **({"exclude_groups": list(options.exclude_groups)} if options.exclude_groups else {}),
+            **({"exclude_groups": list(groups.excluded)} if groups.excluded else {}),
         },
         "cluster_id": header.cluster_id,
         "retention_ms": header.retention_ms,
@@ -587,11 +583,10 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
             _decode_policy(options),
             options["clamp"],
             tuple(options["topics"]),
-            tuple(options["groups"]) or None,
+            GroupSelection(options["groups"] or None, exclude=options.get("exclude_groups")),
             dict(options["rename"]),
             options["onto_existing"],
             options.get("shift", 0),
-            tuple(options.get("exclude_groups", ())),
         ),
         encoded["cluster_id"],
         encoded["retention_ms"],
@@ -618,23 +613,22 @@ _HASH = b', "sha256": "'
 _COUNTS = ("groups", "failed_groups", "active_groups", "unlocked_groups", "left_out_groups", "noted_groups")
 
 
+@dataclass(slots=True)
 class PlanSummary:
     """Counts of a plan, collected while the plan is written: its groups, its steps by action, and its groups with an
     error or with members."""
 
-    def __init__(self) -> None:
-        self.groups = 0
-        self.actions: Counter[str] = Counter()
-        self.failed_groups = 0
-        self.active_groups = 0
-        self.unlocked_groups = 0
-        self.left_out_groups = 0
-        self.dropped: Counter[str] = Counter()
-        """The number of steps that drop metadata, by the form of the metadata."""
-        self.noted_groups = 0
-        self.topic_ids: dict[str, str] = {}
-        """The id that each written topic had in the target when the plan was made; "" if the target has no topic ids.
-        """
+    groups: int = 0
+    failed_groups: int = 0
+    active_groups: int = 0
+    unlocked_groups: int = 0
+    left_out_groups: int = 0
+    noted_groups: int = 0
+    actions: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    """The number of steps that drop metadata, by the form of the metadata."""
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    """The id that each written topic had in the target when the plan was made; "" if the target has no topic ids."""
 
     def add(self, plan: GroupPlan) -> None:
         """Adds the plan of one group to the counts."""
@@ -684,13 +678,9 @@ class PlanSummary:
     @classmethod
     def decode(cls, encoded: Mapping[str, Any]) -> PlanSummary:
         """Returns the summary for a JSON object that `encode` returned."""
-        summary = cls()
-        for name in _COUNTS:
-            setattr(summary, name, encoded.get(name, 0))
-        summary.actions = Counter(encoded["actions"])
-        summary.topic_ids = encoded.get("topic_ids", {})
-        summary.dropped = Counter(encoded.get("dropped_metadata", {}))
-        return summary
+        counts: dict[str, Any] = {name: encoded.get(name, 0) for name in _COUNTS}
+        actions, dropped = Counter(encoded["actions"]), Counter(encoded.get("dropped_metadata", {}))
+        return cls(**counts, actions=actions, dropped=dropped, topic_ids=encoded.get("topic_ids", {}))
 
 
 def summary_of(plan: PlanFile, only: GroupScope | None) -> PlanSummary:
@@ -711,7 +701,7 @@ def select_groups(plan: PlanFile, groups: GroupSelection, waves: Iterable[int] =
     `UsageError` if the plan does not have a wave.
     """
     waves = set(waves)
-    if groups.patterns is None and not groups.excluded and not waves:
+    if groups.everything and not waves:
         return None
     known = {group.group: group.wave for group in plan.groups()}
     hint = Advice("see: {}", Invocation("migrate status", (str(plan.path),)))
@@ -722,13 +712,11 @@ def select_groups(plan: PlanFile, groups: GroupSelection, waves: Iterable[int] =
     chosen = frozenset(
         name for name in groups.within(known, f"plan {plan.path}", hint=hint) if not waves or known[name] in waves
     )
-    if not chosen and groups.patterns is None:
+    if chosen:
+        return chosen
+    if groups.patterns is None:
         raise GroupNotFound(Advice("{wave}"), "every group of these waves is excluded")
-    if not chosen:
-        raise GroupNotFound(
-            Advice("{group} with {wave}"), "no group of this name is in this wave", "leave out one of them"
-        )
-    return chosen
+    raise GroupNotFound(Advice("{group} with {wave}"), "no group of this name is in this wave", "leave out one of them")
 
 
 def write_plan(
@@ -766,12 +754,9 @@ def write_plan(
         why = "this file exists, and a plan is never overwritten"
         raise PlanError(f"plan {path}", why, "choose another name") from error
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-        hint = (
-            "free disk space, then run the same command again"
-            if full
-            else "name another file, in a directory that can be written"
-        )
+        hint = "name another file, in a directory that can be written"
+        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            hint = "free disk space, then run the same command again"
         raise PlanError(f"plan {path}", error.strerror or str(error), hint) from error
     return summary, digest.hexdigest()
 
@@ -850,3 +835,167 @@ class PlanFile:
         with self._lines() as lines:
             lines.seek(position)
             return decode_group(lines.readline().rstrip().removesuffix(b","))
+
+
+# Describes plans in lines of text, for the commands of a migration.
+
+_MEANING: Final[Mapping[str, str | Advice]] = {
+    Action.COPY: "will be written",
+    Action.REWIND: "will be moved BACK (a rewind was allowed)",
+    Action.SKIP_EQUAL: "are equal already",
+    Action.KEEP_NEWER: Advice("stay: the target is ahead, and newer or kept by {if_ahead}"),
+    Action.TARGET_ONLY: "stay: only the target has a commit",
+    Action.REFUSE_REWIND: "refused: the target is ahead, and is not known to be newer",
+    Action.REFUSE_NEWER: "refused: the target was written last",
+    Action.REFUSE_TOPIC_MISSING: "refused: the topic does not exist in Kafka",
+    Action.REFUSE_PARTITION_MISSING: "refused: the partition does not exist in Kafka",
+    Action.REFUSE_OUT_OF_RANGE: "refused: outside the log",
+    Action.REFUSE_BYTE_POSITION: "refused: is a byte position of Kafka 0.7, not an offset",
+    Action.REFUSE_UNSUPPORTED_TARGET: "refused: is an offset, but the target holds byte positions of Kafka 0.7",
+    Action.REFUSE_UNREADABLE: "refused: one side could not be read; fix the cause and create a new plan, or exclude it",
+    Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
+    Action.REFUSE_LOST: "refused: the offset was copied, and was deleted or has expired since",
+}
+
+
+def scope_line(plan: PlanFile, scope: PlanSummary, waves: Sequence[int] = ()) -> str:
+    """Returns the cluster, the two stores, and the groups and partitions of a step. ``scope`` has the counts of its
+    groups, which are in ``waves`` (default: in any wave)."""
+    header, total = plan.header, plan.summary.groups
+    cluster = header.cluster_id or (header.source if header.target.kind == "file" else header.target).id
+    groups = count_of(scope.groups, "group")
+    if scope.groups != total:
+        groups = f"{scope.groups:,} of the plan's {count_of(total, 'group')}"
+    where = f"in wave {list_of(waves, SHOWN)}: " if waves else ""
+    partitions = count_of(scope.actions.total(), "partition")
+    return f"cluster {cluster}: {header.source.uri} -> {header.target.uri}: {where}{groups}, {partitions}"
+
+
+def comparison_lines(header: PlanHeader) -> Iterator[str]:
+    """Yields how the two stores' logs compare, and the guarantees that the target does not fully give."""
+    if header.compared is not None:
+        yield Advice("cluster {}", header.compared.text(header.translate))
+        yield f"topics  recreated after the commit: {header.recreation}"
+    yield from (f"warning {weakness}" for weakness in header.weaknesses)
+
+
+def _header_lines(header: PlanHeader) -> Iterator[str]:
+    """Yields what the planner checked, and the warnings that concern the whole plan."""
+    yield from comparison_lines(header)
+    if header.cluster_id is None:
+        yield Advice("logs    not checked: no {bootstrap_server}, so topics and log ranges are unknown")
+    else:
+        yield f"logs    checked against Kafka cluster {header.cluster_id}"
+    if header.options.shift:
+        yield f"shift   {header.options.shift} is added to each copied offset"
+    if (used := header.partition_map) is not None:
+        confirmed = f"as {used.confirmed_by} confirmed (sha256 {used.sha256[:16]}...)"
+        yield f"map     byte positions mapped to offsets, {confirmed}"
+
+
+def _expiry_lines(header: PlanHeader, summary: PlanSummary) -> Iterator[str]:
+    """Yields what a plan must say about the expiry of offsets."""
+    if header.retention_ms is None:
+        if header.target.kind == "kafka" and summary.writes:
+            why = "the brokers do not report offsets.retention.minutes (offsetmgr doctor: DescribeConfigs)"
+            yield f"expiry  unknown for offsets that no consumer commits again, because {why}"
+        return
+    if summary.writes:
+        yield expiry_line(header, header.created_at, header.clock)
+    if summary.writes and header.clock is not None and header.clock.exceeds():
+        yield f"warning the brokers' clock is {header.clock}: synchronise the clocks (offsetmgr doctor)"
+    held = sum(summary.actions[action] for action in (Action.SKIP_EQUAL, Action.KEEP_NEWER, Action.TARGET_ONLY))
+    if held:
+        yield Advice(
+            "expiry  unknown for {} already in the target, because Kafka counts from the commit time, which it does not"
+            " expose; migrate apply PLAN {refresh} renews them",
+            count_of(held, "offset"),
+        )
+        if summary.writes and not _expire_in_use(header):
+            yield (
+                "expiry  the group lock of a write restarts the retention of all offsets of the group, except of those"
+                " that a client committed with its own retention time"
+            )
+
+
+def expiry_line(header: PlanHeader, at_ms: int, clock: ClockDifference | None) -> str:
+    """Returns when offsets expire that are written at ``at_ms``, a time of this machine, by the brokers' clock.
+    ``clock`` is the difference of the two clocks."""
+    unless = "a consumer commits them again" if _expire_in_use(header) else "a consumer joins the group"
+    after = "(offsets.retention.minutes after the copy)"
+    return f"expiry  offsets copied now expire about {expiry_text(header, at_ms, clock)} {after}, unless {unless}"
+
+
+def _expire_in_use(header: PlanHeader) -> bool:
+    return any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)
+
+
+def expiry_text(header: PlanHeader, at_ms: int, clock: ClockDifference | None) -> str:
+    """Returns the expiry of offsets that are written at ``at_ms``, a time of this machine, and names the clock unless
+    the clocks of this machine and of the brokers agree."""
+    retention_ms = header.retention_ms or 0
+    if clock is None or not (clock.agrees or clock.exceeds()):
+        return f"{time_text(at_ms + retention_ms)} by this machine's clock"
+    expires = time_text(at_ms + clock.correction_ms + retention_ms)
+    return f"{expires} by the brokers' clock" if clock.exceeds() else expires
+
+
+def count_lines(summary: PlanSummary) -> Iterator[str]:
+    """Yields the number of partitions of each action, and of the groups that are special."""
+    for action, count in sorted(summary.actions.items(), key=lambda item: list(_MEANING).index(item[0])):
+        yield Advice("{} {}", f"  {count:>8} {action:<26}", _MEANING[action])
+    counts: list[tuple[int, str]] = [
+        (summary.failed_groups, "not planned: the whole group is refused; nothing of it will be written"),
+        (summary.left_out_groups, "left out: the group was never copied, so there is nothing to copy back"),
+        (
+            summary.active_groups,
+            Advice(
+                "active: the group has members in Kafka; apply refuses it, or waits for it with"
+                " {wait_empty_s:wait_empty} SECONDS"
+            ),
+        ),
+        (
+            summary.unlocked_groups,
+            "not atomic: old consumers of the group are registered in ZooKeeper, and a group lock would break their"
+            " commits; they read the larger of both stores once dual commit is on",
+        ),
+    ]
+    yield from (Advice("{} {}", f"  {count:>8}", text) for count, text in counts if count)
+
+
+def plan_lines(plan: PlanFile, *, whole: bool = True) -> Iterator[str]:
+    """Describes a new plan. With ``whole``, also yields its waves and the parts that need attention, in at most `SHOWN`
+    lines."""
+    header, summary = plan.header, plan.summary
+    yield scope_line(plan, summary)
+    yield from _header_lines(header)
+    yield from _expiry_lines(header, summary)
+    yield from count_lines(summary)
+    if summary.dropped:
+        yield f"warning the plan drops {dropped_text(summary.dropped)}"
+    if not whole:
+        return
+    waves = Counter(group.wave for group in plan.groups())
+    yield from (f"wave {w}: {count_of(waves[w], 'group')}" for w in sorted(w for w in waves if w is not None))
+    if len(waves) > 1 and waves[None]:
+        yield f"no wave: {count_of(waves[None], 'group')}, which the waves file does not name"
+    if summary.needs_attention or header.options.clamp:
+        lines = list(islice(_attention(plan), SHOWN + 1))
+        yield from lines[:SHOWN]
+        if len(lines) > SHOWN:
+            every = Invocation("migrate plan", (), {"format": "json"})
+            yield Advice("  ... and more: {} (or csv) lists every step", every)
+
+
+def _attention(plan: PlanFile) -> Iterator[str]:
+    """Yields the rejected steps, the rewinds, the failed groups and the active groups of a plan."""
+    for group in plan.groups():
+        if group.error:
+            yield f"  ! {group.group}: {group.error}"
+        if group.note:
+            yield f"  {group.group}: {group.note}"
+        if group.members:
+            yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
+        for step in group.steps:
+            if step.action.rejects or step.action is Action.REWIND or (step.note and step.action.writes):
+                yield f"  ! {group.group} {step.tp}: {step.action}: {step.note}"

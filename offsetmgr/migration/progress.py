@@ -18,13 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple, Self
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.atomic_file import replace_file, sync_directory
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.document import moment
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError, os_error_as
 from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.groups.execute import may_have_written
 from offsetmgr.migration.plan import GroupPlan, PlanStep, decode_step
@@ -565,3 +567,20 @@ class MigrationState:
         if group in work.unknown:
             in_doubt |= {step.tp for step in self.intended(work, group)}
         return PartitionSet(frozenset(written), frozenset(unchanged - written), frozenset(in_doubt - written))
+
+
+def expiry_texts(
+    plan: str, dates: Iterable[int | None], now_ms: int, arguments: Mapping[str, Argument], *, watched: bool
+) -> Iterator[str]:
+    """Yields the sentences about copied offsets that expire at these times, with the call that renews them;
+    ``arguments`` are its connection arguments. Offsets that have expired are left out if the servers were asked
+    (``watched``), because then the obstacles name them."""
+    refresh = Invocation("migrate apply", (plan,), {"refresh": True, **arguments})
+    known = sorted(at for at in dates if at is not None)
+    coming, over = [at for at in known if at > now_ms], [at for at in known if at <= now_ms]
+    if coming:
+        begin = f"the copied offsets of {count_of(len(coming), 'group')} expire from {moment(coming[0])} UTC on"
+        yield Advice("{}, unless a consumer commits them again; to renew them: {}", begin, refresh)
+    if over and not watched:
+        begin = f"the copied offsets of {count_of(len(over), 'group')} expired by {moment(over[-1])} UTC"
+        yield Advice("{} if no consumer has committed them again: migrate status {window} asks the servers", begin)

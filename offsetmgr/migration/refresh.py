@@ -8,8 +8,9 @@ committed, so that no newer commit is overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from offsetmgr.core.advice import Advice, Invocation
@@ -26,6 +27,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import HeldLock, LockableStore, OffsetStore
+from offsetmgr.core.plurals import SHOWN, count_of
 from offsetmgr.groups.describe import POLL_S, OnWait
 from offsetmgr.migration.apply import check_endpoint, recreated_topics
 from offsetmgr.migration.plan import GroupPlan, PlanFile
@@ -48,10 +50,22 @@ class RefreshReport:
     in_use: list[str] = field(default_factory=list)
     failed: dict[str, OffsetMgrError] = field(default_factory=dict)
     interrupted: bool = False
+    expires: str = ""
+    """The new expiry as text; empty if it is unknown."""
 
     @property
     def ok(self) -> bool:
         return not self.failed and not self.interrupted
+
+    def lines(self) -> Iterator[str]:
+        """Describes the result, and at most `SHOWN` failures."""
+        until = f"; without a consumer they expire about {self.expires}" if self.expires else ""
+        yield f"{count_of(len(self.renewed), 'group')} renewed: their offsets were committed again, unchanged{until}"
+        if self.in_use:
+            yield f"{count_of(len(self.in_use), 'group')} in use: the offsets of a group with members do not expire"
+        yield from (Advice("  ! {}", error.text) for error in islice(self.failed.values(), SHOWN))
+        if self.failed:
+            yield f"NOT renewed: {count_of(len(self.failed), 'group')}"
 
 
 def renew_retention(

@@ -21,7 +21,7 @@ from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.journaled_writer import RENEWED, read_batches
-from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, write_plan
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, plan_lines, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import Journal, MigrationState, copy_journal, journal_path, read_journal
 
@@ -93,6 +93,10 @@ class RenewedPlan(NamedTuple):
     file: PlanFile
     renewed: int
     kept: int
+
+    def lines(self) -> Iterator[str]:
+        """Describes the new plan. See `plan_lines`."""
+        return plan_lines(self.file)
 
 
 def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None = None) -> RenewedPlan:

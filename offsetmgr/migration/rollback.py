@@ -12,19 +12,22 @@ rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import AheadPolicy, OffsetStore
+from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.core.selection import literal_pattern
+from offsetmgr.groups.edits import groups_left_without_offsets
 from offsetmgr.migration.apply import check_endpoint, recreated_topics, without_recreated
 from offsetmgr.migration.copied_offsets import copied_steps
-from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, read_batches
+from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, late_deletion, read_batches
 from offsetmgr.migration.plan import (
     LEFT_OUT,
     Action,
@@ -37,6 +40,9 @@ from offsetmgr.migration.plan import (
 )
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState, RunProgress
+
+MAX_DIFFERENCES: Final = 1000
+"""The number of differences that a `RollbackReport` lists."""
 
 
 def rollback(
@@ -91,7 +97,8 @@ def groups_of_run(run: RunProgress) -> GroupScope:
 
 class RollbackPreview(NamedTuple):
     """A partition that a rollback would restore from the offset ``applied`` to ``before``. It holds ``now``; None means
-    no offset. ``problem`` is the reason for which it would not be restored; an empty string if there is none."""
+    no offset. ``problem`` is the reason for which it would not be restored, and ``note`` a remark about the offset;
+    empty strings if there are none."""
 
     group: str
     tp: TopicPartition
@@ -99,6 +106,7 @@ class RollbackPreview(NamedTuple):
     now: int | None
     before: int | None
     problem: str = ""
+    note: str = ""
 
 
 def preview(
@@ -162,6 +170,105 @@ class RollbackDifference(NamedTuple):
     before: int | None
     now: int | None
     error: OffsetMgrError | None = None
+
+
+@dataclass(slots=True)
+class RollbackReport(Report):
+    """The result of a rollback: a `Report`, and the partitions that it left alone although they do not hold their
+    before-image.
+
+    ``differing`` counts the planned partitions whose write the journal does not record, and whose offset is not the
+    before-image. If there are any, the journal may be truncated, or another client has committed. ``differences`` has
+    the first of them. ``compared`` counts the groups with such partitions, ``recorded`` the groups of the plan that the
+    journal records as started, and ``planned`` the groups of the plan. ``created`` counts the offsets that apply had
+    created. ``empty_groups`` had no offset before apply, and exist without an offset now.
+
+    >>> RollbackReport(groups=1, written=4, differing=1).ok
+    False
+    """
+
+    differing: int = 0
+    differences: tuple[RollbackDifference, ...] = ()
+    compared: int = 0
+    recorded: int = 0
+    planned: int = 0
+    created: int = 0
+    empty_groups: tuple[str, ...] = ()
+    plan: Path = Path()
+    target: str = ""
+    whole: bool = False
+    """Whether the rollback covers all groups of the plan, and all runs of apply."""
+    late: str = ""
+    """A warning if the store ``target`` does not delete offsets at once."""
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether earlier rollbacks had restored every group."""
+        return not (self.groups or self.failed or self.interrupted or self.closed)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every offset that apply wrote is as it was before, and no other planned offset differs from its
+        before-image."""
+        return not self.failed and not self.interrupted and not self.closed and not self.differing
+
+    def comparison(self) -> Iterator[str]:
+        """Describes the differences in lines of text; yields nothing if there was nothing to compare."""
+        if not self.compared:
+            return
+        yield f"the journal records {self.recorded:,} of the plan's {self.planned:,} groups as started"
+        for found in self.differences[:SHOWN]:
+            before, now = ("no offset" if n is None else n for n in (found.before, found.now))
+            held = f"holds {now}, and held {before} before the plan was applied"
+            group = f"{found.group}{f' {found.tp}' if found.tp else ''}"
+            yield Advice("  ! {}: {}", group, found.error.text if found.error else held)
+        groups = count_of(self.compared, "group")
+        compared = f"compared, in {groups}, the offsets that the journal does not record as written"
+        if not self.differing:
+            yield f"{compared}: every offset is as it was before"
+            return
+        if self.differing > SHOWN:
+            yield f"  ! and {self.differing - SHOWN:,} more"
+        yield f"{compared}: {count_of(self.differing, 'offset')} differ from their before-images; they were not changed"
+        yield (
+            "hint: the journal may be truncated or older than the last apply; restore a complete copy and roll back"
+            " again, or restore a snapshot of the target"
+        )
+
+    def uncompared(self) -> str:
+        """Describes a rollback after which the comparison of the offsets did not end."""
+        failed = f"; failed: {list_of(self.failed, SHOWN)}" if self.failed else ""
+        restored = f"{count_of(self.written, 'offset')} restored in {count_of(self.changed, 'group')}{failed}"
+        return f"{restored}; the comparison with the before-images did not end"
+
+
+def compare(
+    plan: PlanFile,
+    state: MigrationState,
+    target: OffsetStore,
+    only: GroupScope | None,
+    report: RollbackReport,
+    progress: Callable[[Iterable[RollbackDifference], str], Iterable[RollbackDifference]],
+) -> None:
+    """Adds the differences that a rollback left to its ``report``, and what apply had created."""
+    if report.interrupted:
+        return
+    report.compared = sum(1 for _ in unrecorded_writes(plan, state, only))
+    for found in progress(differences(plan, state, target, only) if report.compared else (), "comparing"):
+        report.differing += 1
+        if report.differing <= MAX_DIFFERENCES:
+            report.differences += (found,)
+    if not (report.groups and report.ok):
+        return
+    created = set()
+    for group in plan.groups():
+        if group.group in state.apply.intents:
+            applied = state.partitions(state.apply, group.group)
+            wrote = applied.written | applied.in_doubt
+            report.created += sum(one.target is None and one.tp in wrote for one in group.writes())
+            created |= {group.target_group} if all(one.target is None for one in group.steps) else set()
+    report.empty_groups = tuple(groups_left_without_offsets(target, sorted(created)))
+    report.late = late_deletion(target)
 
 
 def unrecorded_writes(

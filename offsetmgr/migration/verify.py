@@ -8,7 +8,7 @@ Kafka before ZooKeeper, so a target in Kafka never appears to be behind because 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
@@ -18,6 +18,7 @@ from offsetmgr.core.commit_mode import Confidence
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import AheadPolicy, GroupOffsets, OffsetStore
+from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.last_writes import GroupPair, LastWriter, LastWrites, skip_text
 from offsetmgr.kafka.cluster import Logs
 from offsetmgr.migration.apply import check_endpoint
@@ -252,6 +253,50 @@ class VerifySummary:
     def ok(self) -> bool:
         """Whether every partition passed."""
         return all(status.ok for status in self.counts)
+
+    def lines(self) -> Iterator[str]:
+        """Describes the counts."""
+        total = count_of(self.counts.total(), "partition")
+        for status, count in sorted(self.counts.items()):
+            yield f"  {count:>8} {status}{'' if status.ok else '   <-- difference'}"
+        if not self.counts:
+            yield "nothing to verify: the plan and the stores have no offsets"
+        elif not self.ok:
+            wrong = sum(count for status, count in self.counts.items() if not status.ok)
+            yield f"NOT verified: {wrong:,} of {total} differ"
+        else:
+            yield f"verified: {total} of {count_of(self.groups, 'group')}, read afresh on both sides"
+            if self.inferred:
+                yield f"  {self.inferred} of them by inference: only the partition map relates offset and byte position"
+
+
+class VerifyResults(Iterator[PartitionResult]):
+    """Compares every partition with a plan: iterate over it for the results. ``summary`` has their counts; it reads the
+    results first that the caller has not read. ``is_rolled_back`` tells whether the plan was rolled back. If an error
+    ends the results, further calls raise it again."""
+
+    def __init__(self, results: Iterable[PartitionResult], summary: VerifySummary, *, is_rolled_back: bool) -> None:
+        self._results, self._summary = iter(results), summary
+        self._error: BaseException | None = None
+        self.is_rolled_back = is_rolled_back
+
+    def __next__(self) -> PartitionResult:
+        if self._error is not None:
+            raise self._error
+        try:
+            return next(self._results)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+    @property
+    def summary(self) -> VerifySummary:
+        """The numbers of results by status. ``summary.ok`` is True only if every partition passed."""
+        for _ in self:
+            pass
+        return self._summary
 
 
 @dataclass

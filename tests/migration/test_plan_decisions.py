@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from one_migration import ORDERS, commit
 from stopwatch import loop_s
 
-from offsetmgr import AheadPolicy, Migration, OffsetAndMetadata, PlanOptions
+from offsetmgr import AheadPolicy, GroupSelection, Migration, OffsetAndMetadata, PlanOptions
 from offsetmgr.core.errors import CorruptData, GroupNotFound, PlanError, UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange
 from offsetmgr.groups.last_writes import KnownWrite, LastWriter
@@ -256,10 +256,10 @@ def test_an_empty_selection_is_not_all_groups_except_in_plans_of_earlier_release
 def test_a_plan_keeps_its_excluded_groups(migration):
     for group in ("a", "b"):
         commit(migration.source, group, 1)
-    migration.options = PlanOptions(exclude_groups=("b",))
+    migration.options = PlanOptions(groups=GroupSelection(exclude="b"))
     assert [group.group for group in migration.plan().groups()] == ["a"]
     header = Migration(migration.path).header
-    assert (header.options.groups, header.options.exclude_groups) == (None, ("b",))
+    assert header.options.groups == GroupSelection(exclude="b")
 
 
 def test_the_reverse_plan_of_twenty_thousand_groups_is_not_quadratic() -> None:
