@@ -23,8 +23,10 @@ from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions, PlanSum
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
-    from offsetmgr.app.migrate import ApplyReport, RollbackReport, VerifyResults
+    from offsetmgr.migration.apply import ApplyReport
     from offsetmgr.migration.finalize import FinalizeReport
+    from offsetmgr.migration.rollback import RollbackReport
+    from offsetmgr.migration.verify import VerifyResults
 
 
 _T = TypeVar("_T")

@@ -979,12 +979,10 @@ def plan_lines(plan: PlanFile, *, whole: bool = True) -> Iterator[str]:
     yield from (f"wave {w}: {count_of(waves[w], 'group')}" for w in sorted(w for w in waves if w is not None))
     if len(waves) > 1 and waves[None]:
         yield f"no wave: {count_of(waves[None], 'group')}, which the waves file does not name"
-    if summary.needs_attention or header.options.clamp:
-        lines = list(islice(_attention(plan), SHOWN + 1))
-        yield from lines[:SHOWN]
-        if len(lines) > SHOWN:
-            every = Invocation("migrate plan", (), {"format": "json"})
-            yield Advice("  ... and more: {} (or csv) lists every step", every)
+    lines = _attention(plan) if summary.needs_attention or header.options.clamp else iter(())
+    yield from islice(lines, SHOWN)
+    if any(lines):
+        yield Advice("  ... and more: {} (or csv) lists every step", Invocation("migrate plan", (), {"format": "json"}))
 
 
 def _attention(plan: PlanFile) -> Iterator[str]:

@@ -55,13 +55,13 @@ def at(offset):
 
 
 JUNK = CorruptData("node", "junk")
-KEPT = "target is ahead by 3, kept by --if-ahead keep"
+KEPT = "target is ahead by 3, kept by if_ahead=keep"
 REFUSED = (
     "keeps 45; a start there skips 3 messages if the consumers are at 42 (nothing shows which store was written last);"
-    " --if-ahead keep accepts it, --if-ahead rewind writes 42"
+    " if_ahead=keep accepts it, if_ahead=rewind writes 42"
 )
 SKIPS = "skips 50 messages if the consumers are at 40 (EVIDENCE)"
-ACCEPT = "--if-ahead keep accepts it, --if-ahead rewind writes 40"
+ACCEPT = "if_ahead=keep accepts it, if_ahead=rewind writes 40"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_step_has_both_offsets_the_offset_after_apply_and_the_reason(
         (90, 90, None, Action.KEEP_NEWER, 90, "target is ahead by 50: EVIDENCE"),
         (90, 40, None, Action.REFUSE_REWIND, None, f"keeps 90; a start there {SKIPS}; {ACCEPT}"),
         (90, None, None, Action.REFUSE_REWIND, None, f"keeps 90; a start there {SKIPS}; {ACCEPT}"),
-        (90, 40, AheadPolicy.KEEP, Action.KEEP_NEWER, 90, "target is ahead by 50, kept by --if-ahead keep"),
+        (90, 40, AheadPolicy.KEEP, Action.KEEP_NEWER, 90, "target is ahead by 50, kept by if_ahead=keep"),
         (90, 90, AheadPolicy.REFUSE, Action.REFUSE_REWIND, None, f"keeps 90; a start there {SKIPS}; {ACCEPT}"),
         (90, 90, AheadPolicy.REWIND, Action.REWIND, 40, "moves back by 50"),
         (30, 40, None, Action.COPY, 40, ""),
@@ -133,7 +133,7 @@ def test_a_step_has_both_offsets_the_offset_after_apply_and_the_reason(
         (
             *(30, 30, None, Action.REFUSE_NEWER, None),
             "would write 40; a start there skips 10 messages if the consumers are at 30 (EVIDENCE);"
-            " --if-ahead rewind writes it all the same",
+            " if_ahead=rewind writes it all the same",
         ),
         (30, 30, AheadPolicy.REWIND, Action.COPY, 40, ""),
     ],
@@ -249,7 +249,7 @@ def test_an_empty_selection_is_not_all_groups_except_in_plans_of_earlier_release
         PlanOptions(groups=())
     golden = Path(__file__).parents[1] / "data" / "formats" / "0.1" / "planned.json"
     old = Migration(golden).header.options
-    assert old.groups is None
+    assert old.groups == GroupSelection()
     assert old.selects_group("any")
 
 
