@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from offsetmgr.stores.uri import open_store as open_store
 
 
-for _name, _location in {
-    "zookeeper": "offsetmgr.stores.uri:ZOOKEEPER",
-    "kafka": "offsetmgr.stores.uri:KAFKA",
-    "manager": "offsetmgr.stores.uri:MANAGER",
-    "file": "offsetmgr.stores.uri:FILE",
-    "dual": "offsetmgr.stores.uri:DUAL",
+for _name, _scheme in {
+    "zookeeper": ("offsetmgr.stores.uri:ZOOKEEPER", "zookeeper://h1:2181/chroot", "ZooKeeper"),
+    "kafka": ("offsetmgr.stores.uri:KAFKA", "kafka://h1:9092", "Kafka"),
+    "manager": ("offsetmgr.stores.uri:MANAGER", "manager://h1:9192", "the offset manager"),
+    "dual": ("offsetmgr.stores.uri:DUAL", "dual:NAME"),
+    "file": ("offsetmgr.stores.uri:FILE", "file:offsets.avro"),
 }.items():
-    register_scheme(_name, _location)
+    register_scheme(_name, *_scheme)
 
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
     __all__, __getattr__, __dir__ = lazy_exports(__name__)

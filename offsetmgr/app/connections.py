@@ -18,6 +18,7 @@ from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.offset_store import TITLES
 from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.verify import MigrationVerifier
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, OriginStore
-    from offsetmgr.stores.kafka import KafkaStore
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
@@ -79,8 +79,8 @@ class Connections(Closeable):
         Kafka store, so that a command connects and logs in to a broker once."""
         self._sides: list[tuple[str, str, ConnectionConfig, OffsetStore]] = []
         """The stores that `store_of_side` has opened, with its arguments."""
-        self._kafka: list[KafkaStore] = []
-        """The Kafka stores that `store` has opened."""
+        self._parts: list[OffsetStore] = []
+        """The stores that `store` has opened; a pair counts as two stores."""
         self._open = ExitStack()
         self.plans: WeakSet[Closeable] = WeakSet()
         """The plans that `close` closes too."""
@@ -93,9 +93,9 @@ class Connections(Closeable):
     def close(self) -> None:
         """Closes every store, cluster and session that was opened. A second call does nothing. First calls
         `warn` if a Kafka cluster has left out groups or offsets for this login."""
-        for text in sorted({text for store in self._kafka if (text := store.filter_note())}):
+        for text in sorted({text for store in self._parts if (text := store.filter_note())}):
             self.warn(text)
-        self._kafka.clear()
+        self._parts.clear()
         for plan in list(self.plans):
             plan.close()
         self._closed = True
@@ -132,7 +132,7 @@ class Connections(Closeable):
 
         self.require_open()
         store = self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
-        self._kafka += kafka_stores(store)
+        self._parts += store.parts
         if connection is None:
             for name in (uri or self.uri, store.uri):
                 self._stores.setdefault(name, store)
@@ -233,14 +233,11 @@ class Connections(Closeable):
         return copied_offsets.last_writes(here, there, **options)
 
     def tell_empty(self, what: str, store: OffsetStore | None = None) -> None:
-        """Tells the user that ``store`` (default: the selected one) has no ``what``. A ZooKeeper without a cluster may
-        be a mistyped chroot."""
-        from offsetmgr.stores.cross_cluster_check import names_cluster
-
+        """Tells the user that ``store`` (default: the selected one) has no ``what``, and whether its address may be
+        wrong."""
         store = store or self.selected()
-        is_zookeeper = what == "groups" and ("zookeeper:" in store.uri or "zookeeper%3A" in store.uri)
-        wrong = is_zookeeper and not names_cluster(store)
-        self.ui.note(f"no {what} in {store.uri}{'; is the chroot right?' if wrong else ''}")
+        doubt = store.address_doubt() if what == "groups" else ""
+        self.ui.note(f"no {what} in {store.uri}{'; ' if doubt else ''}{doubt}")
 
     def warn_of_unrecognised(self, data: Iterable[UnrecognisedData]) -> None:
         """Warns the user of data of groups that offsetmgr does not understand."""
@@ -480,7 +477,7 @@ class Connections(Closeable):
             kafka = self.kafka_counterpart(store, warn)
             return () if kafka is None else (kafka,)
         uris = {name: uri for name, uri in self.configured_stores().items() if name != kind}
-        if kind not in ("kafka", "manager") or not uris:
+        if kind not in TITLES or not uris:
             return ()
         origin, found = store.log_origin(), []
         for uri in uris.values():
@@ -534,8 +531,8 @@ class Connections(Closeable):
         return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
 
     def configured_stores(self) -> dict[str, str]:
-        """Returns the URIs of all stores that the settings name, by their kind: zookeeper, kafka, manager. The two
-        stores of a dual store count as separate stores."""
+        """Returns the URIs of all stores that the settings name and that groups can live in, by their kind, in the
+        order of `TITLES`. The two stores of a dual store count as separate stores."""
         from offsetmgr.stores.uri import inner_uris, parse_uri
 
         selected, known = self.uri, self.resolved
@@ -545,7 +542,7 @@ class Connections(Closeable):
         found: dict[str, str] = {}
         for uri in uris:
             found.setdefault(parse_uri(uri).kind, uri)
-        return {kind: found[kind] for kind in ("zookeeper", "kafka", "manager") if kind in found}
+        return {kind: found[kind] for kind in TITLES if kind in found}
 
     def group_locator(self) -> GroupLocator:
         """Returns the object that finds groups in all configured stores.
@@ -598,20 +595,6 @@ class Connections(Closeable):
         return session
 
 
-def kafka_stores(store: OffsetStore) -> list[KafkaStore]:
-    """Returns the Kafka stores among ``store`` and the two stores of a dual store."""
-    stores = [store]
-    if store.uri.startswith("dual:"):
-        from offsetmgr.stores.dual import DualStore
-
-        stores = [store.primary, store.secondary] if isinstance(store, DualStore) else stores
-    if not any(inner.uri.startswith("kafka:") for inner in stores):
-        return []
-    from offsetmgr.stores.kafka import KafkaStore
-
-    return [inner for inner in stores if isinstance(inner, KafkaStore)]
-
-
 def connect(
     store: str | None = None,
     *,
@@ -646,9 +629,6 @@ def connect(
 
 # `SourceAndTarget`: opens the stores, Kafka clusters and ZooKeeper registries of a migration's source and target. The
 # two sides have separate credentials.
-
-_COORDINATED: Final = frozenset({"kafka", "manager"})
-"""The kinds of stores that have group coordinators, which report the members of a group."""
 
 
 class SourceAndTarget:
@@ -717,17 +697,12 @@ class SourceAndTarget:
         return self._connections.lock_waiting(self._connections.cluster_at(bootstrap, connection))
 
     def logs(self) -> Logs | None:
-        """Like `cluster`, but the returned object can only read logs. If the target or the source is a Kafka store, the
-        object uses the connections of this store."""
-        from offsetmgr.stores.kafka import KafkaStore
-        from offsetmgr.stores.uri import parse_uri
+        """Like `cluster`, but the returned object can only read logs. If the target or the source can read logs itself,
+        its connections are used."""
+        from offsetmgr.stores.known_logs import LogsStore
 
-        for side in ("target", "source"):
-            if parse_uri(self._uris[side]).kind == "kafka":
-                store = self.target if side == "target" else self.source
-                assert isinstance(store, KafkaStore)
-                return store.logs()
-        return self.cluster()
+        found = (store.logs() for store in (self.target, self.source) if isinstance(store, LogsStore))
+        return next(found, None) or self.cluster()
 
     @contextmanager
     def legacy_members(self) -> Iterator[ReadLegacyMembers | None]:
@@ -839,14 +814,13 @@ class SourceAndTarget:
         from offsetmgr.stores.zookeeper import ZookeeperStore
         from offsetmgr.zookeeper.groups.registry import members_many
 
-        source, target = plan.header.source, plan.header.target
-        kinds = {source.kind, target.kind}
+        source = plan.header.source
         if isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8":
             read_members = partial(members_many, self.source.session) if self.source.registered else None
             return InactivityGate(self.source, read_members, window, SystemClock())
-        if "zookeeper" in kinds and kinds & _COORDINATED:
+        if plan.header.has_phases:
             return OldConsumerGate(self.old_consumer_view(plan.header), plan.header.end, exclusive, rules, window)
-        if source.kind in _COORDINATED and (cluster := self._cluster_of("source")) is not None:
+        if source.has_coordinators and (cluster := self._cluster_of("source")) is not None:
             return CoordinatorGate(self.source, cluster, window, SystemClock())
         if source.kind == "file":
             return NoMembersGate()
@@ -860,9 +834,7 @@ class SourceAndTarget:
         observation of their commits."""
         from offsetmgr.migration.fleet import FleetView
 
-        kinds = {plan.header.source.kind, plan.header.target.kind}
-        has_phases = "zookeeper" in kinds and bool(kinds & _COORDINATED)
-        view = self.old_consumer_view(plan.header) if has_phases else None
+        view = self.old_consumer_view(plan.header) if plan.header.has_phases else None
         return FleetView(self.verifier(plan, state), state, view, plan.header.end, window)
 
     def old_consumer_view(self, header: PlanHeader) -> GroupView:
@@ -871,8 +843,7 @@ class SourceAndTarget:
         from offsetmgr.migration.observation import GroupView, ZookeeperRegistry
         from offsetmgr.stores.zookeeper import ZookeeperStore
 
-        kinds = {header.source.kind, header.target.kind}
-        if not ("zookeeper" in kinds and kinds & _COORDINATED):
+        if not header.has_phases:
             raise UsageError("phases of old consumers", "the plan is not between ZooKeeper and Kafka")
         to_kafka = header.target.kind != "zookeeper"
         old, new = (self.source, self.target) if to_kafka else (self.target, self.source)

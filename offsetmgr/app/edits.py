@@ -30,7 +30,6 @@ from offsetmgr.groups.describe import reject_active, require_idle
 from offsetmgr.groups.edit_plan import Counts, EditPlan
 from offsetmgr.groups.edit_plan import GroupEditPlan as GroupEditPlan
 from offsetmgr.groups.edits import (
-    inner_stores,
     plan_copy,
     plan_removal,
     remove_groups,
@@ -559,7 +558,7 @@ class GroupDeletion(PlannedEdit):
         offsets. If the groups had no offsets from the start, no edit is in the operation log, and this method records
         the deletion there."""
         ui, empty = self._connections.ui, "" if had_offsets else "empty "
-        for inner in inner_stores(self.store):
+        for inner in self.store.parts:
             if isinstance(inner, GroupTreeStore):
                 continue  # the trees are deleted already
             start = OperationStart("groups delete", (inner.uri,), first_groups(groups), len(groups), 0, reason=reason)

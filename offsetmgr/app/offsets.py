@@ -35,6 +35,7 @@ from offsetmgr.core.model import (
     form_of,
     is_valid_offset,
 )
+from offsetmgr.core.offset_store import title_of
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, GroupSelection, TopicSelection, literal_pattern
@@ -150,9 +151,9 @@ class Found(Generic[T]):
         """Tells the user, after the last item, about offsets that are older than those of another store."""
         from offsetmgr.groups.lag import ELSEWHERE, STALE, UNCLEAR
 
-        note, here = self._connections.ui.note, _title(self.uri)
+        note, here = self._connections.ui.note, title_of(self.uri)
         for uri in (other.uri for other in self.others):
-            title = _title(uri)
+            title = title_of(uri)
             stale, unclear, absent = (self._newer[kind, title] for kind in (STALE, UNCLEAR, ELSEWHERE))
             if stale:
                 offsets = f"{count_of(stale, 'offset')} in {here} {'is' if stale == 1 else 'are'}"
@@ -178,12 +179,6 @@ class Found(Generic[T]):
         """Yields the items. At the end, raises `UnknownTopicOrPartition` for a selected topic that matches nothing."""
         yield from self._items
         self.topic_matches.require_all(self.uri)
-
-
-def _title(uri: str) -> str:
-    from offsetmgr.groups.last_writes import TITLES
-
-    return TITLES.get(uri.partition(":")[0], uri)
 
 
 def get(connections: Connections, selection: GroupSelection, topics: TopicSelection = ALL_TOPICS) -> Found[GroupLag]:
@@ -549,13 +544,13 @@ def import_(
     """
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.before_images import holds_images, load_images
-    from offsetmgr.groups.edits import inner_stores, plan_import, plan_undo
+    from offsetmgr.groups.edits import plan_import, plan_undo
     from offsetmgr.groups.export import name_of, seekable
     from offsetmgr.snapshots.registry import format_name
 
     file, selected = os.fspath(path), connections.selected()
     store = into or selected
-    uri = None if store in (selected, *inner_stores(selected)) else store.uri
+    uri = None if store in (selected, *selected.parts) else store.uri
     topics = topics.within(store.capabilities.partitions)
     if file == "-" and options.format is None:
         format_name(file)  # raises an error, because the format of standard input is unknown

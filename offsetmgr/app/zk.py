@@ -112,15 +112,12 @@ def owners(
 def _registered_groups(connections: Connections, session: ZookeeperSession, groups: GroupSelection) -> list[str]:
     """Returns the selected groups of the registry. The session may be an older one: commits that it has seen before do
     not count in the reads that follow."""
-    from offsetmgr.stores.cross_cluster_check import names_cluster
     from offsetmgr.zookeeper.groups.registry import forget_commits
     from offsetmgr.zookeeper.nodes.paths import CONSUMERS
 
     known = session.children(CONSUMERS) or []
     if not known and groups.patterns is None:
-        store = connections.opened(f"zookeeper://{session.connect}")
-        hint = "" if names_cluster(store) else "; is the chroot right?"
-        connections.ui.note(f"no groups in {store.uri}{hint}")
+        connections.tell_empty("groups", connections.opened(f"zookeeper://{session.connect}"))
     chosen = groups.within(known, f"ZooKeeper at {session.connect}")
     for group in chosen:
         forget_commits(session, group)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import typer
 
-from offsetmgr.app.connections import Connections, kafka_stores
+from offsetmgr.app.connections import Connections
 from offsetmgr.app.ui import Declined, Interrupted, Ui
 from offsetmgr.cli.options import (
     BeforeImage,
@@ -328,8 +328,8 @@ class ConnectFlags(Connections):
         """Opens the selected store, or the store at ``uri`` if given. Prints progress while a Kafka store reads the
         offsets topic."""
         store = super().store(uri, connection)
-        for kafka in kafka_stores(store):
-            kafka.on_read = offsets_topic_progress()
+        for part in store.parts:
+            part.on_read = offsets_topic_progress()
         if self.checks_store and uri is None:
             store.log_origin()
         return store

@@ -38,6 +38,7 @@ from offsetmgr.cli.render import (
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, LogRange
+from offsetmgr.core.offset_store import TITLES
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
@@ -198,9 +199,7 @@ WHERE: Final = (
 )
 PARTITIONS: Final = (
     *GROUP_PARTITION,
-    Column("zookeeper", right=True, optional=True),
-    Column("kafka", right=True, optional=True),
-    Column("manager", right=True, optional=True),
+    *(Column(scheme, right=True, optional=True) for scheme in TITLES),
     Column("log_end_offset", right=True, title="LOG-END"),
     Column("lag", right=True),
     Column("note", optional=True),
@@ -210,7 +209,6 @@ OBJECT: Final = tuple(
     Column(name, nested=True)
     for name in ("group", "phase", "confidence", "evidence", "lag", "stores", "partitions", "next")
 )
-_STORES: Final = ("zookeeper", "kafka", "manager")
 
 
 @command(app, "where", many=True)
@@ -270,7 +268,7 @@ def _group_row(one: GroupLocation) -> tuple[Any, ...]:
 
 
 def _located_row(one: GroupLocation, p: LocatedPartition) -> tuple[Any, ...]:
-    return (one.name, *p.partition, *map(p.offset_or_state, _STORES), p.log_end, p.lag, p.note or None)
+    return (one.name, *p.partition, *map(p.offset_or_state, TITLES), p.log_end, p.lag, p.note or None)
 
 
 def _object(one: GroupLocation, options: str) -> tuple[Any, ...]:

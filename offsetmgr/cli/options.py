@@ -15,7 +15,7 @@ from offsetmgr.cli.render import COLLECTOR, OutputFormat
 from offsetmgr.core.durations import parse_duration, parse_milliseconds
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.offset_store import RunningEdit
+from offsetmgr.core.offset_store import RunningEdit, example_uris
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ Zookeeper = Annotated[
 ]
 Store = Annotated[
     str | None,
-    opt("--store", "URI", "The store: kafka://H:P, zookeeper://H:P/chroot, manager://H:P, dual:NAME, file:PATH."),
+    opt("--store", "URI", f"The store: {example_uris()}."),
 ]
 ContextName = Annotated[
     str | None,

@@ -242,6 +242,24 @@ class OffsetStore(Closeable):
     """The maximum number of concurrent calls, each in its own thread. 1 means that calls must not overlap."""
     has_topic_creation_times: bool = False
     """Whether the store knows creation times of topics (see `topic_creation_times`)."""
+    on_read: Callable[[int, int], object] | None = None
+    """A progress callback for reads of many records, such as of the offsets topic: the number of records that the store
+    has read, and that of all records to read. Set it before the first call of the store."""
+
+    @property
+    def parts(self) -> tuple[OffsetStore, ...]:
+        """The two stores of a pair; otherwise the store itself."""
+        return (self,)
+
+    def filter_note(self) -> str:
+        """Returns a sentence about the groups and offsets that a server leaves out for this login; empty if it leaves
+        out nothing, does not answer, or was not asked for anything before."""
+        return ""
+
+    def address_doubt(self) -> str:
+        """Returns a question about the address of a store without groups, such as whether the chroot is right; empty
+        if there is no reason to ask."""
+        return ""
 
     @property
     @abstractmethod
@@ -607,14 +625,38 @@ class RunningGroupStore(Protocol):
 # `offsetmgr` fills the table with module names, so that Python imports the module of a store only when a URI contains
 # its scheme. A package of any layer can add a store: `register_scheme("history", "offsetmgr.history.store:SCHEME")`.
 
-SCHEMES: Final[dict[str, str]] = {}
-"""Maps the name of a scheme (``kafka`` of ``kafka://...``) to ``module:attribute`` of its
-`offsetmgr.stores.uri.Scheme`."""
+
+class RegisteredScheme(NamedTuple):
+    """A scheme without its module. See `register_scheme`."""
+
+    location: str
+    example: str = ""
+    title: str = ""
 
 
-def register_scheme(name: str, location: str) -> None:
-    """Adds the scheme ``name``; ``location`` is ``module:attribute`` of its `offsetmgr.stores.uri.Scheme`."""
-    SCHEMES[name] = location
+SCHEMES: Final[dict[str, RegisteredScheme]] = {}
+"""The schemes by name: ``kafka`` of ``kafka://...``."""
+TITLES: Final[dict[str, str]] = {}
+"""The names of stores in messages, by scheme, of the schemes whose stores groups can live in."""
+
+
+def register_scheme(name: str, location: str, example: str = "", title: str = "") -> None:
+    """Adds the scheme ``name``. ``location`` is ``module:attribute`` of its `offsetmgr.stores.uri.Scheme`. ``example``
+    is a URI for help texts. ``title`` names its stores in messages if consumers commit to them, so that a group can
+    live there; it is empty for files, and for pairs of stores."""
+    SCHEMES[name] = RegisteredScheme(location, example, title)
+    if title:
+        TITLES[name] = title
+
+
+def title_of(uri: str) -> str:
+    """Returns the name of a store in messages: the title of its scheme, or the URI if the scheme has no title."""
+    return TITLES.get(uri.partition(":")[0], uri)
+
+
+def example_uris() -> str:
+    """Returns one URI of each scheme, as a list for help texts."""
+    return ", ".join(scheme.example for scheme in SCHEMES.values() if scheme.example)
 
 
 # `AheadPolicy`: the word of a user for offsets whose copy would be a rewind.

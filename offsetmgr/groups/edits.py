@@ -232,11 +232,6 @@ def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelectio
         yield GroupEditPlan(found.group, rows, problem, unrecognised=found.unrecognised, raw=raw)
 
 
-def inner_stores(store: OffsetStore) -> tuple[OffsetStore, ...]:
-    """Returns the two stores of a pair, or the store itself."""
-    return (store.primary, store.secondary) if isinstance(store, StorePair) else (store,)
-
-
 def store_of_images(
     path: Path, header: SnapshotHeader | None, store: OffsetStore, others: Iterable[OffsetStore]
 ) -> OffsetStore:
@@ -247,7 +242,7 @@ def store_of_images(
     identity of the stores decides. Raises `UsageError` if no store fits, because the undo would change nothing, or
     other offsets.
     """
-    known = [*inner_stores(store), *others]
+    known = [*store.parts, *others]
     if header is None or not header.source_uri:
         return store
     for one in known:
@@ -270,7 +265,7 @@ def store_of_images(
 
 def tree_store(store: OffsetStore) -> GroupTreeStore | None:
     """Returns the store whose groups are trees of znodes: ``store``, or one of its two stores."""
-    return next((one for one in inner_stores(store) if isinstance(one, GroupTreeStore)), None)
+    return next((one for one in store.parts if isinstance(one, GroupTreeStore)), None)
 
 
 def with_trees(
@@ -317,7 +312,7 @@ def unseen(
     """Returns the reasons of `KafkaStore.unseen`. Stores of other kinds list all offsets. In a pair, a deletion is no
     proof, because a failed proof would not restore the other store."""
     by_deletion = by_deletion and not isinstance(store, StorePair)
-    kafka = [one for one in inner_stores(store) if isinstance(one, KafkaStore)]
+    kafka = [one for one in store.parts if isinstance(one, KafkaStore)]
     found = [one.unseen(groups, by_deletion=by_deletion, accept=accept) for one in kafka]
     return {group: error for reasons in found for group, error in reasons.items()}
 
@@ -330,7 +325,7 @@ def plan_removal(store: OffsetStore, groups: Sequence[str], *, accept_unseen: bo
     without before-images.
     """
     reasons = unseen(store, groups, accept=accept_unseen)
-    stores = inner_stores(store)
+    stores = store.parts
     in_kafka, in_trees = any(isinstance(one, KafkaStore) for one in stores), tree_store(store) is not None
     for plan in plan_delete(store, groups, ALL_TOPICS):
         problem, changes = plan.problem or reasons.get(plan.group), list[PlannedChange]()

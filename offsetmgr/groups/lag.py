@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, TypeAlias
 from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import TITLES, GroupOffsets, OffsetStore
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
-from offsetmgr.groups.last_writes import TITLES, VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
+from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
 from offsetmgr.groups.scan import require_known_somewhere, scan_in_order
 from offsetmgr.kafka.cluster import KafkaCluster
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.clock import Clock, SystemClock, duration
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import TITLES, GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 
 # Decides which of two stores was written last for a partition (data rule "larger is not newer"). Pure. The size of an
@@ -117,8 +117,6 @@ def _time(write: KnownWrite) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-TITLES: Final = {"zookeeper": "ZooKeeper", "kafka": "Kafka", "manager": "the offset manager"}
-"""The names of the kinds of stores in messages."""
 VIEW_LIMIT_S: Final = 10.0
 """The time for which a view reads the offsets topic, in seconds."""
 _POLL_S: Final = 0.5

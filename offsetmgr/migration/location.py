@@ -27,11 +27,11 @@ from offsetmgr.core.model import (
     LogRange,
     TopicPartition,
 )
-from offsetmgr.core.offset_store import OtherGroupKind, UnrecognisedData
+from offsetmgr.core.offset_store import TITLES, OtherGroupKind, UnrecognisedData, title_of
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.lag import BELOW_START, lag_of, state_of
-from offsetmgr.groups.last_writes import TITLES, LastWriter
+from offsetmgr.groups.last_writes import LastWriter
 from offsetmgr.migration.observation import OffsetReadResult, at
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState, Stage
@@ -477,7 +477,7 @@ class OtherHome(NamedTuple):
         """The home of the group, with the evidence."""
         if self.uri is None:
             return f"the store to which its consumers commit is not known: {self.why}"
-        there, here = (TITLES.get(uri.partition(":")[0], uri) for uri in (self.uri, self.selected))
+        there, here = map(title_of, (self.uri, self.selected))
         name = "" if self.name == self.group else f" as {self.name!r}"
         return f"its consumers commit to {there}{name}, not to {here}: {self.why}"
 

@@ -58,7 +58,7 @@ from offsetmgr.migration.plan import (
     decide,
 )
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, names_cluster
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 LegacyMembers: TypeAlias = Mapping[str, tuple[str, ...] | OffsetMgrError]
 """The ids of live members in ZooKeeper's registry by group, or the error if the members of a group cannot be read.
@@ -95,9 +95,9 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
 
 def no_groups_hint(store: OffsetStore) -> str:
     """Returns the hint for a store in which no group exists."""
-    if not store.uri.startswith("zookeeper:") or names_cluster(store):
-        return "check the address, or the name of the file"
-    return "is the chroot right? it is the path in zookeeper.connect of the brokers, as in zookeeper://HOST:2181/kafka"
+    if doubt := store.address_doubt():
+        return f"{doubt} it is the path in zookeeper.connect of the brokers, as in zookeeper://HOST:2181/kafka"
+    return "check the address, or the name of the file"
 
 
 def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:

@@ -410,10 +410,7 @@ def check_servable(store: OffsetStore) -> None:
 def _stores_in_cluster(store: OffsetStore, cluster_id: str | None) -> bool:
     """Whether the store, or one of the two stores of a dual store, is the Kafka cluster with this id. Raises
     `OffsetMgrError`."""
-    from offsetmgr.stores.dual import DualStore
-
-    parts = (store.primary, store.secondary) if isinstance(store, DualStore) else (store,)
-    return any(part.uri.startswith("kafka:") and part.identity().id == cluster_id for part in parts)
+    return any(part.uri.startswith("kafka:") and part.identity().id == cluster_id for part in store.parts)
 
 
 def _shard_json(status: dict[str, Any]) -> dict[str, Any]:

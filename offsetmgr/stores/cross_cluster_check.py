@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import OffsetMgrError, OtherCluster, RecreatedTopic
+from offsetmgr.core.errors import OtherCluster, RecreatedTopic
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OffsetTranslation, OriginComparison, Relation, compare_origins
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.snapshots.base import SnapshotHeader
@@ -42,13 +41,6 @@ def origin_of_snapshot(header: SnapshotHeader | None) -> LogOrigin:
         named = frozenset(header.log_brokers)
         return LogOrigin(None, f"the snapshot names the brokers {', '.join(sorted(named)[:3])}", named)
     return replace(UNNAMED, how="the snapshot names no Kafka cluster")
-
-
-def names_cluster(store: OriginStore) -> bool:
-    """Returns whether a store names its Kafka cluster. The chroot of a store in ZooKeeper is right then."""
-    with suppress(OffsetMgrError):
-        return bool((origin := store.log_origin()).cluster_id or origin.brokers)
-    return False
 
 
 def with_origin(header: SnapshotHeader, origin: LogOrigin, topic_ids: Mapping[str, str]) -> SnapshotHeader:

@@ -99,6 +99,13 @@ class DualStore(OffsetStore):
         self._dropped: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
 
     @property
+    def parts(self) -> tuple[OffsetStore, OffsetStore]:
+        return self.primary, self.secondary
+
+    def address_doubt(self) -> str:
+        return next((doubt for part in self.parts if (doubt := part.address_doubt())), "")
+
+    @property
     def uri(self) -> str:
         both = f"dual:?primary={quote(self.primary.uri, safe='')}&secondary={quote(self.secondary.uri, safe='')}"
         return both if self._translate is None else f"{both}&translate={self._translate.value}"

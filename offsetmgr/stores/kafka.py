@@ -56,10 +56,6 @@ class KafkaStore(ProtocolStore):
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         super().__init__(bootstrap, config)
         self._identity: StoreIdentity | None = None
-        self.on_read: Callable[[int, int], object] = lambda _read, _all: None
-        """A progress callback for brokers that do not list groups: while the store reads the offsets topic, it calls
-        this function with the number of records that it has read and the number of all records to read. Set the
-        callback before the first call of the store."""
 
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.kafka.client.client import Client
@@ -72,7 +68,7 @@ class KafkaStore(ProtocolStore):
             from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
 
             topic = KafkaOffsetsTopic(client)
-            topic.on_read = self.on_read
+            topic.on_read = self.on_read or topic.on_read
             return topic
 
         client.offsets_topic = offsets_topic
@@ -133,8 +129,6 @@ class KafkaStore(ProtocolStore):
         super().delete_group(group)
 
     def filter_note(self) -> str:
-        """Returns a sentence about the groups and offsets that the brokers leave out for this login; empty if they
-        leave out nothing, do not answer, or were not asked for anything before."""
         from offsetmgr.kafka.client.broker_checks import filter_note
 
         thread = self._connection

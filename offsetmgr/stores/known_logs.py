@@ -13,8 +13,8 @@ from typing import Final, Protocol, runtime_checkable
 
 from offsetmgr.core.errors import RecreatedTopic, UnsupportedOperation
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster import Logs
-from offsetmgr.stores.cross_cluster_check import OriginStore
 
 NEW_LOG: Final = "the topic was deleted and recreated"
 
@@ -29,7 +29,7 @@ class LogsStore(Protocol):
 class KnownLogs:
     """The logs of topics, as the stores of one program have reported them so far."""
 
-    def __init__(self, *stores: OriginStore) -> None:
+    def __init__(self, *stores: OffsetStore) -> None:
         self._stores = stores
         self._ids: dict[str, str] = {}
         self._created: dict[str, int] = {}
@@ -65,7 +65,7 @@ class KnownLogs:
     ) -> dict[tuple[TopicPartition, int], RecreatedTopic]:
         """Returns the offsets that are beyond the end of their log, each with the error. A log that the stores cannot
         read does not count. Raises `Unreachable`, `TimedOut`."""
-        stores = [one for store in self._stores for one in (store, getattr(store, "primary", store))]
+        stores = [store.parts[0] for store in self._stores]
         logs = next((store.logs() for store in stores if isinstance(store, LogsStore)), None)
         pairs = list(offsets)
         try:

@@ -18,7 +18,7 @@ from offsetmgr.config.connection import ConnectionConfig, split_connect
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import InvalidUri, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.offset_store import SCHEMES, OffsetStore
+from offsetmgr.core.offset_store import SCHEMES, OffsetStore, example_uris
 
 # The definition of one scheme of store URIs: how to parse a URI and how to open its store.
 
@@ -44,6 +44,7 @@ class Scheme(NamedTuple):
     between ``scheme:`` and ``?``, and the options. ``open`` returns the store. ``bootstrap`` returns the Kafka brokers
     that a URI names, or None if it names none. ``zookeeper`` returns the connect string of the ZooKeeper in which the
     store's consumers register, or None if there is no such ZooKeeper. Each function raises `InvalidUri`.
+    ``coordinators`` is whether the store has group coordinators, which report the members of a group.
     """
 
     options: frozenset[str]
@@ -51,6 +52,7 @@ class Scheme(NamedTuple):
     open: Callable[[str, ConnectionConfig], OffsetStore]
     bootstrap: Callable[[str, ConnectionConfig], str | None] = lambda _uri, _config: None
     zookeeper: Callable[[str, ConnectionConfig], str | None] = lambda _uri, _config: None
+    coordinators: bool = False
 
 
 # Parser of URIs that list servers: ``kafka://h1:9092,h2:9092`` and ``zookeeper://h1:2181/chroot``.
@@ -58,10 +60,13 @@ class Scheme(NamedTuple):
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d+))?")
 
 
-def parse_server_uri(kind: str, shown: str, body: str, options: dict[str, str]) -> StoreUri:
-    """Returns the parts of a URI of the scheme ``kind``. Raises `InvalidUri`."""
+def parse_server_uri(
+    kind: str, shown: str, body: str, options: dict[str, str], *, is_zookeeper: bool = False
+) -> StoreUri:
+    """Returns the parts of a URI of the scheme ``kind``. Only the servers of ZooKeeper have a chroot, and a port that
+    can be left out. Raises `InvalidUri`."""
     if not body.startswith("//"):
-        raise InvalidUri(f"store {shown!r}", f"{kind}: must be followed by //HOST:PORT", f"as in {EXAMPLES}")
+        raise InvalidUri(f"store {shown!r}", f"{kind}: must be followed by //HOST:PORT", f"as in {example_uris()}")
     if "@" in body:
         raise InvalidUri(
             f"store {shown!r}",
@@ -69,38 +74,31 @@ def parse_server_uri(kind: str, shown: str, body: str, options: dict[str, str]) 
             Advice("put them in the file of {command_config} (zookeeper.auth=digest:USER:PASSWORD for ZooKeeper)"),
         )
     address, path = split_connect(body[2:], f"store {shown!r}")
-    _check_hosts(shown, kind, address)
-    if path and kind != "zookeeper":
+    for host in address.split(","):
+        match = _HOST.fullmatch(host)
+        if match is None:
+            raise InvalidUri(f"store {shown!r}", f"{host!r} is not HOST:PORT" if host else "a host is missing")
+        if match[1] is None and not is_zookeeper:
+            raise InvalidUri(f"store {shown!r}", f"{host!r} has no port", f"as in {kind}://{host}:9092")
+        if match[1] is not None and not 0 < int(match[1]) < 65536:
+            raise InvalidUri(f"store {shown!r}", f"{match[1]} is not a port")
+    if path and not is_zookeeper:
         raise InvalidUri(f"store {shown!r}", f"{kind}: URIs have no path, but {path!r} was given")
     if "//" in path:
         raise InvalidUri(f"store {shown!r}", f"the chroot {path!r} has an empty part")
     return StoreUri(kind, address, path, options)
 
 
-def _check_hosts(shown: str, kind: str, address: str) -> None:
-    for host in address.split(","):
-        match = _HOST.fullmatch(host)
-        if match is None:
-            raise InvalidUri(f"store {shown!r}", f"{host!r} is not HOST:PORT" if host else "a host is missing")
-        if match[1] is None and kind != "zookeeper":
-            raise InvalidUri(f"store {shown!r}", f"{host!r} has no port", f"as in {kind}://{host}:9092")
-        if match[1] is not None and not 0 < int(match[1]) < 65536:
-            raise InvalidUri(f"store {shown!r}", f"{match[1]} is not a port")
-
-
-EXAMPLES: Final = "zookeeper://h1:2181/chroot, kafka://h1:9092, manager://h1:9192, dual:NAME, file:offsets.avro"
-
-
 def scheme_of(uri: str) -> Scheme:
     """Returns the scheme of ``uri``. Raises `InvalidUri` if the scheme is unknown."""
     kind, colon, _ = uri.partition(":")
     if not colon or kind not in SCHEMES:
-        why, hint = f"unknown kind {kind!r}" if colon else "no kind", f"as in {EXAMPLES}"
+        why, hint = f"unknown kind {kind!r}" if colon else "no kind", f"as in {example_uris()}"
         if colon and kind == "switched":
             why = "an earlier offsetmgr had it"
             hint = "name the store that the group uses: zookeeper://... or kafka://..."
         raise InvalidUri(f"store {redact(uri)!r}", why, hint)
-    module, _, attribute = SCHEMES[kind].partition(":")
+    module, _, attribute = SCHEMES[kind].location.partition(":")
     found: Scheme = getattr(import_module(module), attribute)
     return found
 
@@ -266,12 +264,7 @@ _ROOT: Final = re.compile("(/(?!\\.{1,2}(/|$))[^/]+)+")
 
 
 def _parse_zookeeper(shown: str, body: str, options: dict[str, str]) -> StoreUri:
-    parsed = parse_server_uri("zookeeper", shown, body, options)
-    _check_layout(shown, options)
-    return parsed
-
-
-def _check_layout(shown: str, options: dict[str, str]) -> None:
+    parsed = parse_server_uri("zookeeper", shown, body, options, is_zookeeper=True)
     layout = options.get("layout", "0.8")
     if layout not in _LAYOUTS:
         raise InvalidUri(f"store {shown!r}", f"unknown layout {layout!r}", f"layouts: {', '.join(_LAYOUTS)}")
@@ -281,6 +274,7 @@ def _check_layout(shown: str, options: dict[str, str]) -> None:
         raise InvalidUri(f"store {shown!r}", why, "as in zookeeper://h:2181?layout=storm&root=/kafkastorm")
     if root and not _ROOT.fullmatch(root):
         raise InvalidUri(f"store {shown!r}", f"root {root!r} is not an absolute path", "as in root=/kafkastorm")
+    return parsed
 
 
 def _open_zookeeper(uri: str, config: ConnectionConfig) -> OffsetStore:
@@ -316,7 +310,7 @@ def _parse_file(shown: str, body: str, options: dict[str, str]) -> StoreUri:
     if body.startswith("///"):
         body = body[2:]
     if not body:
-        raise InvalidUri(f"store {shown!r}", "no path after file:", f"as in {EXAMPLES}")
+        raise InvalidUri(f"store {shown!r}", "no path after file:", f"as in {example_uris()}")
     reject_dash(f"store {shown!r}", unquote(body), "name a file; file:/dev/stdin?format=csv reads standard input")
     if (unterminated := options.get("unterminated", "accept")) != "accept":
         raise InvalidUri(f"store {shown!r}", f"unterminated={unterminated} is not known", "as in unterminated=accept")
@@ -336,8 +330,12 @@ def _open_file(uri: str, _config: ConnectionConfig) -> OffsetStore:
 
 
 ZOOKEEPER: Final = Scheme(frozenset({"layout", "root"}), _parse_zookeeper, _open_zookeeper, zookeeper=_zookeeper_of)
-KAFKA: Final = Scheme(frozenset(), partial(parse_server_uri, "kafka"), _open_kafka, bootstrap=_address_of)
-MANAGER: Final = Scheme(frozenset(), partial(parse_server_uri, "manager"), _open_manager, bootstrap=_address_of)
+KAFKA: Final = Scheme(
+    frozenset(), partial(parse_server_uri, "kafka"), _open_kafka, bootstrap=_address_of, coordinators=True
+)
+MANAGER: Final = Scheme(
+    frozenset(), partial(parse_server_uri, "manager"), _open_manager, bootstrap=_address_of, coordinators=True
+)
 FILE: Final = Scheme(frozenset({"format", "group", "unterminated"}), _parse_file, _open_file)
 
 

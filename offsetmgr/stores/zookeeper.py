@@ -102,6 +102,12 @@ class ZookeeperStore(OffsetStore):
         """Whether the consumers of these offsets register in this ZooKeeper (Storm's spouts do not)."""
         return self._layout.has_registry
 
+    def address_doubt(self) -> str:
+        with suppress(OffsetMgrError):
+            if (origin := self.log_origin()).cluster_id or origin.brokers:
+                return ""
+        return "is the chroot right?"
+
     def identity(self) -> StoreIdentity:
         """Returns the id of the Kafka cluster under this chroot. If there is no such id, returns an id that is derived
         from the connect string and the creation of ``/brokers`` (data rule "migration is a state machine on disk").
