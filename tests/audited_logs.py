@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from offsetmgr.manager.log.base import LogRecord
-from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
 from offsetmgr.manager.log.kafka.log_follower import PartitionFollow
+from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.log_load import PartitionLoad
 from offsetmgr.records.claim import FENCE_KEY, Claim, encode_claim
 from offsetmgr.segments.batch_builder import Producer, batch
@@ -88,29 +88,29 @@ def load(
     log: Log,
     start: int = 0,
     end: int | None = None,
-    history: ClaimHistory | None = None,
+    history: LogHistory | None = None,
     *,
     log_start: int = 0,
     batches: int = 2,
     newest: dict[bytes, bytes | None] | None = None,
 ) -> tuple[dict[bytes, bytes | None], PartitionLoad]:
     newest = {} if newest is None else newest
-    loading = PartitionLoad("offsets", PARTITION, start, newest, history or ClaimHistory("offsets"))
+    loading = PartitionLoad("offsets", PARTITION, start, newest, history or LogHistory("offsets"))
     loading.note_log_start(log_start)
     end = log.end if end is None else end
     while True:
-        while loading.position < end:
-            loading.add(log.read(loading.position, batches))
+        while loading.fetch_offset < end:
+            loading.add(log.read(loading.fetch_offset, batches))
         if loading.finish():
             return newest, loading
 
 
 def follow(
-    log: Log, history: ClaimHistory | None = None, start: int = 0, *, log_start: int = 0, batches: int = 2,
+    log: Log, history: LogHistory | None = None, start: int = 0, *, log_start: int = 0, batches: int = 2,
     most: int = 1000, taken: list[LogRecord] | None = None,
 ) -> list[LogRecord]:  # fmt: skip
     """Returns all records that a reader returns before it waits at the end of the log."""
-    following = PartitionFollow("offsets", PARTITION, start, history or ClaimHistory("offsets"))
+    following = PartitionFollow("offsets", PARTITION, start, history or LogHistory("offsets"))
     following.note_log_start(log_start)
     taken = [] if taken is None else taken
     while following.fetch_offset < log.end or following.buffered:

@@ -21,9 +21,8 @@ from simulated_network import TOPIC, Network, SimulatedClient
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, OutcomeUnknown
-from offsetmgr.manager.log.kafka.claim_history import ProducerHistory
-from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
+from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter, WriterOptions
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, decode_claim
@@ -143,8 +142,7 @@ class Manager:
         self.life = ""
         self.phase = ""
         """The call of the writer that is in progress: claim, refresh or append."""
-        self.ends = KnownLogEnds()
-        self.producers = ProducerHistory()
+        self.history = LogHistory(TOPIC)
         self.client = SimulatedClient(self, world, world.cluster, world.network)
         self.caches: dict[int, dict[bytes, bytes | None]] = {}
         self.positions: dict[int, int] = {}
@@ -204,7 +202,7 @@ class Manager:
         self.positions = dict.fromkeys(self.caches, 0)
         connections = LeaderConnections(self.client, TOPIC, ID_PREFIX)
         options = WriterOptions(TOPIC, self.life, MAX_BATCH_BYTES)
-        writer = self.world.writer(0, list(self.caches), connections, options, self.ends, self.producers)
+        writer = self.world.writer(0, list(self.caches), connections, options, self.history)
         self.world.log(f"{self.life} begins")
         try:
             while not self.revoked:
@@ -240,7 +238,7 @@ class Manager:
             await asyncio.sleep(0.1)
         for _, key, value in partition.replicas[partition.leader].records(self.positions[number], end):
             if key == CLAIM_KEY and value is not None:
-                self.producers.add(number, decode_claim(value).producer_ids)
+                self.history.add_ids(number, decode_claim(value).producer_ids)
             elif key != FENCE_KEY:
                 self.caches[number][key] = value
         self.positions[number] = max(self.positions[number], end)

@@ -56,7 +56,7 @@ def test_the_valid_values_of_a_log(case: str, caplog: pytest.LogCaptureFixture) 
     state = loading.audit.state
     assert newest == {key.encode(): b"v" for key in valid}
     assert (state.invalid_keys, [offset for offset, *_ in alarms(caplog)]) == (invalid, offsets)
-    assert (state.owner, set(state.producer_ids), loading.position) == (owner, ids, log.end)
+    assert (state.owner, set(state.producer_ids), loading.fetch_offset) == (owner, ids, log.end)
 
 
 def test_data_of_the_owner_is_loaded_and_the_claim_is_returned() -> None:

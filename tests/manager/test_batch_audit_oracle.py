@@ -8,7 +8,7 @@ from audited_logs import Log, Written, claim, data, follow, load
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
+from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_EPOCH, FENCE_KEY
 from offsetmgr.segments.compression import GZIP
 
@@ -79,7 +79,7 @@ def test_a_load_finds_the_values_and_the_invalid_batches_of_the_oracle(written: 
     newest, loading = load(log, batches=batches)
 
     assert (newest, loading.audit.state.invalid_keys) == expected(written, oracle(written))
-    assert loading.position == log.end
+    assert loading.fetch_offset == log.end
 
 
 @given(_LOGS, st.integers(1, 5), st.integers(1, 13), st.booleans())
@@ -89,12 +89,12 @@ def test_two_loads_with_a_common_history_find_what_one_load_finds(
 ) -> None:
     """The second load begins after the first claim, as every load of a manager that has loaded a shard does."""
     written = [claim(1, 0), *written]
-    log, history = Log.of(written), ClaimHistory("offsets")
+    log, history = Log.of(written), LogHistory("offsets")
     cut = min(cut, len(written))
     middle = log.ends[cut - 1]
 
     first, loaded = load(log, 0, middle, history, batches=1)
-    start = loaded.position - 1 if before and cut > 1 else loaded.position
+    start = loaded.fetch_offset - 1 if before and cut > 1 else loaded.fetch_offset
     second, _ = load(log, start, None, history, batches=batches)
 
     values, _ = expected(written, oracle(written))
@@ -112,6 +112,6 @@ def test_a_follower_returns_the_valid_records_in_order(written: list[Written], b
         if good and key not in (CLAIM_KEY, FENCE_KEY)
     ]
 
-    found = follow(log, ClaimHistory("offsets"), batches=batches, most=most)
+    found = follow(log, LogHistory("offsets"), batches=batches, most=most)
 
     assert [(record.offset, record.key, record.value) for record in found] == right

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from audited_logs import NOW, PARTITION, Log, alarms, claim, data, follow, load
 
-from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
 from offsetmgr.manager.log.kafka.log_follower import PartitionFollow
+from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.log_load import PartitionLoad
 
 # --- earlier claims --------------------------------------------------------------------------------------------
 
 
 def test_a_second_load_knows_the_claim_before_its_start(caplog: pytest.LogCaptureFixture) -> None:
-    history = ClaimHistory("offsets")
+    history = LogHistory("offsets")
     log = Log.of([claim(5, 1, 4), data(5, 1, b"a"), data(5, 1, b"b"), data(5, 0, b"c"), data(6, 0, b"d")])
     load(log, 0, 2, history, batches=1)
 
@@ -32,7 +32,7 @@ def test_a_second_load_knows_the_claim_before_its_start(caplog: pytest.LogCaptur
 
 def test_a_load_after_a_gap_in_the_knowledge_accepts_later_epochs_of_the_owner() -> None:
     """The owner refreshed its claim, and its process did not read the claim."""
-    history = ClaimHistory("offsets")
+    history = LogHistory("offsets")
     log = Log.of([
         claim(5, 1, 4), claim(5, 2, 4), data(5, 2, b"a"), data(5, 0, b"b"), data(4, 9, b"c"), data(6, 0, b"d"),
         data(5, 1, b"e"),
@@ -46,7 +46,7 @@ def test_a_load_after_a_gap_in_the_knowledge_accepts_later_epochs_of_the_owner()
 
 
 def test_invalid_keys_are_known_to_the_next_load() -> None:
-    history = ClaimHistory("offsets")
+    history = LogHistory("offsets")
     log = Log.of([claim(5, 1), data(5, 0, b"a", b"b"), data(5, 1, b"c"), data(5, 1, b"b")])
     follow(Log(log.chunks[:2], log.starts[:2], log.ends[:2]), history)
 
@@ -56,7 +56,7 @@ def test_invalid_keys_are_known_to_the_next_load() -> None:
 
 
 def test_a_recreated_topic_has_no_known_claims() -> None:
-    history = ClaimHistory("offsets")
+    history = LogHistory("offsets")
     load(Log.of([claim(5, 1), data(5, 0, b"a")]), history=history)
     history.forget()
 
@@ -94,13 +94,13 @@ def test_a_batch_whose_claim_was_removed_before_a_reader_came_there_is_valid(
     before = Log.of(_BEFORE_CLEANING)
     assert before.end == cleaned.end
     newest: dict[bytes, bytes | None] = {}
-    loading = PartitionLoad("offsets", PARTITION, 0, newest, ClaimHistory("offsets"))
-    following = PartitionFollow("offsets", PARTITION, 0, ClaimHistory("offsets"))
+    loading = PartitionLoad("offsets", PARTITION, 0, newest, LogHistory("offsets"))
+    following = PartitionFollow("offsets", PARTITION, 0, LogHistory("offsets"))
     if read_before:
         loading.add(before.read(0, read_before))
         following.add(before.read(0, read_before))
-    while loading.position < before.end or not loading.finish():
-        loading.add(cleaned.read(loading.position, 2))
+    while loading.fetch_offset < before.end or not loading.finish():
+        loading.add(cleaned.read(loading.fetch_offset, 2))
     while following.fetch_offset < cleaned.end:
         following.add(cleaned.read(following.fetch_offset, 2))
 
@@ -119,7 +119,7 @@ def test_a_foreign_batch_behind_a_gap_is_invalid_although_a_later_claim_lists_it
         claim(5, 1, 7),
     ])  # fmt: skip
     newest, loading = load(log, batches=batches)
-    following = PartitionFollow("offsets", PARTITION, 0, ClaimHistory("offsets"))
+    following = PartitionFollow("offsets", PARTITION, 0, LogHistory("offsets"))
     while following.fetch_offset < log.end:
         following.add(log.read(following.fetch_offset, batches))
 
@@ -136,13 +136,13 @@ def test_a_claim_is_read_again_for_batches_that_were_read_after_the_last_time() 
         replace(data(5, 0, b"a"), gap=2), data(7, 0, b"x"), replace(data(6, 0, b"c"), gap=1), claim(6, 1, 5),
     ])  # fmt: skip
     newest: dict[bytes, bytes | None] = {}
-    loading = PartitionLoad("offsets", PARTITION, 0, newest, ClaimHistory("offsets"))
+    loading = PartitionLoad("offsets", PARTITION, 0, newest, LogHistory("offsets"))
     for _ in range(2):
-        loading.add(before.read(loading.position, 3))
-    assert (loading.position, loading.audit.state.invalid_keys) == (4, {b"x"})
+        loading.add(before.read(loading.fetch_offset, 3))
+    assert (loading.fetch_offset, loading.audit.state.invalid_keys) == (4, {b"x"})
 
-    while loading.position < cleaned.end or not loading.finish():
-        loading.add(cleaned.read(loading.position, 2))
+    while loading.fetch_offset < cleaned.end or not loading.finish():
+        loading.add(cleaned.read(loading.fetch_offset, 2))
 
     assert newest == {b"a": b"v", b"c": b"v"}
     assert loading.audit.state.invalid_keys == {b"x"}
@@ -153,7 +153,7 @@ def test_a_claim_is_read_again_for_batches_that_were_read_after_the_last_time() 
 
 def test_a_follower_waits_at_an_undecided_batch_until_it_finds_a_claim(caplog: pytest.LogCaptureFixture) -> None:
     log = Log.of([data(4, 0, b"a"), data(6, 0, b"b"), data(4, 1, b"c")])
-    following = PartitionFollow("offsets", PARTITION, 0, ClaimHistory("offsets"))
+    following = PartitionFollow("offsets", PARTITION, 0, LogHistory("offsets"))
     following.add(log.read(0, 9))
     assert following.take(10) == []
     assert (following.position, following.fetch_offset) == (0, 3)
@@ -169,7 +169,7 @@ def test_a_follower_waits_at_an_undecided_batch_until_it_finds_a_claim(caplog: p
 
 
 def test_a_follower_returns_records_in_parts() -> None:
-    history = ClaimHistory("offsets")
+    history = LogHistory("offsets")
     log = Log.of([claim(5, 0), data(5, 0, b"a", b"b", b"c"), data(5, 0, b"d")])
     following = PartitionFollow("offsets", PARTITION, 0, history)
     following.add(log.read(0, 9))

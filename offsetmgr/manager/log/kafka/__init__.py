@@ -17,9 +17,8 @@ from offsetmgr.kafka.client.client import Client, ClientThread
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import StableOffsets, topic_id
 from offsetmgr.manager.log.base import partitions_of, shard_group_count
-from offsetmgr.manager.log.kafka.claim_history import ClaimHistory, ProducerHistory
-from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
+from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.raw_reader import RawReader
 from offsetmgr.manager.log.kafka.topic_admin import DEFAULT_TIMEOUT_S, check_successor
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter, WriterOptions
@@ -57,9 +56,7 @@ class KafkaLog:
         self._max_message_bytes = max_message_bytes
         self._client = client
         self._manager = manager or f"{socket.gethostname()}:{os.getpid()}"
-        self._known_ends = KnownLogEnds()
-        self._history = ProducerHistory()
-        self._claims = ClaimHistory(topic, self._history)
+        self._history = LogHistory(topic)
         self._generation = ""
         self._requests = ClientThread(Client(bootstrap, Security.of(self._properties)), DEFAULT_TIMEOUT_S)
         self._offsets = StableOffsets(self._requests.client)
@@ -79,13 +76,12 @@ class KafkaLog:
             partitions_of(shard_group, self._partitions),
             LeaderConnections(self._client, self.topic, transactional_id_prefix(self.topic)),
             WriterOptions(self.topic, self._manager, self._max_message_bytes),
-            self._known_ends,
             self._history,
         )
 
     def reader(self) -> RawReader:
         """See `PartitionLog.reader`."""
-        return RawReader(self.bootstrap, Security.of(self._properties), self.topic, self._claims)
+        return RawReader(self.bootstrap, Security.of(self._properties), self.topic, self._history)
 
     def generation(self, timeout_s: float) -> str:
         """Returns the topic id; empty for brokers before 2.8 (KIP-516).
@@ -101,9 +97,7 @@ class KafkaLog:
                     self.bootstrap, self._properties, self.topic, self._partitions, timeout_s=timeout_s
                 )
                 self._max_message_bytes = state.max_message_bytes
-                self._known_ends.forget()
                 self._history.forget()
-                self._claims.forget()
             self._generation = found
         return found
 
@@ -118,7 +112,7 @@ class KafkaLog:
         named = self._named(partitions)
 
         def lower_bound(tp: TopicPartition) -> int:
-            return self._known_ends.lower_bound(tp.partition)
+            return self._history.min_end(tp.partition)
 
         return _numbered(
             self._requests.run(lambda deadline: self._offsets.ends(named, deadline, lower_bound), timeout_s)

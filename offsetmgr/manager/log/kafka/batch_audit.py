@@ -18,7 +18,7 @@ that does not belong to the owner is *invalid*: its records are not applied. The
    removes a claim before it removes the claims that follow it.
 
 The caller passes the batches in log order to `check`, and calls `note_gap` if records are missing before a batch. If
-`check` returns `Outcome.RECHECK`, the caller reads the claim again through `ClaimRecheck`, which calls `on_rechecked`,
+`check` returns `Outcome.RECHECK`, the caller (`PartitionRead`) reads the claim again, calls `on_rechecked`,
 passes the batch again, and calls `end_chunk` after the batches that it had read before it read the claim again.
 
 If `check` returns `Outcome.UNDECIDED`, the decision depends on

@@ -16,24 +16,24 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
-from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import UNKNOWN_TOPIC_TIMEOUT_S, Client, find_leaders
 from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.manager.log.base import CorruptRecords, LogClosed, LogRecord
+from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka.batch_audit import AuditState, Outcome, PartitionAudit
-from offsetmgr.manager.log.kafka.claim_history import ClaimHistory, ClaimRecheck
-from offsetmgr.manager.log.kafka.log_load import SPECIAL_KEYS, check_suitable, special_records
-from offsetmgr.manager.log.kafka.log_position import GapDetector, is_empty, start_of_log
+from offsetmgr.manager.log.kafka.log_history import LogHistory
+from offsetmgr.manager.log.kafka.partition_read import (
+    SPECIAL_KEYS,
+    PartitionRead,
+    fetch_waiting,
+    is_empty,
+    special_records,
+    start_of_log,
+)
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.newest_values import NO_KEY
-from offsetmgr.segments.raw_batches import DamagedBatch, RawBatch, raw_batches, records_of
-
-# `PartitionFollow`: reads the end of one partition from raw bytes of its log. Pure. Records of batches that the
-# partition's owners did not write (see `batch_audit`) are not returned. If the decision about a batch depends on a
-# claim that follows, the reader reads ahead to the next claim and then reads the batch again. Meanwhile it returns no
-# records, because records have to stay in order.
+from offsetmgr.segments.raw_batches import RawBatch, records_of
 
 _NO_TIME = -1
 
@@ -46,69 +46,39 @@ class _Run(NamedTuple):
     state: AuditState
 
 
-class PartitionFollow:
-    """Follows one partition from an offset on.
+class PartitionFollow(PartitionRead):
+    """Follows one partition from an offset on, and returns its records from `take`. If the decision about a batch
+    depends on a claim that follows, the reader reads ahead to the next claim and then reads the batch again. Meanwhile
+    it returns no records, because records have to stay in order. Pure."""
 
-    The caller passes consecutive bytes of the log to `add`, from the batch that contains `fetch_offset` on, and gets
-    the records from `take`.
-    """
-
-    def __init__(self, topic: str, partition: int, start: int, history: ClaimHistory) -> None:
-        self.partition = partition
+    def __init__(self, topic: str, partition: int, start: int, history: LogHistory) -> None:
+        super().__init__(topic, partition, start, history)
         self.position = start
         """The offset after the last record that `take` has returned, or after a gap that follows this record."""
-        self.fetch_offset = start
         self.buffered = 0
         """The number of records that `take` has not returned yet."""
-        self._topic = topic
-        self._history = history
-        self._audit = history.audit(partition, start)
         self._ahead: PartitionAudit | None = None
         """The audit that searches the next claim; None if every batch so far is decided."""
         self._undecided_at = 0
-        self._recheck = ClaimRecheck(self._audit)
         self._runs: deque[_Run] = deque()
 
-    def add(self, data: bytes) -> None:
-        """Adds the complete batches of ``data``. Raises `CorruptRecords` and `UnsuitableTopic`."""
-        try:
-            resumed = self._recheck.resume(data, self.fetch_offset)
-            if resumed is not None:
-                data, self.fetch_offset = resumed
-                self._add_batches(data)
-        except DamagedBatch as error:
-            raise CorruptRecords(self._topic, self.partition, error.offset, error.why) from error
-
-    def _add_batches(self, data: bytes) -> None:
-        for batch in raw_batches(data):
-            if batch.last_offset < self.fetch_offset:
-                continue
-            check_suitable(self._topic, self.partition, batch)
-            if self._ahead is not None:
-                if self._finds_claim(self._ahead, data, batch):
-                    break
-            else:
-                if batch.base_offset > self.fetch_offset or not batch.record_count:
-                    self._audit.note_gap()
-                outcome = self._add(data, batch)
-                if outcome is Outcome.RECHECK:
-                    self.fetch_offset = self._recheck.begin(data, self.fetch_offset)
-                    return
-                if outcome is Outcome.UNDECIDED:
-                    self._ahead, self._undecided_at = PartitionAudit(self._audit.state), self.fetch_offset
-            self.fetch_offset = batch.last_offset + 1
-        self._audit.end_chunk()
-
-    def note_log_start(self, offset: int | None) -> None:
-        """Notes the first offset of the log; None if it is unknown."""
-        self._audit.whole &= not offset
+    def _add_batch(self, data: bytes, batch: RawBatch) -> bool:
+        if self._ahead is not None:
+            return not self._finds_claim(self._ahead, data, batch)
+        self._note_missing(batch)
+        outcome = self._add(data, batch)
+        if outcome is Outcome.RECHECK:
+            self._postpone(data)
+        elif outcome is Outcome.UNDECIDED:
+            self._ahead, self._undecided_at = PartitionAudit(self.audit.state), self.fetch_offset
+        return outcome is not Outcome.RECHECK
 
     def skip_to(self, position: int) -> None:
-        """Skips offsets at which the log has no records."""
+        """See `PartitionRead.skip_to`."""
         if position > self.fetch_offset:
             self.fetch_offset = position
-            if self._ahead is None and not self._recheck.in_progress:
-                self._audit.note_gap()
+            if self._ahead is None and self._postponed is None:
+                self.audit.note_gap()
                 self._append([], position)
 
     def take(self, max_records: int) -> list[LogRecord]:
@@ -136,18 +106,17 @@ class PartitionFollow:
             records = records_of(data, batch, self.fetch_offset)
             pairs = [(record.key or NO_KEY, record.value) for record in records]
             special = pairs if any(key in SPECIAL_KEYS for key, _ in pairs) else ()
-            owned = not special and self._audit.is_owner(*producer)
-            outcome = Outcome.VALID if owned else self._audit.check(batch.base_offset, producer, special)
-            if outcome is Outcome.UNDECIDED and not self._audit.decidable:
+            owned = not special and self.audit.is_owner(*producer)
+            outcome = Outcome.VALID if owned else self.audit.check(batch.base_offset, producer, special)
+            if outcome is Outcome.UNDECIDED and not self.audit.decidable:
                 outcome = Outcome.VALID
             if outcome in (Outcome.UNDECIDED, Outcome.RECHECK):
                 return outcome
             if outcome is Outcome.INVALID:
-                self._audit.note_invalid(key for key, _ in pairs)
-                self._history.report(self.partition, batch.base_offset, producer, self._audit.describe())
+                self._reject(batch, (key for key, _ in pairs))
                 records = []
             else:
-                self._audit.note_valid(key for key, _ in pairs)
+                self.audit.note_valid(key for key, _ in pairs)
         found = [
             LogRecord(self.partition, offset, key or NO_KEY, value, _NO_TIME if time is None else time)
             for offset, time, key, value, *_ in records
@@ -158,7 +127,7 @@ class PartitionFollow:
 
     def _append(self, records: list[LogRecord], end: int) -> None:
         self.buffered += len(records)
-        self._runs.append(_Run(records, end, self._audit.state))
+        self._runs.append(_Run(records, end, self.audit.state))
 
     def _finds_claim(self, ahead: PartitionAudit, data: bytes, batch: RawBatch) -> bool:
         """Searches a batch for a valid claim. After the claim is found, goes back to the undecided batch."""
@@ -167,7 +136,7 @@ class PartitionFollow:
             ahead.check(batch.base_offset, ProducerEpoch(batch.producer_id, batch.producer_epoch), special)
         if ahead.state.claimed_at != batch.base_offset:
             return False
-        self._audit.decide_with(ahead.state.producer_ids)
+        self.audit.decide_with(ahead.state.producer_ids)
         self.fetch_offset = self._undecided_at
         self._ahead = None
         return True
@@ -186,7 +155,7 @@ class LogFollower:
     """Follows partitions of one topic. Only one thread at a time may use `follow`, `poll` and `position`; any thread
     may call `close`."""
 
-    def __init__(self, client: Client, topic: str, history: ClaimHistory) -> None:
+    def __init__(self, client: Client, topic: str, history: LogHistory) -> None:
         self._client = client
         self._topic = topic
         self._history = history
@@ -205,7 +174,6 @@ class LogFollower:
         self._drained = asyncio.Event()
         """Set when the reader may have taken records."""
         self._workers: set[asyncio.Task[None]] = set()
-        self._gaps = GapDetector()
         self._closed = False
 
     # --- the thread of the reader --------------------------------------------------------------------
@@ -359,9 +327,7 @@ class LogFollower:
         offsets = {tp: one.fetch_offset for tp, one in by_name.items()}
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
         try:
-            async with self._client.node(leader).dedicated_connection(deadline) as dedicated:
-                dedicated.mark_waiting()
-                found = await fetch.fetch_log(dedicated.connection, offsets, _LIMITS, _REQUEST_TIMEOUT_S)
+            found = await fetch_waiting(self._client, leader, offsets, _LIMITS, deadline)
         except OffsetMgrError as error:
             return dict.fromkeys(partitions, error)
         return {by_name[tp]: outcome for tp, outcome in found.items()}
@@ -377,7 +343,7 @@ class LogFollower:
                 if isinstance(outcome, FetchedPartition):
                     self._add_data(one, outcome, empty)
                 elif isinstance(outcome, OffsetOutOfRange):
-                    self._skip(one, await self._start_of_log(one))
+                    await self._skip_to_start(one)
                 else:
                     raise outcome
             except OffsetMgrError as error:
@@ -389,23 +355,18 @@ class LogFollower:
 
     def _add_data(self, one: PartitionFollow, fetched: FetchedPartition, empty: bool) -> None:
         with self._changed:
-            one.note_log_start(fetched.log_start_offset)
             try:
-                one.add(fetched.data)
+                one.add_fetched(fetched, empty=empty)
             except OffsetMgrError as error:
                 self._final_error = self._final_error or error
                 raise
-        if empty:
-            self._skip(one, self._gaps.end_of_gap(one.partition, one.fetch_offset, fetched.high_watermark))
 
-    def _skip(self, one: PartitionFollow, position: int) -> None:
-        with self._changed:
-            one.skip_to(position)
-
-    async def _start_of_log(self, one: PartitionFollow) -> int:
+    async def _skip_to_start(self, one: PartitionFollow) -> None:
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
         partition = TopicPartition(self._topic, one.partition)
-        return await start_of_log(self._client, partition, one.fetch_offset, deadline)
+        start = await start_of_log(self._client, partition, one.fetch_offset, deadline)
+        with self._changed:
+            one.skip_to(start)
 
     def _note(self, error: OffsetMgrError) -> None:
         """Keeps an error for the next `poll`, unless it is transient. An unknown topic is transient for a moment,

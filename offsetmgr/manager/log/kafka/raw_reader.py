@@ -17,10 +17,9 @@ from offsetmgr.kafka.client.client import Client, EventLoopThread
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka.batch_audit import AuditState
-from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
 from offsetmgr.manager.log.kafka.log_follower import LogFollower
+from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.log_load import LogLoad, PartitionLoad
-from offsetmgr.records.claim import Claim
 
 _CHECK_INTERVAL_S: Final = 0.1
 """The interval at which a load reports its progress and checks whether it is stopped."""
@@ -30,7 +29,7 @@ class RawReader:
     """Implements `offsetmgr.manager.log.base.LogReader`. Only one thread may use it at a time. Any thread may call
     `close`, which ends a waiting call within a tenth of a second."""
 
-    def __init__(self, bootstrap: str, security: Security, topic: str, history: ClaimHistory) -> None:
+    def __init__(self, bootstrap: str, security: Security, topic: str, history: LogHistory) -> None:
         self._topic = topic
         self._history = history
         self._client = Client(bootstrap, security)
@@ -79,16 +78,6 @@ class RawReader:
             loading.result()
         self._states |= {partition: load.audit.state for partition, load in loads.items()}
         return _report(loads, reached, progress)
-
-    @property
-    def claims(self) -> Mapping[int, Claim]:
-        """The newest claim of each partition of the last `load`. A partition without a claim is missing."""
-        return {partition: state.claim for partition, state in self._states.items() if state.claim is not None}
-
-    @property
-    def producer_ids(self) -> Mapping[int, AbstractSet[int]]:
-        """The producer ids that have owned each partition of the last `load`, according to its claims."""
-        return {partition: state.producer_ids for partition, state in self._states.items()}
 
     @property
     def invalid_keys(self) -> Mapping[int, AbstractSet[bytes]]:
@@ -163,7 +152,7 @@ def _report(
     loads: Mapping[int, PartitionLoad], reached: Mapping[int, int], progress: Callable[[int], None] | None
 ) -> dict[int, int]:
     """Reports the progress since the positions ``reached``, and returns the present positions."""
-    now = {**reached, **{partition: load.position for partition, load in loads.items()}}
+    now = {**reached, **{partition: load.fetch_offset for partition, load in loads.items()}}
     if progress is not None:
         progress(max(0, sum(now.values()) - sum(reached.values())))
     return now

@@ -39,9 +39,8 @@ from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.errors import ProducerFenced
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, LogClosed, OutcomeUnknown, TooLarge
-from offsetmgr.manager.log.kafka.claim_history import ProducerHistory
-from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
+from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.partition_producer import BatchSender, PartitionProducer
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, Claim, decode_claim, encode_claim
@@ -69,14 +68,12 @@ class KafkaShardGroupWriter:
         partitions: Sequence[int],
         connections: LeaderConnections,
         options: WriterOptions,
-        ends: KnownLogEnds,
-        history: ProducerHistory,
+        history: LogHistory,
     ) -> None:
         self._what = f"shard group {shard_group} of {options.topic}"
         self._partitions = list(partitions)
         self._options = options
         self._topic = options.topic
-        self._known_ends = ends
         self._history = history
         self._clock = SystemClock()
         self._connections = connections
@@ -187,7 +184,7 @@ class KafkaShardGroupWriter:
                 own = self._epochs[number]
                 if epochs.get(own.id, -1) > own.epoch:
                     raise Fenced(f"{self._topic}-{number}", "another manager has claimed it")
-                self._history.add(number, epochs)
+                self._history.add_ids(number, epochs)
                 (self._unlisted.discard if own.id in epochs else self._unlisted.add)(number)
                 found[number] = {one for one, epoch in epochs.items() if one != own.id and epoch != LARGEST_EPOCH}
                 connection.checked.add(number)
@@ -202,7 +199,7 @@ class KafkaShardGroupWriter:
         producers: dict[int, PartitionProducer] = {}
         for number in self._partitions:
             epoch, older_ids = self._epochs[number], frozenset(self._history.ids(number))
-            self._history.add(number, (epoch.id,))
+            self._history.add_ids(number, (epoch.id,))
             producer = PartitionProducer(
                 f"{self._topic}-{number}", epoch, before[number], older_ids, listed=number not in self._unlisted
             )
@@ -220,7 +217,7 @@ class KafkaShardGroupWriter:
     def _on_claimed(self, producers: dict[int, PartitionProducer]) -> Mapping[int, int]:
         """Makes the producers of the claims the current ones. Returns the offsets after the claims."""
         ends = _ends(producers)
-        self._known_ends.raise_to({number: end - 1 for number, end in ends.items()})
+        self._history.raise_ends({number: end - 1 for number, end in ends.items()})
         self._producers = producers
         return ends
 
@@ -302,7 +299,7 @@ class KafkaShardGroupWriter:
                 written[number] = producer.next_offset - 1
             else:
                 outcomes[number] = producer.failure
-        self._known_ends.raise_to(written)
+        self._history.raise_ends(written)
         return {**outcomes, **written}
 
     # --- end -----------------------------------------------------------------------------------------
