@@ -89,9 +89,7 @@ def keys_of(records: Sequence[LogRecord]) -> list[bytes]:
     return [record.key for record in records]
 
 
-def test_a_load_returns_the_newest_values_and_the_progress(
-    writer: ClaimWriter, reader: Any, topic: str
-) -> None:
+def test_a_load_returns_the_newest_values_and_the_progress(writer: ClaimWriter, reader: Any, topic: str) -> None:
     owner = writer.producer(topic)
     ends = {}
     for partition in range(3):
