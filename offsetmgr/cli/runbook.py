@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -13,8 +12,6 @@ from offsetmgr.app import runbook
 from offsetmgr.app.migrate import PlanSelection
 from offsetmgr.app.runbook import (
     BounceOptions,
-    BounceOutcome,
-    BounceResult,
     BounceRun,
     EvidenceThresholds,
     GroupBounce,
@@ -58,23 +55,6 @@ Baseline = Annotated[
         "--baseline", "FILE", "The runbook JSON that was written before the bounce; it lists the members at that time."
     ),
 ]
-Poll = Annotated[float, opt("--poll", "SECONDS", "Polling interval.", min=0.05)]
-Quiet = Annotated[
-    float,
-    opt("--quiet", "SECONDS", "Time without a change after which a partition counts as idle.", min=0),
-]
-AcceptIdle = Annotated[
-    bool,
-    flag("--accept-idle", "Accept partitions without traffic if the offsets show that nothing is lost."),
-]
-AcceptSpare = Annotated[
-    bool,
-    flag(
-        "--accept-spare",
-        "Accept new members that own no partition, although there is no evidence of where they commit.",
-    ),
-]
-
 Plan = Annotated[
     Path | None,
     opt(
@@ -83,41 +63,7 @@ Plan = Annotated[
         "A migration plan: names the servers, selects groups, and its journal records each group's phase.",
     ),
 ]
-Command = Annotated[
-    str | None,
-    opt(
-        "--command",
-        "TEMPLATE",
-        "Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
-    ),
-]
-TestCommand = Annotated[
-    str | None,
-    opt(
-        "--test-command",
-        "TEMPLATE",
-        "Shell command that tests the restart command of a member and changes nothing, such as 'ssh {host} true'.",
-    ),
-]
-Kubernetes = Annotated[
-    str | None,
-    opt(
-        "--kubernetes",
-        "WORKLOAD",
-        "In place of --command: restart deployment/NAME or statefulset/NAME with kubectl; {group} is replaced.",
-    ),
-]
-Namespace = Annotated[str | None, opt("--namespace", "NAME", "The namespace of the workload.")]
-KubeContext = Annotated[str | None, opt("--kube-context", "NAME", "The context of kubectl.")]
-Configure = Annotated[
-    str | None,
-    opt(
-        "--configure",
-        "TEMPLATE",
-        "Command that changes the settings of the workload before its rollout; {settings} {phase} {group} are "
-        "replaced. Default: kubectl set env, which sets OFFSETS_STORAGE and DUAL_COMMIT_ENABLED.",
-    ),
-]
+Poll = Annotated[float, opt("--poll", "SECONDS", "Polling interval.", min=0.05)]
 Hosts = Annotated[
     list[str] | None,
     opt("--host", "MEMBER=HOST", "The host of a member with a configured id; repeatable."),
@@ -127,12 +73,41 @@ Hosts = Annotated[
 class RestartFlags(NamedTuple):
     """The options that restart members, or test the restart."""
 
-    command: Command = None
-    test_command: TestCommand = None
-    kubernetes: Kubernetes = None
-    namespace: Namespace = None
-    kube_context: KubeContext = None
-    configure: Configure = None
+    command: Annotated[
+        str | None,
+        opt(
+            "--command",
+            "TEMPLATE",
+            "Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
+        ),
+    ] = None
+    test_command: Annotated[
+        str | None,
+        opt(
+            "--test-command",
+            "TEMPLATE",
+            "Shell command that tests the restart command of a member and changes nothing, such as 'ssh {host} true'.",
+        ),
+    ] = None
+    kubernetes: Annotated[
+        str | None,
+        opt(
+            "--kubernetes",
+            "WORKLOAD",
+            "In place of --command: restart deployment/NAME or statefulset/NAME with kubectl; {group} is replaced.",
+        ),
+    ] = None
+    namespace: Annotated[str | None, opt("--namespace", "NAME", "The namespace of the workload.")] = None
+    kube_context: Annotated[str | None, opt("--kube-context", "NAME", "The context of kubectl.")] = None
+    configure: Annotated[
+        str | None,
+        opt(
+            "--configure",
+            "TEMPLATE",
+            "Command that changes the settings of the workload before its rollout; {settings} {phase} {group} are "
+            "replaced. Default: kubectl set env, which sets OFFSETS_STORAGE and DUAL_COMMIT_ENABLED.",
+        ),
+    ] = None
 
     def restart(self, pairs: list[str] | None, timeout_s: float = 600) -> Restart:
         """Returns the restart. ``pairs`` are the values of ``--host``."""
@@ -146,14 +121,30 @@ class RestartFlags(NamedTuple):
 
 
 class EvidenceFlags(NamedTuple):
-    """The options that decide which evidence passes a gate."""
+    """The options that decide how a gate is watched, and which evidence passes it."""
 
-    quiet: Quiet = 10
-    accept_idle: AcceptIdle = False
-    accept_spare: AcceptSpare = False
+    poll: Poll = 0.5
+    quiet: Annotated[
+        float,
+        opt("--quiet", "SECONDS", "Time without a change after which a partition counts as idle.", min=0),
+    ] = 10
+    accept_idle: Annotated[
+        bool,
+        flag("--accept-idle", "Accept partitions without traffic if the offsets show that nothing is lost."),
+    ] = False
+    accept_spare: Annotated[
+        bool,
+        flag(
+            "--accept-spare",
+            "Accept new members that own no partition, although there is no evidence of where they commit.",
+        ),
+    ] = False
 
     def thresholds(self) -> EvidenceThresholds:
         return EvidenceThresholds(self.accept_idle, self.accept_spare, quiet_ms=int(self.quiet * 1000))
+
+    def window(self, seconds: float) -> ObservationWindow:
+        return ObservationWindow(seconds, self.poll)
 
 
 class RunbookGroups(NamedTuple):
@@ -220,7 +211,6 @@ def check(
     phase: Annotated[CommitMode, opt("--phase", None, "The phase that every member should be in.")],
     baseline: Baseline = None,
     window_s: Annotated[float, seconds_option("--window", "Maximum time to watch.")] = 180,
-    poll_s: Poll = 0.5,
     *,
     evidence: EvidenceFlags,
     plan: Plan = None,
@@ -239,7 +229,7 @@ def check(
         plan=plan,
         baseline=baseline,
         rules=evidence.thresholds(),
-        window=ObservationWindow(window_s, poll_s),
+        window=evidence.window(window_s),
     )
     _show_report(report, output)
     fail_if(not report.passed)
@@ -292,7 +282,6 @@ def bounce(
     ] = None,
     host: Hosts = None,
     window_s: Annotated[float, seconds_option("--window", "Maximum time to watch for each gate.")] = 180,
-    poll_s: Poll = 0.5,
     *,
     evidence: EvidenceFlags,
     restart_timeout_s: Annotated[
@@ -327,7 +316,7 @@ def bounce(
             start_baseline,
             state,
             evidence.thresholds(),
-            ObservationWindow(window_s, poll_s),
+            evidence.window(window_s),
             restart_timeout_s,
         ),
         execute=execute,
@@ -370,7 +359,7 @@ def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
     results = [one.result for one in found if one.result is not None]
     several = len(found) > 1
     if output.document is not None:
-        rows = [_result_json(result) for result in results]
+        rows = [result.to_json() for result in results]
         output.document(rows if several else rows[0] if rows else [])
     else:
         columns = [Column("group")] if several else []
@@ -382,42 +371,14 @@ def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
         ]
         write_rows(columns, lines, output)
     for result in results:
-        _show_notes(result)
+        for line in result.lines():
+            note(line)
     for one in found:
         if one.result is None and one.error is None:
             note(Advice("group {}: {}", one.group, one.note))
-    if any(result.outcome is BounceOutcome.PLANNED for result in results):
+    if any(result.is_planned for result in results):
         note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
     if several:
         failed = [one.group for one in found if not one.ok]
         named = f"; not done: {', '.join(failed)}" if failed else ""
         note(f"{count_of(len(found) - len(failed), 'group')} of {len(found)} done{named}")
-
-
-def _show_notes(result: BounceResult) -> None:
-    if result.report is not None:
-        for line in result.report.lines():
-            note(line)
-    for copy in result.copies:
-        before = "no offset" if copy.before is None else copy.before
-        note(f"copy to ZooKeeper: {copy.topic}-{copy.partition} {before} -> {copy.after}: {copy.outcome}")
-    note(
-        f"bounce {result.change} of group {result.group}: {result.outcome.value}"
-        + (f": {result.why}" if result.why else "")
-    )
-    if result.hint:
-        note(f"hint: {for_command_line(result.hint)}")
-
-
-def _result_json(result: BounceResult) -> dict[str, Any]:
-    return {
-        "outcome": result.outcome.value,
-        "group": result.group,
-        "from_phase": result.change.start.value,
-        "to_phase": result.change.to.value,
-        "steps": [{**asdict(s), "status": s.status.value} for s in result.steps],
-        "copies": [asdict(c) for c in result.copies],
-        "report": None if result.report is None else result.report.to_json(),
-        "why": result.why,
-        "hint": for_command_line(result.hint),
-    }

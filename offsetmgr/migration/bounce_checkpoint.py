@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,7 @@ from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.operation_log import own_command_line
 from offsetmgr.migration import observation
 from offsetmgr.migration.observation import Observation, RegisteredMember
 
@@ -84,6 +87,9 @@ class RestartStep:
         known = [member for member in self.members if member in registered]
         return [m for m in known if not self.before or self.before.get(m) == registered[m].czxid]
 
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "status": self.status.value}
+
 
 @dataclass(slots=True)
 class OffsetCopy:
@@ -138,7 +144,7 @@ class BounceState:
             "opened_ms": self.opened_ms,
             "finished_ms": self.finished_ms,
             "finished_members": self.finished_members,
-            "steps": [{**asdict(s), "status": s.status.value} for s in self.steps],
+            "steps": [step.to_json() for step in self.steps],
             "copies": [asdict(c) for c in self.copies],
             "baseline": observation.to_json(self.baseline),
         }
@@ -250,3 +256,52 @@ def exclusive(path: Path) -> Iterator[None]:
                 f"bounce {path}", "another process is executing it", "wait until it ends, or stop it first"
             ) from busy
         yield
+
+
+def state_stem(plan: str | Path | None, groups: Sequence[str], to: CommitMode) -> str:
+    """Returns the name of the state file without its number and suffix: after the plan, else after the group if there
+    is only one."""
+    label = Path(plan).stem if plan is not None else groups[0] if len(groups) == 1 else "groups"
+    return f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}"
+
+
+def default_state_file(
+    stem: str,
+    baselines: Mapping[str, Observation | None],
+    members: Callable[[str], Mapping[str, RegisteredMember]],
+    note: Callable[[str], None],
+    *,
+    several: bool,
+) -> Path:
+    """Returns the state file of bounces of the groups in ``baselines``. Its name gets a number if this is a new bounce:
+    if a bounce in the file has another baseline, or if all bounces are finished and a group has restarted since. With
+    one group, a finished bounce is enough. ``members`` returns the live members of a group."""
+
+    def is_over(states: Sequence[BounceState]) -> bool:
+        if any(state.finished_ms is None for state in states):
+            return False
+        return not several or not all(is_unchanged(state, members(state.group)) for state in states)
+
+    for number in count(2):
+        path = Path(f"{stem}.json" if number == 2 else f"{stem}-{number - 1}.json")
+        saved = load_all(path)
+        found = [saved[group] for group in baselines if group in saved]
+        if any(belongs_to_earlier(state, baselines[state.group]) for state in found):
+            note(f"the bounce in {path} has another baseline, so this is a new one")
+        elif len(found) == len(baselines) and is_over(found):
+            note(f"the bounce in {path} is finished, so this is a new one")
+        else:
+            return path
+    raise AssertionError
+
+
+def unfinished_texts(path: Path, names: Sequence[str] | None, *, outage: bool = False) -> list[str]:
+    """Returns how far the open bounces in a state file are, and the command line that resumes them. Without ``names``,
+    the groups are not known yet."""
+    saved = [state for name, state in load_all(path).items() if names is None or name in names]
+    texts = [state.progress for state in saved if state.is_open]
+    if outage and not saved and names is not None:
+        texts.append("no bounce has begun, so no member was restarted")
+    if (outage and names is not None) or any(state.is_open for state in saved):
+        texts.append(f"resume: {own_command_line()}")
+    return texts

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.migration.apply import behind, read_writers
 from offsetmgr.migration.bounce_checkpoint import (
@@ -96,6 +97,36 @@ class BounceResult:
     report: PhaseReport | None = None
     why: str = ""
     hint: str = ""
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether nothing was executed."""
+        return self.outcome is BounceOutcome.PLANNED
+
+    def lines(self) -> Iterator[str]:
+        """Yields the lines about the gate, the copies and the outcome."""
+        yield from self.report.lines() if self.report is not None else ()
+        for copy in self.copies:
+            before = "no offset" if copy.before is None else copy.before
+            yield f"copy to ZooKeeper: {copy.topic}-{copy.partition} {before} -> {copy.after}: {copy.outcome}"
+        why = f": {self.why}" if self.why else ""
+        yield f"bounce {self.change} of group {self.group}: {self.outcome.value}{why}"
+        if self.hint:
+            yield Advice("hint: {}", self.hint)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the result as plain JSON values."""
+        return {
+            "outcome": self.outcome.value,
+            "group": self.group,
+            "from_phase": self.change.start.value,
+            "to_phase": self.change.to.value,
+            "steps": [step.to_json() for step in self.steps],
+            "copies": [asdict(copy) for copy in self.copies],
+            "report": None if self.report is None else self.report.to_json(),
+            "why": self.why,
+            "hint": for_command_line(self.hint),
+        }
 
 
 def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = None) -> BounceResult:

@@ -3,25 +3,29 @@ up the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from offsetmgr.core.advice import Advice, for_command_line
-from offsetmgr.core.commit_mode import AlreadyInPhase
+from offsetmgr.core.advice import Advice, Invocation, for_command_line
+from offsetmgr.core.commit_mode import AlreadyInPhase, CommitMode
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, OffsetMgrError, UsageError
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import SHOWN, count_of, list_of
+from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.groups.execute import EditOrigin, caused_by
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import BounceState, is_unchanged, load, load_all
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
+from offsetmgr.migration.command_test import CommandTest
 from offsetmgr.migration.evidence import PhaseReport
+from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.observation import GroupView
-from offsetmgr.migration.plan import PlanHeader
+from offsetmgr.migration.plan import PlanFile, PlanHeader, select_groups
 from offsetmgr.migration.precheck import UnrequestedReturn, missing_evidence
-from offsetmgr.migration.progress import JournalRecord
+from offsetmgr.migration.progress import JournalRecord, MigrationState, Stage
+from offsetmgr.migration.restart_command import Restart, options_text
 from offsetmgr.migration.runbook import check_phase
 
 OPERATION: Final = EditOrigin("runbook bounce")
@@ -245,3 +249,154 @@ def phase_record(group: str, report: PhaseReport) -> JournalRecord:
     known = ", ".join(sorted({member.confidence.value for member in report.members}))
     why = f"{count_of(len(report.members), 'member')} committed as phase {report.phase.value} does ({known})"
     return {"kind": "group-phase", "group": group, "phase": report.phase.value, "why": why}
+
+
+# The groups of a call, and the name of its state file.
+
+
+class PlannedGroups(NamedTuple):
+    """The groups of a plan, with the state of its journal. ``names`` maps the name of a group in ZooKeeper to its name
+    in the plan."""
+
+    file: PlanFile
+    state: MigrationState
+    names: dict[str, str]
+
+    @classmethod
+    def open(cls, path: str | Path | None) -> PlannedGroups | None:
+        if path is None:
+            return None
+        plan, state = open_plan(Path(path))
+        to_zookeeper = plan.header.target.kind == "zookeeper"
+        names = {group.target_group if to_zookeeper else group.group: group.group for group in plan.groups()}
+        return cls(plan, state, names)
+
+    def select(self, patterns: Iterable[str], waves: Iterable[int], excluded: Iterable[str] = ()) -> list[str]:
+        """Returns the names in ZooKeeper of the groups that a pattern or a wave selects, without the excluded ones. A
+        pattern selects names in the plan. It may also be the name in ZooKeeper of a group that the plan renames."""
+        of_zookeeper = {planned: name for name, planned in self.names.items()}
+
+        def planned(patterns: Iterable[str]) -> list[str]:
+            return [
+                one if one in of_zookeeper or one not in self.names else literal_pattern(self.names[one])
+                for one in patterns
+            ]
+
+        selection = GroupSelection(planned(patterns) or None, exclude=planned(excluded))
+        return sorted(of_zookeeper[name] for name in select_groups(self.file, selection, waves) or frozenset())
+
+    def select_one(self, pattern: str) -> str:
+        """Returns the name in ZooKeeper of the only group that a pattern selects."""
+        first, *others = self.select([pattern], ())
+        if others:
+            why = f"matches {len(others) + 1} groups of the plan"
+            raise UsageError(Advice("{group} {}", pattern), why, "name one group")
+        return first
+
+    def closed(self, groups: Iterable[str], to: CommitMode) -> dict[str, Stage]:
+        """Returns the groups, by their names in ZooKeeper, that a bounce to ``to`` leaves out of a wave or a glob, with
+        their stages. Members of rolled-back groups are restarted only into the phase of the plan's source."""
+        left = {Stage.FINALIZED, Stage.NOT_PLANNED}
+        if to.value != self.file.header.source.kind:
+            left |= {Stage.ROLLED_BACK, Stage.ROLLED_BACK_IN_PART}
+        planned = {self.names[group]: group for group in groups}
+        found = ((one.group, self.state.stage_of(one)) for one in self.file.groups_of(frozenset(planned)))
+        return {planned[name]: stage for name, stage in found if stage in left}
+
+    def unapplied(self, groups: Iterable[str], to: CommitMode) -> str:
+        """Returns a text that names the groups whose offsets are not applied, unless they go back; empty if there are
+        none."""
+        planned = {self.names[group]: group for group in groups}
+        found = self.file.groups_of(frozenset(planned)) if to.value != self.file.header.source.kind else ()
+        early = sorted(planned[group.group] for group in found if not self.state.is_applied(group))
+        named = f"{count_of(len(early), 'group')} not applied, see `migrate apply`: {list_of(early, SHOWN)}"
+        return named if early else ""
+
+    def recorded_phase(self, group: str) -> CommitMode | None:
+        """Returns the last phase that the journal records for a group, by its name in ZooKeeper."""
+        found = self.state.phases.get(self.names[group])
+        return found.phase if found is not None else None
+
+    @property
+    def source_phase(self) -> CommitMode | None:
+        """The phase in which the groups began; None if the plan is not between ZooKeeper and Kafka."""
+        return next((mode for mode in CommitMode if mode.value == self.file.header.source.kind), None)
+
+    def way_back(self, restart: Restart, group: str, servers: str) -> str:
+        """Returns the command line of the bounce to dual towards the plan's source, of a group in ZooKeeper."""
+        end = CommitMode.ZOOKEEPER if self.source_phase is CommitMode.KAFKA else CommitMode.KAFKA
+        named = {"plan": str(self.file.path), "group": literal_pattern(self.names[group])}
+        call = Invocation("runbook bounce", (), {**named, "to_phase": "dual", "from_phase": end.value})
+        return f"{call.command_line()} {restart.options(group)[0]}{servers} {options_text(execute=True)}"
+
+
+def groups_to_bounce(
+    view: GroupView,
+    plan: PlannedGroups | None,
+    selection: GroupSelection,
+    waves: Sequence[int],
+    to: CommitMode,
+    note: Callable[[str], None],
+) -> list[str]:
+    """Returns the selected groups, sorted. The groups of a wave or of a glob are left out if they have no live member
+    in ZooKeeper or if the plan has closed them; ``note`` gets the reason."""
+    patterns, excluded = selection.patterns, selection.excluded
+    if not patterns and not waves:
+        hint = "as in {group} NAME (repeatable, globs)"
+        hint += "; {wave} N, or {group} '*' for all groups of the plan" if plan is not None else ""
+        raise UsageError(Advice("{group}"), "no group is named", Advice(hint))
+    if waves and plan is None:
+        raise UsageError(Advice("{wave}"), "the waves are in a plan", Advice("add {plan} PLAN"))
+    named = sorted({name for name in patterns or () if not is_pattern(name)})
+    globs = [name for name in patterns or () if is_pattern(name)]
+    if plan is not None:
+        named = plan.select(named, ())
+        wide = plan.select(globs, waves)
+    else:
+        wide = GroupSelection(globs).within(view.zookeeper.groups(), view.zookeeper.uri) if globs else []
+    if excluded:
+        known, where = {*named, *view.zookeeper.groups()}, view.zookeeper.uri
+        left = plan.select((), (), excluded) if plan else GroupSelection(exclude=excluded).within(known, where)
+        named, wide = ([name for name in names if name in left] for names in (named, wide))
+        if not named and not wide:
+            raise GroupNotFound("groups", "every selected group is excluded")
+    return sorted({*named, *_with_members(view, plan, sorted(set(wide) - set(named)), to, note)})
+
+
+def _with_members(
+    view: GroupView, plan: PlannedGroups | None, groups: list[str], to: CommitMode, note: Callable[[str], None]
+) -> list[str]:
+    closed = plan.closed(groups, to) if plan else {}
+    known = view.cluster.topics
+    alive = [name for name in groups if name not in closed and view.registry.members(name, known).members]
+    if left := len(groups) - len(alive):
+        kinds = "finalized, rolled back, not planned, or without a live member in ZooKeeper"
+        note(f"left out {left} of {len(groups)} groups: {kinds}")
+    others = [name for name in groups if closed.get(name, Stage.FINALIZED) is not Stage.FINALIZED]
+    if others:
+        named = list_of((f"{name} ({closed[name]})" for name in others), SHOWN)
+        note(Advice("left out by the plan: {}; name a group with {group} to restart its members", named))
+    return alive
+
+
+class BounceRun(NamedTuple):
+    """The bounces of the selected ``groups``, or the tests of their restart command, whose output is in ``log``.
+    ``unfinished`` are texts about bounces that can be resumed."""
+
+    groups: list[str]
+    found: list[GroupBounce]
+    tests: Sequence[CommandTest] = ()
+    log: Path | None = None
+    unfinished: Sequence[str] = ()
+
+    @property
+    def stopped(self) -> str:
+        """The reason for which the run was stopped before its end; empty if it was not."""
+        if not self.tests and len(self.found) == len(self.groups) and not any(one.is_stopped for one in self.found):
+            return ""
+        return next((one.result.why for one in self.found if one.is_stopped and one.result), "stopped on request")
+
+    @property
+    def ok(self) -> bool:
+        """Whether every bounce was executed or planned, or every test succeeded."""
+        return all(one.ok for one in self.found) and all(test.status == "ok" for test in self.tests)

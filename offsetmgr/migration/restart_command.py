@@ -12,13 +12,13 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.commit_mode import SETTINGS, CommitMode
 from offsetmgr.core.errors import UsageError
 
@@ -237,3 +237,70 @@ class Rollout:
     @property
     def _status(self) -> str:
         return self.kubectl("rollout", "status", self.workload, f"--timeout={self.timeout_s:g}s")
+
+
+class Restart(NamedTuple):
+    """How members are restarted: one at a time by ``command``, or all at once by a rollout of the workload
+    ``kubernetes``, which ``configure`` changes before. ``test_command`` tests the restart of a member and changes
+    nothing. ``hosts`` has the hosts of members with a configured id, and ``timeout_s`` limits the run time of a
+    command, in seconds."""
+
+    command: str | None = None
+    test_command: str | None = None
+    kubernetes: str | None = None
+    namespace: str | None = None
+    kube_context: str | None = None
+    configure: str | None = None
+    hosts: Mapping[str, str] = {}
+    timeout_s: float = 600
+
+    def question(self, groups: Sequence[str], to: CommitMode) -> str:
+        """Returns the question before the restarts."""
+        which = f"group {groups[0]}" if len(groups) == 1 else f"{len(groups)} groups"
+        how = f"by a rollout of {self.kubernetes}" if self.kubernetes else "one at a time"
+        return f"restart each member of {which} into phase {to.value}, {how}?"
+
+    def check(self, groups: Sequence[str] = (), *, is_bounce: bool = False) -> None:
+        """Raises `UsageError` if the values contradict each other, if one workload is named for several groups, or if
+        there is no way to restart the members of a bounce."""
+        if self.command and self.kubernetes:
+            why = Advice("{kubernetes} restarts all members at once, and {command} one member")
+            raise UsageError(Advice("{command} and {kubernetes}"), why, "leave out one of both")
+        if self.kubernetes is None and (self.configure or self.namespace or self.kube_context):
+            what = Advice("{namespace}, {kube_context} and {configure} belong to {kubernetes}")
+            raise UsageError("no workload", what, Advice("add {kubernetes} deployment/NAME"))
+        if self.kubernetes is not None and len(groups) > 1 and "{group}" not in self.kubernetes:
+            several = f"it names one workload for {len(groups)} groups"
+            hint = Advice("use {} in its name, or name one group", "{group}")
+            raise UsageError(Advice("{kubernetes} {}", self.kubernetes), several, hint)
+
+        if is_bounce and not (self.command or self.kubernetes):
+            hint = Advice("add {command} TEMPLATE, or {kubernetes} WORKLOAD")
+            raise UsageError("bounce", "no restart command is given", hint)
+
+    def rollout(self, group: str) -> Rollout | None:
+        """Returns the rollout of a group's workload; None if a command restarts the members. Raises any error from
+        `Rollout.of_group`."""
+        if self.kubernetes is None:
+            return None
+        own = Rollout(self.kubernetes, self.namespace, self.kube_context, self.configure, self.timeout_s)
+        return own.of_group(group)
+
+    def options(self, group: str) -> tuple[str, str]:
+        """Returns the options as text for the commands of a runbook: of the restart, and of its test."""
+        hosts = tuple(f"{member}={host}" for member, host in self.hosts.items())
+        if (rollout := self.rollout(group)) is None:
+            return options_text(command=self.command, host=hosts), options_text(
+                test_command=self.test_command, host=hosts
+            )
+        named = {"kubernetes": rollout.workload, "namespace": rollout.namespace, "kube_context": rollout.context}
+        restart = options_text(**named, configure=rollout.configure)
+        return restart, options_text(test_command=self.test_command or rollout.test())
+
+
+NO_RESTART: Final = Restart()
+
+
+def options_text(**named: Argument) -> str:
+    """Returns options as text; an empty text if the first one has no value."""
+    return Invocation("", (), named).options()[1:] if next(iter(named.values())) else ""

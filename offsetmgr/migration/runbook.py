@@ -7,8 +7,10 @@ group when the runbook was written. `runbook_render` turns a runbook into a docu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, for_command_line
@@ -22,8 +24,10 @@ from offsetmgr.core.document import (
     Paragraph,
     SectionTitle,
     Table,
+    to_html,
+    to_markdown,
 )
-from offsetmgr.core.errors import GateRefused, GroupNotFound
+from offsetmgr.core.errors import FileFailure, GateRefused, GroupNotFound, UsageError
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import observation
@@ -49,6 +53,7 @@ from offsetmgr.migration.runbook_steps import (
 )
 from offsetmgr.stores.dual_policy import partitions_ahead
 
+_SUFFIXES: Final = (".json", ".html", ".md")
 _SHOWN: Final = 6
 """Maximum number of partitions in a warning at a terminal."""
 
@@ -423,3 +428,26 @@ def _offset_rows(observation: Observation) -> list[Sequence[Any]]:
         )
 
     return list(map(row, sorted({*observation.partitions, *observation.unconsumed})))
+
+
+def new_files(files: list[Path]) -> list[Path]:
+    """Returns the files, with a baseline if they have none. Raises `UsageError` or `FileFailure` if one of them cannot
+    be created."""
+    if files and not any(file.suffix == ".json" for file in files):
+        files = [files[0].with_suffix(".json"), *files]
+    for file in files:
+        if file.suffix not in _SUFFIXES:
+            raise UsageError(f"-o {file}", "the name ends neither in .json nor in .html nor in .md")
+        if file.exists():
+            why = "exists already, and a baseline must not be overwritten"
+            raise UsageError(f"-o {file}", why, "name another file")
+        if not file.parent.is_dir():
+            raise FileFailure(f"-o {file}", f"{file.parent} is no directory")
+    return files
+
+
+def file_content(file: Path, books: Sequence[Runbook]) -> str:
+    """Returns the runbooks in the format of a file's name: JSON, HTML or Markdown."""
+    if file.suffix == ".json":
+        return json.dumps(to_json(books), indent=2) + "\n"
+    return (to_html if file.suffix == ".html" else to_markdown)(runbook_title(books), runbook_parts(books))
