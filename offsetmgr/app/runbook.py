@@ -280,12 +280,9 @@ def bounce(
     spec = _specs(groups, to, restart, options)
     several = len(names) > 1 or bool(selection.waves)
     specs = [_prepared(spec, name) for name in names] if several else [spec(names[0])]
+    baselines = {one.group: one.baseline for one in specs if isinstance(one, BounceSpec)}
     state = options.state or default_state_file(
-        state_stem(plan, names, to),
-        {one.group: one.baseline for one in specs if isinstance(one, BounceSpec)},
-        lambda name: groups.view.registry.members(name, groups.view.cluster.topics).members,
-        ui.note,
-        several=several,
+        state_stem(plan, names, to), baselines, groups.view.members, ui.note, several=several
     )
     if restart.test_command and not execute:
         log = state.with_suffix(".log")
@@ -307,8 +304,8 @@ def bounce(
         if len(names) == 1 and found and found[0].error is not None:
             raise found[0].error
     run = BounceRun(names, found)
-    unfinished = [] if (run.ok and not run.stopped) or not execute else unfinished_texts(state, names)
-    return run._replace(unfinished=unfinished)
+    is_over = (run.ok and not run.stopped) or not execute
+    return run if is_over else run._replace(unfinished=unfinished_texts(state, names))
 
 
 def _specs(groups: _Groups, to: CommitMode, restart: Restart, options: BounceOptions) -> Callable[[str], BounceSpec]:

@@ -43,7 +43,7 @@ def run_command_tests(view: GroupView, spec: BounceSpec, template: str, log: Pat
 
     Raises `GroupNotFound` if no member is alive, and any error from `fill_template`.
     """
-    live = view.registry.members(spec.group, view.cluster.topics).members
+    live = view.members(spec.group)
     members = [m for _, m in sorted(live.items()) if spec.baseline is None or m.id in spec.baseline.members]
     if not members:
         raise GroupNotFound(f"group {spec.group}", "no live member of it is registered in ZooKeeper")

@@ -187,7 +187,7 @@ def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Cal
         return ""
     view.require_stores(f"state file {state_path}", saved.baseline)
     by_file = "finished by an earlier run, according to the state file"
-    live = view.registry.members(spec.group, view.cluster.topics).members
+    live = view.members(spec.group)
     if is_unchanged(saved, live):
         return by_file
     later = saved.change.next_mode
@@ -367,8 +367,7 @@ def _with_members(
     view: GroupView, plan: PlannedGroups | None, groups: list[str], to: CommitMode, note: Callable[[str], None]
 ) -> list[str]:
     closed = plan.closed(groups, to) if plan else {}
-    known = view.cluster.topics
-    alive = [name for name in groups if name not in closed and view.registry.members(name, known).members]
+    alive = [name for name in groups if name not in closed and view.members(name)]
     if left := len(groups) - len(alive):
         kinds = "finalized, rolled back, not planned, or without a live member in ZooKeeper"
         note(f"left out {left} of {len(groups)} groups: {kinds}")

@@ -502,6 +502,10 @@ class GroupView:
     cluster: KafkaCluster
     clock: Clock = field(default_factory=SystemClock)
 
+    def members(self, group: str) -> Mapping[str, RegisteredMember]:
+        """Returns the live members that are registered now, by id."""
+        return self.registry.members(group, self.cluster.topics).members
+
     def store_ids(self) -> dict[str, str]:
         """Returns the identity of each store (cluster id, ...)."""
         return {"zookeeper": self.zookeeper.identity().id, "kafka": self.kafka.identity().id}

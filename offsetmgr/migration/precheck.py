@@ -83,7 +83,7 @@ def find_start(
     Raises `GateRefused` with the reason; `GateClosed` if the evidence is insufficient.
     """
     rules, window = rules or EvidenceThresholds(), window or ObservationWindow()
-    if not view.registry.members(group, view.cluster.topics).members:
+    if not view.members(group):
         raise GateRefused(
             f"bounce of group {group}",
             "no live member is registered in ZooKeeper, so there is no member to restart",
