@@ -11,7 +11,7 @@ from offsetmgr.app.offsets import Found
 from offsetmgr.core.advice import Advice, Argument
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.offset_store import OtherGroupKind
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, GroupSelection, TopicSelection
 
@@ -130,10 +130,7 @@ def describe(
                 found.rows(rows)
             left = [each for each in one.partitions if needs_log_range(each.row)] if only_with_lag else one.partitions
             yield one._replace(partitions=left)
-        try:
-            found.topic_matches.require_all(store.uri)
-        except UnknownTopicOrPartition as missing:
-            found.errors.append(missing)
+        found.check_topics(store.uri)
 
     return found.of(described())
 

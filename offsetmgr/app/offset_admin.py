@@ -22,7 +22,7 @@ from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore, RunningEdit
 from offsetmgr.core.scenario import Scenario
-from offsetmgr.core.selection import GroupSelection, TopicSelection
+from offsetmgr.core.selection import GroupSelection, TopicsArgument, TopicSelection
 from offsetmgr.groups.describe import DescribedGroup
 from offsetmgr.groups.lag import GroupLag
 from offsetmgr.groups.operation_log import OperationLog
@@ -37,44 +37,12 @@ if TYPE_CHECKING:
 GroupsArgument: TypeAlias = GroupSelection | str | Iterable[str]
 """A name or a glob of groups, several of them, or a `GroupSelection`, which can exclude groups."""
 
-TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition]
-"""A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, or several of them."""
-
 
 def groups_to_edit(groups: GroupsArgument | None) -> GroupSelection:
     """Returns the selection. Raises `UsageError` if ``groups`` is None, so that an edit of all groups is explicit."""
     if groups is None:
         raise UsageError("groups", "no group is named", "name a group, or pass the glob '*' for all groups")
     return GroupSelection.of(groups)
-
-
-def topic_selection(store: OffsetStore, topics: TopicsArgument | None) -> TopicSelection:
-    """Returns the selection; all topics if ``topics`` is None. Raises `UsageError` for an empty selection, which must
-    not be read as all topics, and for a text that names no topic."""
-    if topics is None:
-        return TopicSelection()
-    given = [topics] if isinstance(topics, str | TopicPartition) else list(topics)
-    if not given:
-        raise UsageError("topics", "the selection is empty", "name a topic, or pass None for all topics")
-    texts = [f"{one.topic}:{one.partition}" if isinstance(one, TopicPartition) else one for one in given]
-    return TopicSelection.parse(texts).within(store.capabilities.partitions)
-
-
-def offsets_to_commit(
-    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Returns the offsets as values to commit. Raises `UsageError` if there are none, if a key is not a partition, or
-    if a value has another type."""
-    if not offsets:
-        raise UsageError("offsets set", "no offset is given")
-    for tp, found in offsets.items():
-        if not isinstance(tp, TopicPartition):
-            raise UsageError(f"partition {tp!r}", "is not a TopicPartition", 'as in TopicPartition("orders", 0)')
-        if not isinstance(found, int | OffsetAndMetadata):
-            raise UsageError(str(tp), f"{found!r} is not an offset", "an offset is an int or an OffsetAndMetadata")
-    return {
-        tp: found if isinstance(found, OffsetAndMetadata) else OffsetAndMetadata(found) for tp, found in offsets.items()
-    }
 
 
 class OffsetAdmin(Closeable):
@@ -154,6 +122,9 @@ class OffsetAdmin(Closeable):
         """The store itself, with ``fetch``, ``commit``, ``scan`` and ``edit``."""
         return self._connections.selected()
 
+    def _topics(self, topics: TopicsArgument | None) -> TopicSelection:
+        return TopicSelection.of(topics).within(self.store.capabilities.partitions)
+
     # --- reading -----------------------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
@@ -170,14 +141,14 @@ class OffsetAdmin(Closeable):
         matches nothing, `Unreachable`, `TimedOut`. An error of one group or partition is not raised: it is the
         ``error`` of its `GroupLag` or `LagRow`.
         """
-        return offsets.lag(self._connections, GroupSelection.of(groups), topic_selection(self.store, topics)).strict()
+        return offsets.lag(self._connections, GroupSelection.of(groups), self._topics(topics)).strict()
 
     def describe(
         self, groups: GroupsArgument | None = None, topics: TopicsArgument | None = None
     ) -> Iterator[DescribedGroup]:
         """Yields each group's state, members, offsets and lag. A group that does not exist or cannot be described has
         an ``error``. Raises `UnknownTopicOrPartition` for a topic that matches nothing, `Unreachable`, `TimedOut`."""
-        chosen = topic_selection(self.store, topics)
+        chosen = self._topics(topics)
         return group_functions.describe(self._connections, GroupSelection.of(groups), chosen).strict()
 
     def where(
@@ -211,7 +182,7 @@ class OffsetAdmin(Closeable):
         Returns the counts, and the data that the format cannot hold (``lost``). Raises `GroupNotFound`,
         `UnknownTopicOrPartition`, `FileFailure`, and the error of an offset that cannot be read.
         """
-        selection = topic_selection(self.store, topics)
+        selection = self._topics(topics)
         return offsets.export(self._connections, path, GroupSelection.of(groups), selection, overwrite=overwrite)
 
     def check_phase(
@@ -249,7 +220,7 @@ class OffsetAdmin(Closeable):
         `UnknownTopicOrPartition`, `OtherCluster` if ``bootstrap_server`` is not the cluster of the ZooKeeper,
         `Unreachable`, `TimedOut`.
         """
-        chosen, selection = groups_to_edit(groups), topic_selection(self.store, topics)
+        chosen, selection = groups_to_edit(groups), self._topics(topics)
         return offsets.reset(self._connections, chosen, to, selection, new_group=create, active=self._running or 0.0)
 
     def plan_set(
@@ -260,13 +231,12 @@ class OffsetAdmin(Closeable):
         ``create`` allows a group that does not exist. Raises `UsageError` if there are no offsets or one is not
         between 0 and 2^63-1, `GroupNotFound`, `Unreachable`, `TimedOut`.
         """
-        values = offsets_to_commit(offsets)
-        return set_(self._connections, group, values, new_group=create, active=self._running or 0.0)
+        return set_(self._connections, group, offsets, new_group=create, active=self._running or 0.0)
 
     def plan_delete(self, groups: GroupsArgument, topics: TopicsArgument | None = None) -> PlannedEdit:
         """Plans to delete committed offsets; without ``topics``, all offsets of the groups. Raises `GroupNotFound`,
         `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
-        chosen, selection = groups_to_edit(groups), topic_selection(self.store, topics)
+        chosen, selection = groups_to_edit(groups), self._topics(topics)
         return offsets.delete(self._connections, chosen, selection, active=self._running or 0.0)
 
     def plan_copy(
@@ -290,7 +260,7 @@ class OffsetAdmin(Closeable):
             self._connections,
             group,
             new_group,
-            topic_selection(self.store, topics),
+            self._topics(topics),
             to=to,
             allow_rewind=allow_rewind,
             translate=translate,
@@ -332,7 +302,7 @@ class OffsetAdmin(Closeable):
 
         if holds_images(Path(path)):
             raise UsageError(f"file {os.fspath(path)}", "it holds the before-images of an edit", "use plan_undo")
-        selection, chosen = topic_selection(self.store, topics), GroupSelection.of(groups)
+        selection, chosen = self._topics(topics), GroupSelection.of(groups)
         options = offsets.ImportOptions(translate=translate, allow_rewind=allow_rewind, unchecked=unchecked)
         return offsets.import_(self._connections, path, chosen, selection, options, active=self._running or 0.0)
 

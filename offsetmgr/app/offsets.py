@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from shlex import quote
@@ -17,8 +15,6 @@ from offsetmgr.app.connections import Connections
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import (
-    Conflict,
-    CorruptData,
     GroupNotFound,
     OffsetMgrError,
     OffsetOutOfRange,
@@ -27,16 +23,12 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.model import (
-    MAX_OFFSET,
     Committed,
     OffsetAndMetadata,
     TopicPartition,
     dropped_text,
-    form_of,
-    is_valid_offset,
 )
 from offsetmgr.core.offset_store import title_of
-from offsetmgr.core.plurals import count_of
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, GroupSelection, TopicSelection, literal_pattern
 from offsetmgr.groups.scan import (
@@ -50,12 +42,10 @@ from offsetmgr.groups.scan import (
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import PlannedEdit
-    from offsetmgr.consumer.peek import PeekedRecord, RecordPeeker
-    from offsetmgr.core.log_origin import OffsetTranslation
+    from offsetmgr.consumer.peek import RecordPeeker
+    from offsetmgr.core.log_origin import FetchLogRanges, OffsetTranslation
     from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, RunningEdit
     from offsetmgr.groups.diff import OffsetDifference as OffsetDifference
-    from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
-    from offsetmgr.groups.edits import LogChecks, OutsideLogChecks
     from offsetmgr.groups.export import SnapshotFile
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
@@ -149,31 +139,28 @@ class Found(Generic[T]):
 
     def tell_newer(self) -> None:
         """Tells the user, after the last item, about offsets that are older than those of another store."""
-        from offsetmgr.groups.lag import ELSEWHERE, STALE, UNCLEAR
+        from offsetmgr.groups.lag import newer_texts
 
-        note, here = self._connections.ui.note, title_of(self.uri)
+        note = self._connections.ui.note
         for uri in (other.uri for other in self.others):
-            title = title_of(uri)
-            stale, unclear, absent = (self._newer[kind, title] for kind in (STALE, UNCLEAR, ELSEWHERE))
-            if stale:
-                offsets = f"{count_of(stale, 'offset')} in {here} {'is' if stale == 1 else 'are'}"
-                why = f"older than the group's in {title}; the lag is computed from those in {title}"
-                note(f"{offsets} {why}", warning=True)
-            if unclear:
-                offsets = f"{count_of(unclear, 'offset')} in {here} {'differs' if unclear == 1 else 'differ'}"
-                why = f"from the group's in {title}, and nothing shows which is newer; the lag is unknown"
-                note(f"{offsets} {why}", warning=True)
-            if absent:
-                only = f"{count_of(absent, 'offset')} {'is' if absent == 1 else 'are'} only in {title}, not in {here}"
-                note(f"{only}; the lag is computed from {'it' if absent == 1 else 'them'}", warning=True)
-            if stale or unclear or absent:
+            texts = list(newer_texts(self._newer, title_of(self.uri), title_of(uri)))
+            for text in texts:
+                note(text, warning=True)
+            if texts:
                 where = self._connections.invocation("groups where", literal_pattern(self._newer_group), window=60)
                 shows = "hint: {store} {} shows what {} holds; {} shows where the group commits"
-                note(Advice(shows, quote(uri), title, where))
+                note(Advice(shows, quote(uri), title_of(uri), where))
 
     def tell_empty(self, what: str) -> None:
         """Tells the user that the store has no ``what``."""
         self._connections.tell_empty(what, self._store)
+
+    def check_topics(self, where: str) -> None:
+        """Adds an error, after the last item, for selected topics that match nothing in ``where``."""
+        try:
+            self.topic_matches.require_all(where)
+        except UnknownTopicOrPartition as missing:
+            self.errors.append(missing)
 
     def strict(self) -> Iterator[T]:
         """Yields the items. At the end, raises `UnknownTopicOrPartition` for a selected topic that matches nothing."""
@@ -307,6 +294,8 @@ def peek(connections: Connections, selection: GroupSelection, topics: TopicSelec
 def _peek_group(
     found: Found[NextRecord], peeker: RecordPeeker, read: GroupOffsets, topics: TopicSelection
 ) -> Iterator[NextRecord]:
+    from offsetmgr.consumer.peek import unread_note
+
     offsets = {tp: one.offset for tp, one in read.offsets.items() if isinstance(one, Committed) and topics.matches(tp)}
     found.errors += [error for tp, error in sorted(read.errors.items()) if topics.matches(tp)]
     outcomes = peeker.peek(offsets) if offsets else {}
@@ -315,41 +304,9 @@ def _peek_group(
         if isinstance(outcome, OffsetMgrError):
             if not isinstance(outcome, OffsetOutOfRange):
                 found.errors.append(outcome)
-            yield NextRecord(read.group, tp, offset, None, _without_record(outcome, offset))
+            yield NextRecord(read.group, tp, offset, None, unread_note(outcome, offset))
         else:
-            yield NextRecord(read.group, tp, offset, outcome.record, "; ".join(_notes(outcome, offset)) or None)
-
-
-def _without_record(error: OffsetMgrError, offset: int) -> str:
-    log = error.log_range if isinstance(error, OffsetOutOfRange) else None
-    if log is None:
-        return error.why or str(error)
-    if offset < log.start:
-        return f"removed: the log begins at {log.start}"
-    return f"beyond the log, which ends at {log.end}"
-
-
-def _notes(outcome: PeekedRecord, offset: int) -> Iterator[str]:
-    record, end = outcome.record, outcome.log_end
-    skipped = f"{count_of(outcome.markers, 'transaction marker')} skipped"
-    if record is None:
-        if offset < end:
-            yield f"no record from {offset} up to {end} (high watermark)"
-        else:
-            reason = "no record yet" if offset == end else "not readable yet"
-            yield f"{reason}: consumers may read up to {end} (high watermark)"
-    if outcome.markers:
-        yield skipped
-    if record is None:
-        return
-    if gap := record.offset - offset - outcome.markers:
-        yield f"{count_of(gap, 'offset')} without a record before {record.offset}"
-    elif outcome.markers:
-        yield f"record {record.offset}"
-    if outcome.transactional:
-        yield "part of a transaction, which may be open or aborted"
-    if record.value is None:
-        yield "tombstone"
+            yield NextRecord(read.group, tp, offset, outcome.record, outcome.note(offset))
 
 
 def diff(
@@ -382,10 +339,7 @@ def diff(
         for one in diff(left, right, names, topics, found.topic_matches):
             found.errors += [] if one.error is None else [one.error]
             yield one
-        try:
-            found.topic_matches.require_all(both)
-        except UnknownTopicOrPartition as missing:
-            found.errors.append(missing)
+        found.check_topics(both)
 
     return found.of(differences())
 
@@ -422,7 +376,7 @@ def reset(
     edits them while their consumers run, and a number waits up to so many seconds until they have none. Groups that
     still have members are rejected. Raises `GroupActive` after a wait in vain."""
     from offsetmgr.app.edits import PlannedEdit
-    from offsetmgr.groups.reset import plan_reset
+    from offsetmgr.groups.reset import only_partition, plan_reset, unless_moved
 
     if not isinstance(to, (*get_args(Scenario), FromFile, PastRecords)):
         raise UsageError("offsets reset", f"{to!r} is not a position", "as in ToEarliest() or ToOffset(5)")
@@ -435,11 +389,14 @@ def reset(
         chosen = choose_groups(store, groups)
     running = _wait(connections, chosen, active)
     if isinstance(scenario, PastRecords):
-        group, partition, committed = _only_partition(store, chosen, topics)
-        end = _offset_after(connections, partition, committed, scenario.number)
+        from offsetmgr.consumer.simple import SimpleConsumer, offset_after
+
+        group, partition, committed = only_partition(store, chosen, topics)
+        with SimpleConsumer(connections.bootstrap() or "", config=connections.resolved.connection) as log:
+            end = offset_after(log, partition, committed, scenario.number)
         running = running and running._replace(conditional=True)
         found = plan_reset(store, cluster, chosen, topics, ToOffsets({group: {partition: end}}), create=new_group)
-        found = (_unless_moved(plan, committed) for plan in found)
+        found = (unless_moved(plan, committed) for plan in found)
     else:
         found = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
     plans = require_topics(found, topics, store.uri)
@@ -449,7 +406,7 @@ def reset(
 def set_(
     connections: Connections,
     group: str,
-    to: OffsetAndMetadata | Mapping[TopicPartition, OffsetAndMetadata],
+    to: OffsetAndMetadata | Mapping[TopicPartition, int | OffsetAndMetadata],
     topics: TopicSelection = ALL_TOPICS,
     *,
     keeps_metadata: bool = True,
@@ -462,27 +419,19 @@ def set_(
     `UsageError` for one offset of all topics or a value that is not an offset, and the errors of
     `OffsetAdmin.plan_set`."""
     from offsetmgr.app.edits import PlannedEdit
-    from offsetmgr.groups.reset import plan_set
+    from offsetmgr.groups.edits import OutsideLogChecks
+    from offsetmgr.groups.reset import checked_offsets, plan_set, require_offset
 
-    if not isinstance(to, Mapping) and topics.everything:
-        raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic} orders:0,1"))
-    for what, value in to.items() if isinstance(to, Mapping) else (("offsets set", to),):
-        if not is_valid_offset(value.offset):
-            raise UsageError(str(what), f"{value.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
+    if isinstance(to, OffsetAndMetadata):
+        require_offset("offsets set", to.offset)
+        if topics.everything:
+            raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic} orders:0,1"))
+    else:
+        to = checked_offsets(to)
     store = connections.selected()
-    named = list(to) if isinstance(to, Mapping) else topics.numbered(store.capabilities.partitions)
-
-    def new_offsets(committed: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        if isinstance(to, Mapping):
-            return to
-        if not (chosen := {*named, *filter(topics.matches, committed)}):
-            hint = Advice("name partitions, as in {topic} t:0,1")
-            raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics", hint)
-        return dict.fromkeys(chosen, to)
-
     running = _wait(connections, [group], active)
-    found = plan_set(store, group, new_offsets, named, create=new_group, keeps_metadata=keeps_metadata)
-    checked = _outside_logs(connections, "offsets set", store, "set")
+    found = plan_set(store, group, to, topics, create=new_group, keeps_metadata=keeps_metadata)
+    checked = OutsideLogChecks(_log_ranges(connections, "offsets set", store), "set")
     plans = require_topics(checked.noted([found]), topics, store.uri)
     edit = PlannedEdit(connections, "offsets set", store, plans, running=running)
     edit.warnings = checked.warnings
@@ -544,7 +493,7 @@ def import_(
     """
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.before_images import holds_images, load_images
-    from offsetmgr.groups.edits import plan_import, plan_undo
+    from offsetmgr.groups.edits import LogChecks, OutsideLogChecks, inner_stores, plan_import, plan_undo
     from offsetmgr.groups.export import name_of, seekable
     from offsetmgr.snapshots.registry import format_name
 
@@ -566,8 +515,9 @@ def import_(
             running, names = _wait(connections, chosen, active), set(chosen)
             crossing = connections.check_crossing("offsets import", snapshot, store, options.translate)
             if images is None:
-                operation, checks = "offsets import", None if options.unchecked else _log_checks(connections, store)
-                sources = snapshot.read(names)
+                operation, sources = "offsets import", snapshot.read(names)
+                fetch = None if options.unchecked else _log_ranges(connections, operation, store)
+                checks = None if fetch is None else LogChecks(fetch)
                 found = plan_import(store, sources, topics, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
             else:
                 operation = "offsets import undo"
@@ -575,7 +525,7 @@ def import_(
                 undone = (one for one in load_images(copy) if one.group in names)
                 found = plan_undo(store, undone, topics, allow_rewind=allow_rewind, crossing=crossing)
                 if not options.unchecked:
-                    checked = _outside_logs(connections, operation, store, "restored")
+                    checked = OutsideLogChecks(_log_ranges(connections, operation, store), "restored")
                     found = checked.noted(found)
             plans, comparison = require_topics(found, topics, file), crossing.text()
             edit = PlannedEdit(connections, operation, store, plans, uri, running=running, comparison=comparison)
@@ -605,7 +555,7 @@ def export(
     """
     from offsetmgr.core import __version__
     from offsetmgr.groups.before_images import header_for
-    from offsetmgr.groups.export import export_groups
+    from offsetmgr.groups.export import export_groups, written_to
     from offsetmgr.snapshots.registry import format_name
     from offsetmgr.stores.snapshot import write_snapshot
 
@@ -621,7 +571,7 @@ def export(
         connections.warn_of_unrecognised(found.unrecognised)
         return found
 
-    with _written_to(os.fspath(path)) as file:
+    with written_to(os.fspath(path)) as file:
         return write_snapshot(
             file,
             header,
@@ -632,24 +582,6 @@ def export(
             keep_errors=on_error is not None,
             on_error=on_error,
         )
-
-
-@contextmanager
-def _written_to(file: str) -> Iterator[str]:
-    """Yields the path to which the snapshot is written. If ``file`` is ``-``, yields the path of a temporary file, and
-    copies this file to standard output when the snapshot is complete. Therefore a failure leaves no partial output."""
-    import shutil
-    import tempfile
-
-    if file != "-":
-        yield file
-        return
-    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as directory:
-        path = Path(directory) / "standard-output"
-        yield str(path)
-        with path.open("rb") as written:
-            shutil.copyfileobj(written, sys.stdout.buffer)
-        sys.stdout.flush()
 
 
 def _wait(connections: Connections, groups: Iterable[str], active: RunningEdit | float) -> RunningEdit | None:
@@ -665,27 +597,13 @@ def _wait(connections: Connections, groups: Iterable[str], active: RunningEdit |
     return None
 
 
-def _log_checks(connections: Connections, store: OffsetStore) -> LogChecks | None:
-    """Returns the object that compares the offsets of an import into ``store`` with the logs; None if there are no logs
-    to compare them with (see `Connections.has_logs`)."""
-    from offsetmgr.groups.edits import LogChecks
-
+def _log_ranges(connections: Connections, operation: str, store: OffsetStore) -> FetchLogRanges | None:
+    """Returns the function with which ``operation`` reads the log ranges of the offsets that it writes to ``store``;
+    None if there are no logs (see `Connections.has_logs`). The cluster is opened late, because brokers that do not
+    respond must not prevent an edit in ZooKeeper."""
     if not connections.has_logs(store, connections.ui.note):
         return None
-    return LogChecks(connections.cluster_for_edit("offsets import", store).log_ranges)
-
-
-def _outside_logs(connections: Connections, operation: str, store: OffsetStore, verb: str) -> OutsideLogChecks:
-    """Returns the object that notes each offset of ``operation`` that is outside its log, and that warns with ``verb``,
-    a past participle. Without logs (see `Connections.has_logs`) it notes nothing."""
-    from offsetmgr.groups.edits import OutsideLogChecks
-
-    if not connections.has_logs(store, connections.ui.note):
-        return OutsideLogChecks(lambda _partitions: {}, verb)
-    # Brokers that do not respond must not prevent an edit in ZooKeeper, so the cluster is opened late.
-    return OutsideLogChecks(
-        lambda partitions: connections.cluster_for_edit(operation, store).log_ranges(partitions), verb
-    )
+    return lambda partitions: connections.cluster_for_edit(operation, store).log_ranges(partitions)
 
 
 def _opened(
@@ -706,6 +624,7 @@ def _opened(
 
 def _from_file(connections: Connections, store: OffsetStore, to: FromFile, groups: GroupSelection) -> ToOffsets:
     from offsetmgr.groups.export import seekable
+    from offsetmgr.groups.reset import offsets_of
 
     file = os.fspath(to.path)
     name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
@@ -714,79 +633,8 @@ def _from_file(connections: Connections, store: OffsetStore, to: FromFile, group
         _opened(connections, path, file, name, groups, unterminated=to.accept_unterminated) as snapshot,
     ):
         crossed = connections.check_crossing("offsets reset", snapshot, store, to.translate)
-        offsets_by_group: dict[str, dict[TopicPartition, int]] = {}
-        rejected: dict[TopicPartition, OffsetMgrError] = {}
-        unread: dict[str, GroupOffsets] = {}
-        dropped: Counter[str] = Counter()
-        for entry in snapshot.read():
-            if entry.errors or entry.error:
-                unread[entry.group] = entry
-            crossed.load_topics({tp.topic for tp in entry.offsets})
-            offsets_by_group[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
-            for tp, committed in entry.offsets.items():
-                if (error := crossed.recreation_error(tp, committed)) is not None:
-                    rejected[tp] = error
-            if groups.matches(entry.group):
-                dropped.update(form_of(one.metadata) for one in entry.offsets.values() if one.metadata)
+        scenario, dropped = offsets_of(snapshot.read(), crossed, groups)
         if dropped:
             text = f"a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does"
             connections.ui.note(text, warning=True)
-        return ToOffsets(offsets_by_group, rejected, unread)
-
-
-def _only_partition(store: OffsetStore, groups: list[str], topics: TopicSelection) -> tuple[str, TopicPartition, int]:
-    """Returns the only selected group and partition, and the committed offset."""
-    named = topics.numbered(store.capabilities.partitions)
-    if len(groups) != 1 or len(named) != 1:
-        hint = Advice("as in {group} G {topic} orders:3 {skip} 1")
-        raise UsageError(Advice("{skip}"), "needs exactly one group and one partition", hint)
-    (group,), (partition,) = groups, named
-    current = store.fetch(group, [partition])[partition]
-    if not isinstance(current, Committed):
-        hint = Advice("use {to_offset}")
-        raise GroupNotFound(f"group {group!r}", f"has committed nothing in {partition}", hint)
-    return group, partition, current.offset
-
-
-def _unless_moved(plan: GroupEditPlan, committed: int) -> GroupEditPlan:
-    """Returns the plan. If the group has committed since its offset ``committed`` was read, the change gets the problem
-    `Conflict`, because the group would skip other records."""
-
-    def checked(change: PlannedChange) -> PlannedChange:
-        before = change.before.offset if isinstance(change.before, Committed) else None
-        if change.problem is not None or before == committed:
-            return change
-        why = f"the group has moved from {committed} to {before}, so it is not stuck"
-        return change._replace(problem=Conflict(str(change.partition), why), writes=False)
-
-    return replace(plan, changes=tuple(map(checked, plan.changes)))
-
-
-def _offset_after(connections: Connections, partition: TopicPartition, start: int, count: int) -> int:
-    """Reads the log from the committed offset ``start`` on. Returns the offset after ``count`` records. Offsets without
-    a record (compaction, transactions) do not count. Raises `OffsetOutOfRange` if ``start`` is outside the log, or if
-    the log has fewer records."""
-    from offsetmgr.consumer.simple import SimpleConsumer
-
-    at, found, bootstrap = start, 0, connections.bootstrap()
-    assert bootstrap is not None  # a reset needs a cluster
-    with SimpleConsumer(bootstrap, config=connections.resolved.connection) as log:
-        while True:
-            try:
-                read = log.fetch({partition: at})[partition]
-            except CorruptData as error:
-                hint = Advice("the records of a damaged batch cannot be counted: name the offset with {to_offset}")
-                raise CorruptData(error.what, error.why, hint) from None
-            except OffsetOutOfRange as error:  # the hint of the library names a parameter of its consumer
-                hint = Advice("{to_earliest} goes to the log's start, {to_latest} to its end")
-                raise OffsetOutOfRange(error.what, error.why, hint) from None
-            for record in read.records:
-                found += 1
-                if found == count:
-                    return record.offset + 1
-            if read.next_offset <= at or read.next_offset >= read.high_watermark:
-                follow = "follows" if found == 1 else "follow"
-                why = f"{count_of(found, 'record')} {follow} the committed offset {start}"
-                what = Advice("{skip} {} in {}", count, partition)
-                raise OffsetOutOfRange(what, why, Advice("{to_latest} goes to the log's end"))
-            at = read.next_offset
+        return scenario

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.log_reader import PartitionLogReader, ReadResult
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, UnknownVersion
+from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, OffsetOutOfRange, UnknownVersion
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import count_of
 from offsetmgr.kafka.client.client import Client, ClientThread
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import FetchLimits
@@ -34,6 +35,41 @@ class PeekedRecord:
     log_end: int
     markers: int = 0
     transactional: bool = False
+
+    def note(self, offset: int) -> str | None:
+        """Returns a text about the gap between ``offset`` and the record, or the reason why there is no record; None if
+        there is nothing to say."""
+        return "; ".join(self._notes(offset)) or None
+
+    def _notes(self, offset: int) -> Iterator[str]:
+        record, end = self.record, self.log_end
+        if record is None and offset < end:
+            yield f"no record from {offset} up to {end} (high watermark)"
+        elif record is None:
+            reason = "no record yet" if offset == end else "not readable yet"
+            yield f"{reason}: consumers may read up to {end} (high watermark)"
+        if self.markers:
+            yield f"{count_of(self.markers, 'transaction marker')} skipped"
+        if record is None:
+            return
+        if gap := record.offset - offset - self.markers:
+            yield f"{count_of(gap, 'offset')} without a record before {record.offset}"
+        elif self.markers:
+            yield f"record {record.offset}"
+        if self.transactional:
+            yield "part of a transaction, which may be open or aborted"
+        if record.value is None:
+            yield "tombstone"
+
+
+def unread_note(error: OffsetMgrError, offset: int) -> str:
+    """Returns why there is no record at ``offset``, from the error of a partition."""
+    log = error.log_range if isinstance(error, OffsetOutOfRange) else None
+    if log is None:
+        return error.why or str(error)
+    if offset < log.start:
+        return f"removed: the log begins at {log.start}"
+    return f"beyond the log, which ends at {log.end}"
 
 
 class _Position(NamedTuple):

@@ -22,11 +22,13 @@ from typing import Any, Final, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.log_reader import OutOfRange, PartitionLogReader, ReadResult
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import (
     CorruptData,
     GroupActive,
     OffsetMgrError,
+    OffsetOutOfRange,
     PartialFailure,
     UnknownTopicOrPartition,
     UnknownVersion,
@@ -35,6 +37,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import fetched
+from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import (
     UNKNOWN_TOPIC_TIMEOUT_S,
@@ -324,6 +327,31 @@ class SimpleConsumer(Closeable):
         if self._closed:
             raise UsageError("this consumer", "it is closed")
         return self._thread.run(call, (self._config.timeout_ms + wait_ms) / 1000)
+
+
+def offset_after(log: SimpleConsumer, partition: TopicPartition, start: int, count: int) -> int:
+    """Reads the log from the committed offset ``start`` on. Returns the offset after ``count`` records. Offsets without
+    a record (compaction, transactions) do not count. Raises `OffsetOutOfRange` if ``start`` is outside the log, or if
+    the log has fewer records."""
+    at, found = start, 0
+    while True:
+        try:
+            read = log.fetch({partition: at})[partition]
+        except CorruptData as error:
+            hint = Advice("the records of a damaged batch cannot be counted: name the offset with {to_offset}")
+            raise CorruptData(error.what, error.why, hint) from None
+        except OffsetOutOfRange as error:  # the hint of the library names a parameter of its consumer
+            hint = Advice("{to_earliest} goes to the log's start, {to_latest} to its end")
+            raise OffsetOutOfRange(error.what, error.why, hint) from None
+        if found + len(read.records) >= count:
+            return read.records[count - found - 1].offset + 1
+        found += len(read.records)
+        if read.next_offset <= at or read.next_offset >= read.high_watermark:
+            follow = "follows" if found == 1 else "follow"
+            why = f"{count_of(found, 'record')} {follow} the committed offset {start}"
+            what = Advice("{skip} {} in {}", count, partition)
+            raise OffsetOutOfRange(what, why, Advice("{to_latest} goes to the log's end"))
+        at = read.next_offset
 
 
 def _decode(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:

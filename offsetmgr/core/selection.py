@@ -7,7 +7,7 @@ import glob
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
@@ -266,6 +266,17 @@ class TopicSelection(NamedTuple):
         """Parses ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
         return cls(tuple(_parse_topic(text) for text in texts))
 
+    @classmethod
+    def of(cls, topics: TopicsArgument | None) -> TopicSelection:
+        """Returns ``topics`` as a selection; all topics if it is None. Raises `UsageError` for an empty selection,
+        which must not be read as all topics, and for a text that names no topic."""
+        if topics is None:
+            return ALL_TOPICS
+        given = [topics] if isinstance(topics, str | TopicPartition) else list(topics)
+        if not given:
+            raise UsageError("topics", "the selection is empty", "name a topic, or pass None for all topics")
+        return cls.parse(f"{one.topic}:{one.partition}" if isinstance(one, TopicPartition) else one for one in given)
+
     def __str__(self) -> str:
         return " ".join(map(str, self.patterns))
 
@@ -362,6 +373,9 @@ class TopicSelection(NamedTuple):
                 found.add(TopicPartition(pattern.name, number))
         return sorted(found)
 
+
+TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition]
+"""A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, or several of them."""
 
 ALL_TOPICS: Final = TopicSelection()
 ALL_GROUPS: Final = GroupSelection()

@@ -126,9 +126,10 @@ class OutsideLogChecks:
     The warnings contain ``verb``, a past participle.
     """
 
-    def __init__(self, fetch: FetchLogRanges, verb: str = "restored") -> None:
+    def __init__(self, fetch: FetchLogRanges | None, verb: str = "restored") -> None:
+        """Without ``fetch``, nothing is compared."""
         self._verb = verb
-        self._ranges = LogRangeCache(fetch)
+        self._ranges = LogRangeCache(fetch or (lambda _partitions: {}))
         self._error: OffsetMgrError | None = None
         self.outside = 0
         """The number of offsets outside their logs that were found so far."""

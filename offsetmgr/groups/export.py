@@ -181,6 +181,21 @@ def seekable(file: str) -> Iterator[Path]:
         yield copy
 
 
+@contextmanager
+def written_to(file: str) -> Iterator[str]:
+    """Yields the path to which the snapshot is written. If ``file`` is ``-``, yields the path of a temporary file, and
+    copies this file to standard output when the snapshot is complete. Therefore a failure leaves no partial output."""
+    if file != "-":
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as directory:
+        path = Path(directory) / "standard-output"
+        yield str(path)
+        with path.open("rb") as written:
+            shutil.copyfileobj(written, sys.stdout.buffer)
+        sys.stdout.flush()
+
+
 def _open_once(file: str) -> AbstractContextManager[IO[bytes]]:
     if file != "-":
         return Path(file).open("rb")

@@ -5,6 +5,7 @@ Log ends are read in bulk after the commits, so that the lag of an active group 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, Unkn
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import TITLES, GroupOffsets, OffsetStore
+from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
 from offsetmgr.groups.scan import require_known_somewhere, scan_in_order
@@ -122,6 +124,22 @@ class GroupLag(NamedTuple):
         """The largest lag of a partition, in records; None if the group could not be read, if one lag is unknown, or
         if there is no partition."""
         return None if self.total is None else max((row.lag for row in self.rows if row.lag is not None), default=None)
+
+
+def newer_texts(found: Counter[tuple[str, str]], here: str, title: str) -> Iterator[str]:
+    """Yields warnings about offsets of the store ``here`` that are older than those of ``title``. ``found`` counts rows
+    by `LagRow.newer`."""
+    if number := found[STALE, title]:
+        verb = "is" if number == 1 else "are"
+        why = f"{verb} older than the group's in {title}; the lag is computed from those in {title}"
+        yield f"{count_of(number, 'offset')} in {here} {why}"
+    if number := found[UNCLEAR, title]:
+        verb = "differs" if number == 1 else "differ"
+        why = f"{verb} from the group's in {title}, and nothing shows which is newer; the lag is unknown"
+        yield f"{count_of(number, 'offset')} in {here} {why}"
+    if number := found[ELSEWHERE, title]:
+        verb, them = ("is", "it") if number == 1 else ("are", "them")
+        yield f"{count_of(number, 'offset')} {verb} only in {title}, not in {here}; the lag is computed from {them}"
 
 
 def needs_log_range(row: LagRow) -> bool:

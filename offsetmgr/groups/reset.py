@@ -8,14 +8,26 @@ time; to-current uses the log's end if nothing is committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.log_origin import LogRangeCache
-from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import (
+    ABSENT,
+    MAX_OFFSET,
+    Committed,
+    LogRange,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+    form_of,
+    is_valid_offset,
+)
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 from offsetmgr.core.plurals import list_of
 from offsetmgr.core.scenario import (
@@ -28,11 +40,12 @@ from offsetmgr.core.scenario import (
     ToOffsets,
     ToTime,
 )
-from offsetmgr.core.selection import TopicSelection
+from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change, plan_replacement, replaced_data
 from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.kafka.protocol.errors import NegativeOffset
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 _NEW: Final = Advice("{new_group} creates a new one; {} shows the existing ones", Invocation("groups list"))
 _REPLACES: Final = "replaces a negative offset, which an undo does not restore"
@@ -239,36 +252,114 @@ def _nothing_to_reset(group: str, scenario: Scenario) -> GroupNotFound:
     return GroupNotFound(what, "the file has no offsets for it", hint)
 
 
+def offsets_of(
+    entries: Iterable[GroupOffsets], crossing: CrossClusterCheck, groups: GroupSelection
+) -> tuple[ToOffsets, Counter[str]]:
+    """Returns the offsets in a snapshot, and counts the metadata of the selected groups, which a reset does not write,
+    by its form."""
+    by_group: dict[str, dict[TopicPartition, int]] = {}
+    rejected: dict[TopicPartition, OffsetMgrError] = {}
+    unread: dict[str, GroupOffsets] = {}
+    dropped: Counter[str] = Counter()
+    for entry in entries:
+        if entry.errors or entry.error:
+            unread[entry.group] = entry
+        crossing.load_topics({tp.topic for tp in entry.offsets})
+        by_group[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
+        for tp, committed in entry.offsets.items():
+            if (error := crossing.recreation_error(tp, committed)) is not None:
+                rejected[tp] = error
+        if groups.matches(entry.group):
+            dropped.update(form_of(one.metadata) for one in entry.offsets.values() if one.metadata)
+    return ToOffsets(by_group, rejected, unread), dropped
+
+
+def only_partition(store: OffsetStore, groups: list[str], topics: TopicSelection) -> tuple[str, TopicPartition, int]:
+    """Returns the only selected group and partition, and the committed offset."""
+    named = topics.numbered(store.capabilities.partitions)
+    if len(groups) != 1 or len(named) != 1:
+        hint = Advice("as in {group} G {topic} orders:3 {skip} 1")
+        raise UsageError(Advice("{skip}"), "needs exactly one group and one partition", hint)
+    (group,), (partition,) = groups, named
+    current = store.fetch(group, [partition])[partition]
+    if not isinstance(current, Committed):
+        hint = Advice("use {to_offset}")
+        raise GroupNotFound(f"group {group!r}", f"has committed nothing in {partition}", hint)
+    return group, partition, current.offset
+
+
+def unless_moved(plan: GroupEditPlan, committed: int) -> GroupEditPlan:
+    """Returns the plan. If the group has committed since its offset ``committed`` was read, the change gets the problem
+    `Conflict`, because the group would skip other records."""
+
+    def checked(change: PlannedChange) -> PlannedChange:
+        before = change.before.offset if isinstance(change.before, Committed) else None
+        if change.problem is not None or before == committed:
+            return change
+        why = f"the group has moved from {committed} to {before}, so it is not stuck"
+        return change._replace(problem=Conflict(str(change.partition), why), writes=False)
+
+    return replace(plan, changes=tuple(map(checked, plan.changes)))
+
+
+def require_offset(what: str, offset: int) -> None:
+    """Raises `UsageError` if the number is not an offset."""
+    if not is_valid_offset(offset):
+        raise UsageError(what, f"{offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
+
+
+def checked_offsets(
+    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Returns the offsets as values to commit. Raises `UsageError` if there are none, if a key is not a partition, or
+    if a value is not an offset."""
+    if not offsets:
+        raise UsageError("offsets set", "no offset is given")
+    values: dict[TopicPartition, OffsetAndMetadata] = {}
+    for tp, found in offsets.items():
+        if not isinstance(tp, TopicPartition):
+            raise UsageError(f"partition {tp!r}", "is not a TopicPartition", 'as in TopicPartition("orders", 0)')
+        if not isinstance(found, int | OffsetAndMetadata):
+            raise UsageError(str(tp), f"{found!r} is not an offset", "an offset is an int or an OffsetAndMetadata")
+        values[tp] = OffsetAndMetadata(found) if isinstance(found, int) else found
+        require_offset(str(tp), values[tp].offset)
+    return values
+
+
 def plan_set(
     store: OffsetStore,
     group: str,
-    offsets_for: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata]],
-    named: Iterable[TopicPartition] = (),
+    to: OffsetAndMetadata | Mapping[TopicPartition, OffsetAndMetadata],
+    topics: TopicSelection,
     *,
     create: bool = False,
     keeps_metadata: bool = True,
 ) -> GroupEditPlan:
-    """Plans to set the given offsets; `OutsideLogChecks` compares them with the logs.
+    """Plans to set exact offsets: one for all partitions of ``topics``, or one for each partition. `OutsideLogChecks`
+    compares them with the logs.
 
-    ``offsets_for`` returns the offsets to set. Its argument contains the partitions that have a commit, also an
-    unreadable one, so that ``offsets_for`` can expand patterns. ``named`` are the partitions that are set even if
-    others cannot be read, and even if their data is no offset. ``keeps_metadata`` is as in `plan_change`.
+    Partitions that are named by number, or that have an offset of their own, are set even if others cannot be read, and
+    even if their data is no offset. ``keeps_metadata`` is as in `plan_change`.
     """
-    partitions = list(named)
-    (found,) = scan_in_order(store, [group], lambda _group: partitions)
+    named = list(to) if isinstance(to, Mapping) else topics.numbered(store.capabilities.partitions)
+    (found,) = scan_in_order(store, [group], lambda _group: named)
     if found.error is not None:
         raise found.error
     if not (found.offsets or found.errors or create):
         require_known(store, [group], _NEW)
-    offsets = offsets_for([*found.offsets, *found.errors])
+    if isinstance(to, OffsetAndMetadata):
+        to = dict.fromkeys([*named, *filter(topics.matches, [*found.offsets, *found.errors])], to)
+    if not to:
+        hint = Advice("name partitions, as in {topic} t:0,1")
+        raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics", hint)
 
     def change(tp: TopicPartition, after: OffsetAndMetadata) -> PlannedChange:
         error = found.errors.get(tp)
         if error is not None and not isinstance(error, NegativeOffset):
-            return plan_replacement(store, tp, error, after, partitions)
+            return plan_replacement(store, tp, error, after, named)
         note, before = "" if error is None else _REPLACES, found.offsets.get(tp, ABSENT)
         return plan_change(tp, before, after, store.capabilities, note=note, keeps_metadata=keeps_metadata)
 
-    changes = tuple(change(tp, after) for tp, after in sorted(offsets.items()))
+    changes = tuple(change(tp, after) for tp, after in sorted(to.items()))
     raw = replaced_data(changes, found.errors)
     return GroupEditPlan(group, changes, unrecognised=found.unrecognised, raw=raw)
