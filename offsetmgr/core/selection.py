@@ -255,13 +255,6 @@ class TopicSelection(NamedTuple):
     patterns: tuple[TopicPattern, ...] = ()
 
     @classmethod
-    def of(cls, topics: TopicSelection | str | Iterable[str]) -> TopicSelection:
-        """Returns ``topics`` as a selection. Raises `UsageError`."""
-        if isinstance(topics, TopicSelection):
-            return topics
-        return cls.parse((topics,) if isinstance(topics, str) else topics)
-
-    @classmethod
     def parse(cls, texts: Iterable[str]) -> TopicSelection:
         """Parses ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
         return cls(tuple(_parse_topic(text) for text in texts))
@@ -270,8 +263,8 @@ class TopicSelection(NamedTuple):
     def of(cls, topics: TopicsArgument | None) -> TopicSelection:
         """Returns ``topics`` as a selection; all topics if it is None. Raises `UsageError` for an empty selection,
         which must not be read as all topics, and for a text that names no topic."""
-        if topics is None:
-            return ALL_TOPICS
+        if topics is None or isinstance(topics, TopicSelection):
+            return topics or ALL_TOPICS
         given = [topics] if isinstance(topics, str | TopicPartition) else list(topics)
         if not given:
             raise UsageError("topics", "the selection is empty", "name a topic, or pass None for all topics")
@@ -374,8 +367,9 @@ class TopicSelection(NamedTuple):
         return sorted(found)
 
 
-TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition]
-"""A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, or several of them."""
+TopicsArgument: TypeAlias = TopicSelection | str | TopicPartition | Iterable[str | TopicPartition]
+"""A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, several of them, or a
+`TopicSelection`."""
 
 ALL_TOPICS: Final = TopicSelection()
 ALL_GROUPS: Final = GroupSelection()

@@ -179,7 +179,7 @@ class PlanOptions:
     """The selection of ``groups``."""
 
     def __post_init__(self) -> None:
-        groups, topics = GroupSelection.of(self.groups), TopicSelection.of(self.topics)
+        groups, topics = GroupSelection.of(self.groups), TopicSelection.of(self.topics or None)
         for name, value in (("groups", groups), ("group_selection", groups), ("topics", topics), ("selection", topics)):
             object.__setattr__(self, name, value)
 
