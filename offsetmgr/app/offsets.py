@@ -493,7 +493,7 @@ def import_(
     """
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.before_images import holds_images, load_images
-    from offsetmgr.groups.edits import LogChecks, OutsideLogChecks, inner_stores, plan_import, plan_undo
+    from offsetmgr.groups.edits import LogChecks, OutsideLogChecks, plan_import, plan_undo
     from offsetmgr.groups.export import name_of, seekable
     from offsetmgr.snapshots.registry import format_name
 

@@ -101,7 +101,7 @@ def test_topics_are_chosen_by_name_glob_and_number(patterns: list[str], selected
 def test_unmatched_topics_are_named_as_they_were_given(saved: Cli) -> None:
     topics = [word for name in ("t", "t:3-4", "p*", "none") for word in ("--topic", name)]
     shown = saved("groups", "describe", "-g", "a", *topics, code=1).stderr
-    assert "topics t:3,4, p*, none: not among the groups' offsets" in shown
+    assert "topics t:3-4, p*, none: not among the groups' offsets" in shown
 
 
 @pytest.mark.parametrize(
