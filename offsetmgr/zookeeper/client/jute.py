@@ -67,8 +67,6 @@ _INT: Final = struct.Struct("!i")
 _MULTI_HEADER: Final = struct.Struct("!iBi")
 _TYPE_AND_FIRST_INT: Final = struct.Struct("!i5xi")
 _END: Final = _MULTI_HEADER.pack(-1, True, -1)
-_PERSISTENT: Final = _INT.pack(0)
-_EPHEMERAL: Final = _INT.pack(1)
 _HEADERS: Final = {op: _MULTI_HEADER.pack(op, False, -1) for op in Op}
 
 
@@ -83,26 +81,10 @@ def _node_struct(length: int) -> struct.Struct:
 # --- requests -------------------------------------------------------------------------------------
 
 
-def create(path: str, data: bytes, acl: bytes, ephemeral: bool = False) -> bytes:
-    """Encodes a create operation of a transaction, with an (encoded) ACL."""
+def operation(op: Op, path: str, *parts: bytes) -> bytes:
+    """Encodes an operation of a transaction. ``parts`` are its encoded fields after the path."""
     raw = path.encode()
-    flags = _EPHEMERAL if ephemeral else _PERSISTENT
-    return b"".join((_HEADERS[Op.CREATE], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, acl, flags))
-
-
-def set_data(path: str, data: bytes, version: int) -> bytes:
-    raw = path.encode()
-    return b"".join((_HEADERS[Op.SET], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, _INT.pack(version)))
-
-
-def delete(path: str, version: int) -> bytes:
-    raw = path.encode()
-    return b"".join((_HEADERS[Op.DELETE], _INT.pack(len(raw)), raw, _INT.pack(version)))
-
-
-def check(path: str, version: int) -> bytes:
-    raw = path.encode()
-    return b"".join((_HEADERS[Op.CHECK], _INT.pack(len(raw)), raw, _INT.pack(version)))
+    return b"".join((_HEADERS[op], _INT.pack(len(raw)), raw, *parts))
 
 
 def multi(operations: list[bytes]) -> bytes:
@@ -125,7 +107,7 @@ def node_data(buffer: bytes, offset: int) -> NodeData:
 def child_names(buffer: bytes, offset: int) -> list[str]:
     """Decodes the response to a single getChildren."""
     try:
-        return _strings(buffer, offset)[0]
+        return _strings(buffer, offset)
     except struct.error as broken:
         raise ZookeeperProtocolError(f"getChildren: {broken}") from broken
 
@@ -181,7 +163,7 @@ def multi_codes(buffer: bytes, offset: int, count: int) -> list[int]:
     return codes
 
 
-def _strings(buffer: bytes, offset: int) -> tuple[list[str], int]:
+def _strings(buffer: bytes, offset: int) -> list[str]:
     unpack = _INT.unpack_from
     count = unpack(buffer, offset)[0]
     offset += 4
@@ -190,7 +172,7 @@ def _strings(buffer: bytes, offset: int) -> tuple[list[str], int]:
         end = offset + 4 + unpack(buffer, offset)[0]
         names.append(buffer[offset + 4 : end].decode())
         offset = end
-    return names, offset
+    return names
 
 
 # --- many operations of one kind, encoded and decoded together ----------------------------------------
@@ -256,7 +238,7 @@ def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | i
 
 def names_in(vector: bytes) -> list[str]:
     """Decodes the names in a vector from `multi_name_vectors`."""
-    return _strings(vector, 0)[0]
+    return _strings(vector, 0)
 
 
 def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] | int]:

@@ -38,8 +38,8 @@ from offsetmgr.zookeeper.client.connection import (
 )
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 from offsetmgr.zookeeper.client.transactions import (
-    BulkGet,
-    BulkNames,
+    BULK_DATA,
+    BULK_NAMES,
     BulkRead,
     CheckVersion,
     Create,
@@ -54,9 +54,6 @@ from offsetmgr.zookeeper.client.transactions import (
     failed_operation,
     split_into_requests,
 )
-
-# `SessionReads`: reads one or many nodes in a ZooKeeper session, and translates errors from kazoo and from the
-# server.
 
 T = TypeVar("T")
 
@@ -89,12 +86,40 @@ ResponseQueue: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
 exception (None if the request succeeded)."""
 
 
+WatchCallback: TypeAlias = Callable[[str], None]
+"""The callback of a watch, which is called once with the watched path. kazoo's watch thread runs the callback, so the
+callback must not block."""
+
+_MAX_TRANSACTIONS_IN_FLIGHT: Final = 10
+"""As many as a batch of offsets usually needs, so that the server executes them while the client decides about the next
+batch."""
+
+_OPEN: Final = encode(OPEN)
+_NEEDED_PERMISSIONS: Final[dict[type, str]] = {
+    Create: "create it (permission c of its parent)",
+    SetData: "write it (w)",
+    Delete: "delete it (d of its parent)",
+    CheckVersion: "read it (r)",
+}
+"""The permission that each kind of operation needs, worded as part of an error's text."""
+
+
+class _NoMultiReads(ServerError):
+    """The server does not support multi-reads."""
+
+
 class _ConnectionLost(Exception):
     """More consecutive connections were lost than the caller of `_send_reads` allows."""
 
 
-class SessionReads:
-    """The reads of a `ZookeeperSession`. Construction does no I/O; the first call connects."""
+class ZookeeperSession(Closeable):
+    """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
+
+    A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session opens a new
+    connection and repeats the reads that got no response, until this timeout expires. A failed read is an error, never
+    an empty result. All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`. Methods that read or write
+    nodes also raise `ServerError` if the chroot does not exist.
+    """
 
     def __init__(
         self, connect: str, config: ConnectionConfig | None = None, *, session_timeout_ms: int | None = None
@@ -136,12 +161,12 @@ class SessionReads:
 
     def get_many(self, paths: Sequence[str]) -> list[Node]:
         """Reads the data of many nodes; the results are in the order of ``paths``."""
-        return self._read_many(Op.GET, paths)
+        return self._begin(Op.GET, paths)()
 
     def children_many(self, paths: Sequence[str]) -> list[Children]:
         """Lists the children of many nodes; the results are in the order of ``paths``, but the names of a node's
         children are not sorted."""
-        return self._read_many(Op.CHILDREN, paths)
+        return self._begin(Op.CHILDREN, paths)()
 
     def get(self, path: str) -> NodeData | None:
         """Reads one node's data; returns None if the node does not exist. Also raises `NotAuthorized`."""
@@ -158,14 +183,36 @@ class SessionReads:
             if isinstance(answer, Exception):
                 raise self._request_error(answer)
 
-    def _read_many(self, op: Op, paths: Sequence[str]) -> list[Any]:
-        """Reads the paths with multi-reads if the server supports multi-reads, otherwise with one request for each
-        path."""
+    def begin_get_many(self, paths: Sequence[str]) -> Callable[[], list[Node]]:
+        """Sends the reads of `get_many`. Returns a function that waits for their responses and returns the nodes.
+
+        Both raise the errors of `get_many`. From a server before 3.6, this method reads the nodes before it returns.
+        """
+        return self._begin(Op.GET, paths, at_once=len(paths))
+
+    def _begin(self, op: Op, paths: Sequence[str], at_once: int = MAX_MULTI_READS_IN_FLIGHT) -> Callable[[], list[Any]]:
+        """Sends the first ``at_once`` multi-reads of the paths, or reads one path per request if the server does not
+        support multi-reads. Returns a function that returns the results."""
         if not paths:
-            return []
+            return list
         raw = self._encoded_paths(paths)
-        results = self._multi_reads(op, raw) if self._supports_multi_read() else None
-        return self._results_by_path(self._single_reads(op, raw) if results is None else results, paths)
+        if not self.supports_bulk_reads():
+            results = self._single_reads(op, raw)
+            return lambda: self._results_by_path(results, paths)
+        kind: Any = BULK_DATA if op is Op.GET else BULK_NAMES
+        reads = [BulkRead.of(kind, chunk) for chunk in split_into_requests(raw)]
+        responses = self._send_reads(reads, at_once)
+
+        def answers() -> list[Any]:
+            try:
+                found = list(chain.from_iterable(self._decoded(reads, responses)))
+            except _NoMultiReads:  # the session has moved to an older server
+                self._multi_read = False
+                self._connection.await_replacement()
+                found = self._single_reads(op, raw)
+            return self._results_by_path(found, paths)
+
+        return answers
 
     def _encoded_paths(self, paths: Sequence[str]) -> list[bytes]:
         """Returns the full paths of nodes, after the path of the chroot. If the chroot does not exist, none of the
@@ -189,21 +236,6 @@ class SessionReads:
             for found, path in zip(results, paths, strict=True)
         ]
 
-    def _multi_reads(self, op: Op, paths: list[bytes]) -> list[Any] | None:
-        """Reads many paths per request; returns None if the server does not support multi-reads."""
-        kind: type[BulkRead[Any]] = BulkGet if op is Op.GET else BulkNames
-        reads = [kind.of(chunk) for chunk in split_into_requests(paths)]
-        results: list[Any] = [None] * len(reads)
-        for index, answer in self._send_reads(reads, MAX_MULTI_READS_IN_FLIGHT):
-            if isinstance(answer, kazoo.UnimplementedError):
-                self._multi_read = False
-                self._connection.await_replacement()
-                return None
-            if isinstance(answer, Exception):
-                raise self._request_error(answer)
-            results[index] = self._decode(reads[index].decode, *answer)
-        return results[0] if len(results) == 1 else [found for chunk in results for found in chunk]
-
     def _single_reads(self, op: Op, paths: list[bytes]) -> list[Any]:
         """Reads one path per request, with many requests in flight, for servers before 3.6."""
         decode = jute.node_data if op is Op.GET else jute.child_names
@@ -217,8 +249,9 @@ class SessionReads:
                 raise self._request_error(answer)
         return results
 
-    def _supports_multi_read(self) -> bool:
-        """Whether the server supports multi-reads; the first call sends a multi-read to find out.
+    def supports_bulk_reads(self) -> bool:
+        """Whether the server supports `begin_reads`, as servers since 3.6 do. The first call sends a multi-read to find
+        out.
 
         A server before 3.6 returns UnimplementedError and then closes the connection. The client may notice the closed
         connection before it has read the response. Therefore, if two consecutive connections are lost, this method also
@@ -229,7 +262,7 @@ class SessionReads:
         with self._multi_read_lock:
             if self._multi_read is None:
                 try:
-                    probe = BulkGet.of([(self.chroot or "/").encode()])
+                    probe = BulkRead.of(BULK_DATA, [(self.chroot or "/").encode()])
                     ((_, answer),) = self._send_reads([probe], 1, max_losses=1)
                 except _ConnectionLost:
                     self._multi_read = False
@@ -337,35 +370,8 @@ class SessionReads:
                 f"an ACL does not allow this for {self._connection.identity} (NO_AUTH)",
                 _AUTH_HINT,
             )
-        return ServerError(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())
-
-
-WatchCallback: TypeAlias = Callable[[str], None]
-"""The callback of a watch, which is called once with the watched path. kazoo's watch thread runs the callback, so the
-callback must not block."""
-
-_MAX_TRANSACTIONS_IN_FLIGHT: Final = 10
-"""As many as a batch of offsets usually needs, so that the server executes them while the client decides about the next
-batch."""
-
-_OPEN: Final = encode(OPEN)
-_NEEDED_PERMISSIONS: Final[dict[type, str]] = {
-    Create: "create it (permission c of its parent)",
-    SetData: "write it (w)",
-    Delete: "delete it (d of its parent)",
-    CheckVersion: "read it (r)",
-}
-"""The permission that each kind of operation needs, worded as part of an error's text."""
-
-
-class ZookeeperSession(SessionReads, Closeable):
-    """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
-
-    A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session opens a new
-    connection and repeats the reads that got no response, until this timeout expires. A failed read is an error, never
-    an empty result. All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`. Methods that read or write
-    nodes also raise `ServerError` if the chroot does not exist.
-    """
+        kind = _NoMultiReads if isinstance(exception, kazoo.UnimplementedError) else ServerError
+        return kind(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())
 
     # --- writes -----------------------------------------------------------------------------------
 
@@ -510,38 +516,22 @@ class ZookeeperSession(SessionReads, Closeable):
 
     # --- requests whose responses are collected later --------------------------------------------------
 
-    def supports_bulk_reads(self) -> bool:
-        """Whether the server supports `begin_reads`, as servers since 3.6 do."""
-        return self._supports_multi_read()
-
-    def begin_reads(self, reads: Sequence[BulkRead[T]]) -> Callable[[], list[T]]:
+    def begin_reads(self, reads: Sequence[BulkRead[T]]) -> Callable[[], list[list[T]]]:
         """Sends reads. Returns a function that waits for their responses and returns the result of each read.
 
         This method and the returned function raise the same errors as `get_many`, but do not check that the chroot
         exists.
         """
         responses = self._send_reads(reads, len(reads))
+        return lambda: self._decoded(reads, responses)
 
-        def answers() -> list[T]:
-            found: dict[int, T] = {}
-            for index, answer in responses:
-                if isinstance(answer, Exception):
-                    raise self._request_error(answer)
-                found[index] = self._decode(reads[index].decode, *answer)
-            return [found[index] for index in range(len(reads))]
-
-        return answers
-
-    def begin_get_many(self, paths: Sequence[str]) -> Callable[[], list[Node]]:
-        """Sends the reads of `get_many`. Returns a function that waits for their responses and returns the nodes.
-
-        Both raise the errors of `get_many`. From a server before 3.6, this method reads the nodes before it returns.
-        """
-        if not paths or not self.supports_bulk_reads():
-            nodes = self.get_many(paths)
-            return lambda: nodes
-        responses = self.begin_reads([BulkGet.of(chunk) for chunk in split_into_requests(self._encoded_paths(paths))])
-        return lambda: self._results_by_path(list(chain.from_iterable(responses())), paths)
+    def _decoded(self, reads: Sequence[BulkRead[T]], responses: Iterator[tuple[int, Any]]) -> list[list[T]]:
+        found: dict[int, list[T]] = {}
+        for index, answer in responses:
+            if isinstance(answer, Exception):
+                raise self._request_error(answer)
+            found[index] = self._decode(reads[index].decode, *answer)
+        return [found[index] for index in range(len(reads))]
 
     # --- watches ----------------------------------------------------------------------------------
 

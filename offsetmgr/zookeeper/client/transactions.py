@@ -7,8 +7,9 @@ Ordering contract: the server executes a transaction entirely or not at all. A t
 
 from __future__ import annotations
 
+import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
@@ -16,7 +17,7 @@ from typing import Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.connection import OPEN, Acl, encode
-from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
+from offsetmgr.zookeeper.client.jute import Op, ZookeeperError
 
 MAX_OPERATIONS_PER_TRANSACTION: Final = 450
 """In benchmarks, transactions of 400 to 500 operations write 54,000 to 77,000 nodes per second; larger transactions are
@@ -31,6 +32,7 @@ _OVERHEAD: Final = 128
 the open ACL, the version, and a chroot of usual length."""
 
 _OPEN: Final = encode(OPEN)
+_INT: Final = struct.Struct("!i")
 
 
 class Create(NamedTuple):
@@ -111,14 +113,13 @@ def encode_operation(operation: TransactionOperation, chroot: str, acl: bytes = 
     """Encodes one operation for a transaction's body; ``acl`` is the encoded ACL for a `Create`."""
     path = chroot + operation.path
     if isinstance(operation, SetData):  # nearly all operations of a large edit
-        return jute.set_data(path, operation.data, operation.version)
-    match operation:
-        case Create(_, data, ephemeral, own):
-            return jute.create(path, data, acl if own is None else encode(own), ephemeral)
-        case Delete(_, version):
-            return jute.delete(path, version)
-        case CheckVersion(_, version):
-            return jute.check(path, version)
+        return jute.operation(Op.SET, path, jute.ustring(operation.data), _INT.pack(operation.version))
+    if isinstance(operation, Create):
+        encoded = acl if operation.acl is None else encode(operation.acl)
+        flags = _INT.pack(operation.ephemeral)
+        return jute.operation(Op.CREATE, path, jute.ustring(operation.data), encoded, flags)
+    op = Op.DELETE if isinstance(operation, Delete) else Op.CHECK
+    return jute.operation(op, path, _INT.pack(operation.version))
 
 
 def failed_operation(codes: Sequence[int]) -> int | None:
@@ -205,24 +206,35 @@ class SingleRead:
 T = TypeVar("T")
 
 
-class BulkRead(Generic[T]):
-    """A request that reads the data or the children of many nodes. The response has a result or an error for each node.
+class BulkKind(NamedTuple, Generic[T]):
+    """A kind of multi-read: the operation, and the decoder of its response, which has a result or an error code for
+    each node."""
 
-    The caller encodes the ``count`` operations with `jute.read_operations`. Each subclass decodes the response of one
-    kind of request.
-    """
+    op: Op
+    decode: Callable[[bytes, int, int], list[T]]
+
+
+BULK_DATA: Final = BulkKind(Op.GET, jute.multi_node_data)
+BULK_NAMES: Final = BulkKind(Op.CHILDREN, jute.multi_child_names)
+BULK_VECTORS: Final = BulkKind(Op.CHILDREN, jute.multi_name_vectors)
+"""Each result is an error code, or a vector of names that `jute.names_in` decodes."""
+
+
+class BulkRead(Generic[T]):
+    """A request that reads the data or the children of many nodes. The caller encodes the ``count`` operations with
+    `jute.read_operations`."""
 
     type = int(Op.MULTI_READ)
-    op: Op
 
-    def __init__(self, operations: list[bytes], count: int) -> None:
+    def __init__(self, kind: BulkKind[T], operations: list[bytes], count: int) -> None:
+        self._kind = kind
         self._operations = operations
         self.count = count
 
     @classmethod
-    def of(cls, paths: list[bytes]) -> Self:
+    def of(cls, kind: BulkKind[T], paths: list[bytes]) -> Self:
         """Returns the request that reads the nodes at these (UTF-8) paths."""
-        return cls([jute.read_operations(cls.op, list(map(jute.ustring, paths)))], len(paths))
+        return cls(kind, [jute.read_operations(kind.op, list(map(jute.ustring, paths)))], len(paths))
 
     def serialize(self) -> bytes:
         return jute.multi(self._operations)
@@ -231,36 +243,9 @@ class BulkRead(Generic[T]):
     def deserialize(buffer: bytes, offset: int) -> RawResponse:
         return buffer, offset
 
-    def decode(self, buffer: bytes, offset: int) -> T:
+    def decode(self, buffer: bytes, offset: int) -> list[T]:
         """Decodes the response. Runs in the thread that made the call. Raises `jute.ZookeeperProtocolError`."""
-        raise NotImplementedError
-
-
-class BulkGet(BulkRead[list[NodeData | int]]):
-    """getData of many nodes."""
-
-    op = Op.GET
-
-    def decode(self, buffer: bytes, offset: int) -> list[NodeData | int]:
-        return jute.multi_node_data(buffer, offset, self.count)
-
-
-class BulkList(BulkRead[list[bytes | int]]):
-    """getChildren of many nodes. Each result is an error code, or a vector of names that `jute.names_in` decodes."""
-
-    op = Op.CHILDREN
-
-    def decode(self, buffer: bytes, offset: int) -> list[bytes | int]:
-        return jute.multi_name_vectors(buffer, offset, self.count)
-
-
-class BulkNames(BulkRead[list[list[str] | int]]):
-    """getChildren of many nodes. Each result is an error code, or the names of the node's children."""
-
-    op = Op.CHILDREN
-
-    def decode(self, buffer: bytes, offset: int) -> list[list[str] | int]:
-        return jute.multi_child_names(buffer, offset, self.count)
+        return self._kind.decode(buffer, offset, self.count)
 
 
 def split_into_requests(paths: list[bytes]) -> list[list[bytes]]:

@@ -26,7 +26,7 @@ from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import BulkGet, BulkList, BulkRead, split_into_requests
+from offsetmgr.zookeeper.client.transactions import BULK_DATA, BULK_VECTORS, BulkKind, BulkRead, split_into_requests
 from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS, decimal_commit
 from offsetmgr.zookeeper.offsets import group_nodes
 from offsetmgr.zookeeper.offsets.layouts import Layout
@@ -83,7 +83,7 @@ class BulkScan:
         groups = [self._group(name) for name in names]
         readable = [group for group in groups if group.offsets is not None]
         above = [path for group in readable for path in (group.parent, group.root)]
-        responses = self._send(BulkList, above)
+        responses = self._send(BULK_VECTORS, above)
         yield None
         topics: list[tuple[_GroupScan, bytes, bytes]] = []
         directories: list[tuple[_GroupScan, bytes]] = []
@@ -95,9 +95,9 @@ class BulkScan:
                 directories.append((group, group.parent))
             else:
                 group.offsets = None
-        responses = self._send(BulkList, [path for _, _, path in topics])
+        responses = self._send(BULK_VECTORS, [path for _, _, path in topics])
         directories += [(group, path) for group, _, path in topics]
-        data = self._send(BulkGet, [path for _, path in directories])
+        data = self._send(BULK_DATA, [path for _, path in directories])
         yield None
         for (group, _), node in zip(directories, data(), strict=True):
             if not isinstance(node, NodeData) or node.data:
@@ -161,22 +161,22 @@ class BulkScan:
 
     # --- requests ------------------------------------------------------------------------------------
 
-    def _send(self, kind: type[BulkRead[list[T]]], paths: list[bytes]) -> Callable[[], list[T]]:
-        responses = self._session.begin_reads([kind.of(some) for some in split_into_requests(paths)])
+    def _send(self, kind: BulkKind[T], paths: list[bytes]) -> Callable[[], list[T]]:
+        responses = self._session.begin_reads([BulkRead.of(kind, some) for some in split_into_requests(paths)])
         return lambda: list(chain.from_iterable(responses()))
 
     def _send_gets(self, chunks: list[_ReadChunk]) -> Callable[[], list[list[NodeData | int]]]:
-        requests: list[BulkGet] = []
+        requests: list[BulkRead[NodeData | int]] = []
         operations: list[bytes] = []
         count = 0
         for chunk in chunks:
             if count + len(chunk.partitions) > _NODES_PER_REQUEST:
-                requests.append(BulkGet(operations, count))
+                requests.append(BulkRead(BULK_DATA, operations, count))
                 operations, count = [], 0
             operations.append(chunk.operations)
             count += len(chunk.partitions)
         if operations:
-            requests.append(BulkGet(operations, count))
+            requests.append(BulkRead(BULK_DATA, operations, count))
         return self._session.begin_reads(requests)
 
 
