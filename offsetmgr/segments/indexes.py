@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import UnsupportedOperation
 
@@ -42,54 +42,49 @@ class TimeEntry(NamedTuple):
     offset: int
 
 
-class OffsetIndex:
-    """The entries of an offset index file (``.index``) with the content ``data``; ``base`` is the segment's base
-    offset."""
+E = TypeVar("E", bound=tuple[int, int])
 
-    def __init__(self, data: bytes, base: int) -> None:
+
+class Index(Generic[E]):
+    """The entries of an index file with the content ``data``. ``make`` returns an entry for the two numbers of
+    ``form``."""
+
+    def __init__(self, data: bytes, form: struct.Struct, make: Callable[[int, int], E]) -> None:
         self._data = data
-        self._base = base
-        self._count = _entries(data, OFFSET_ENTRY.size)
+        self._form = form
+        self._make = make
+        used = len(data.rstrip(b"\0"))  # zeros follow in the preallocated space
+        self._count = min(-(-used // form.size), len(data) // form.size)
 
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, number: int) -> IndexEntry:
+    def __getitem__(self, number: int) -> E:
         if not 0 <= number < self._count:
             raise IndexError(number)
-        relative, position = OFFSET_ENTRY.unpack_from(self._data, number * OFFSET_ENTRY.size)
-        return IndexEntry(self._base + relative, position)
+        return self._make(*self._form.unpack_from(self._data, number * self._form.size))
 
-    def before(self, offset: int) -> IndexEntry:
-        """Returns the last entry with an offset of at most ``offset``. If there is none, returns an entry for the
-        beginning of the segment."""
-        at = bisect_right(self, offset, key=lambda entry: entry.offset)
-        return self[at - 1] if at else IndexEntry(self._base, 0)
+    @property
+    def last(self) -> E | None:
+        """The last entry; None if the index is empty."""
+        return self[self._count - 1] if self._count else None
 
-
-class TimeIndex:
-    """The entries of a time index file (``.timeindex``) with the content ``data``; ``base`` is the segment's base
-    offset."""
-
-    def __init__(self, data: bytes, base: int) -> None:
-        self._data = data
-        self._base = base
-        self._count = _entries(data, TIME_ENTRY.size)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, number: int) -> TimeEntry:
-        if not 0 <= number < self._count:
-            raise IndexError(number)
-        timestamp, relative = TIME_ENTRY.unpack_from(self._data, number * TIME_ENTRY.size)
-        return TimeEntry(timestamp, self._base + relative)
-
-    def before(self, timestamp: int) -> TimeEntry | None:
-        """Returns the last entry with a time of at most ``timestamp``; `None` if there is none. No message up to the
-        entry's offset has a later time."""
-        at = bisect_right(self, timestamp, key=lambda entry: entry.timestamp)
+    def before(self, key: int) -> E | None:
+        """Returns the last entry whose offset (in an offset index) or time (in a time index) is at most ``key``; None
+        if there is none."""
+        at = bisect_right(self, key, key=lambda entry: entry[0])
         return self[at - 1] if at else None
+
+
+def offset_index(data: bytes, base: int) -> Index[IndexEntry]:
+    """Returns the entries of an offset index (``.index``). ``base`` is the segment's base offset."""
+    return Index(data, OFFSET_ENTRY, lambda relative, position: IndexEntry(base + relative, position))
+
+
+def time_index(data: bytes, base: int) -> Index[TimeEntry]:
+    """Returns the entries of a time index (``.timeindex``). ``base`` is the segment's base offset. No message up to the
+    offset of an entry has a later time than the entry."""
+    return Index(data, TIME_ENTRY, lambda timestamp, relative: TimeEntry(timestamp, base + relative))
 
 
 def offset_index_bytes(entries: Iterable[IndexEntry], base: int) -> bytes:
@@ -100,12 +95,6 @@ def offset_index_bytes(entries: Iterable[IndexEntry], base: int) -> bytes:
 def time_index_bytes(entries: Iterable[TimeEntry], base: int) -> bytes:
     """Encodes a time index file. Raises `UnsupportedOperation` for an offset too far from ``base``."""
     return b"".join(TIME_ENTRY.pack(timestamp, _relative(offset, base)) for timestamp, offset in entries)
-
-
-def _entries(data: bytes, size: int) -> int:
-    """Returns the number of complete entries before the zeros of the preallocated space."""
-    used = len(data.rstrip(b"\0"))
-    return min(-(-used // size), len(data) // size)
 
 
 def _relative(offset: int, base: int) -> int:

@@ -233,7 +233,7 @@ class LogAppender:
             if (file := segment.index_path(suffix)).exists():
                 os.truncate(file, size)  # removes the preallocated space that a killed broker left
         active = self._active = _ActiveSegment(segment, self._open, self._clock.now_ms())
-        active.last_indexed_time = times[len(times) - 1].timestamp if len(times) else -1
+        active.last_indexed_time = times.last.timestamp if times.last else -1
         active.first_time = None if first is None else first.header().largest_timestamp
         if active.first_time is not None:
             active.newest = TimeEntry(max_timestamp(segment), self.next_offset - 1)

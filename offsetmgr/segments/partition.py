@@ -111,26 +111,7 @@ class Partition:
         return max(first, read_checkpoint(self.directory.parent / LOG_START).get(self.name, first))
 
     def _end(self, segments: tuple[Segment, ...]) -> int:
-        return next_offset(segments[-1]) if segments else 0
-
-
-def next_offset(segment: Segment) -> int:
-    """Returns the offset after a segment's last complete entry. If the segment has no complete entry, returns its base
-    offset.
-
-    Raises `CorruptData` if an entry near the end is damaged, `FileFailure`.
-    """
-    index = segment.offset_index()
-    start = segment.position_before(index[len(index) - 1].offset) if len(index) else 0
-    end = segment.base_offset
-    with segment.open_reader(start) as reader:
-        for entry in reader:
-            if not entry.intact():
-                raise CorruptData(
-                    f"{segment.log}, position {entry.position}", f"the entry at offset {entry.offset} is damaged"
-                )
-            end = entry.header().last_offset + 1
-    return end
+        return segments[-1].next_offset() if segments else 0
 
 
 def partition_of(directory: Path) -> TopicPartition:
@@ -194,7 +175,7 @@ def segments_in(directory: Path) -> tuple[Segment, ...]:
     swaps = _valid_swaps(files)
     if swaps:
         low = min(segment.base_offset for segment in swaps)
-        high = max(next_offset(segment) for segment in swaps)
+        high = max(segment.next_offset() for segment in swaps)
         segments = {base: segment for base, segment in segments.items() if not low <= base < high}
         segments |= {segment.base_offset: segment for segment in swaps}
     return tuple(segments[base] for base in sorted(segments))

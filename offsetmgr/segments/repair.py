@@ -56,7 +56,6 @@ from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 
 
 T = TypeVar("T")
-_MIB: Final = 1024 * 1024
 
 
 class ShowProgress(Protocol):
@@ -117,14 +116,9 @@ def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, 
     return segments[first:]
 
 
-def examine_segment(segment: Segment) -> ExaminedSegment:
-    """Examines one segment. Raises `FileFailure`."""
-    return next(examined for examined in examine_in_steps(segment) if examined is not None)
-
-
 def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
-    """Examines one segment like `examine_segment`, in steps of about 1 MiB. Yields `None` after each step, and finally
-    the result."""
+    """Examines one segment in steps of about 1 MiB. Yields `None` after each step, and finally the result. Raises
+    `FileFailure`."""
     with segment.open() as source:
         mark = fingerprint(source.fileno())
         examination = Examination(source, segment.base_offset, str(segment.log), end=mark[1])
@@ -183,7 +177,7 @@ def _mib_in(segments: Iterable[Segment]) -> int:
             return segment.size
         return 0
 
-    return sum(size(segment) // _MIB + 1 for segment in segments)
+    return sum(size(segment) // _CHUNK + 1 for segment in segments)
 
 
 class Verification:
@@ -351,7 +345,7 @@ class LogRepair:
             raise in_use_error(source, found)
         if self._keep is not None:
             check_parent_unused(self._keep, _OTHER_KEEP)
-        return "would be cut", backup_path(point, self._keep)
+        return "would be cut", backup_path(point.examined.segment.log, point.position, self._keep)
 
     def execute(self, log: RecoveredLog, note: Callable[[str], None]) -> None:
         """Writes the repaired copy, or truncates the log in place. ``note`` receives the evidence that no broker uses
@@ -378,33 +372,29 @@ class LogRepair:
             log.action, log.copy = "failed", None
 
 
-def backup_path(truncation: TruncationPoint, keep: Path | None = None) -> Path:
-    """Returns the path of the backup of the removed bytes: next to the log, or in the directory ``keep``."""
-    return _backup_path(truncation.examined.segment.log, truncation.position, keep)
-
-
-def _backup_path(log: Path, at: int, keep: Path | None) -> Path:
+def backup_path(log: Path, at: int, keep: Path | None) -> Path:
+    """Returns the path of the backup of the bytes from position ``at`` of a log on: next to the log, or in the
+    directory ``keep``."""
     name = f"{log.name}{BACKUP}{at}"
     # Segments of different partitions can have the same file name, so add the name of the directory.
     return log.with_name(name) if keep is None else keep / f"{log.absolute().parent.name}.{name}"
 
 
-def truncate_in_place(truncation: TruncationPoint, keep: Path | None = None) -> Path:
-    """Truncates the log in the four steps that the module's docstring lists. Returns the path of the backup of the
-    removed bytes.
+def truncate_in_place(truncation: TruncationPoint, keep: Path | None) -> None:
+    """Truncates the log in the four steps that the module's docstring lists.
 
     The later segments become backups as well: they are renamed, or moved to ``keep`` if it is given. Raises
     `FileFailure` if a step fails. Raises `Conflict` if the log has changed since it was examined, or if a file exists
     that has the backup's name and different content.
     """
     log = truncation.examined.segment.log
-    copy = backup_path(truncation, keep)
+    copy = backup_path(log, truncation.position, keep)
     with os_error_as(FileFailure, f"file {log}", "the log is unchanged"):
         source = log.open("r+b")
     with source:
         if fingerprint(source.fileno()) != truncation.examined.fingerprint:
             raise Conflict(f"file {log}", "has changed since it was examined", "run the same command again")
-        _back_up(source, truncation, copy)
+        _back_up(source, truncation.position, copy)
         for segment in reversed(truncation.examined.later):
             _remove_segment(segment, keep)
         with os_error_as(FileFailure, f"indexes of {log}", "the log itself is unchanged; run the same command again"):
@@ -413,15 +403,14 @@ def truncate_in_place(truncation: TruncationPoint, keep: Path | None = None) -> 
         with os_error_as(FileFailure, f"cannot truncate {log}", f"the bytes to remove have been copied to {copy}"):
             os.ftruncate(source.fileno(), truncation.position)
             os.fsync(source.fileno())
-    return copy
 
 
-def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
-    """Copies the bytes to remove to ``copy``. If an interrupted run has already written the same copy, keeps that
-    copy."""
+def _back_up(source: BinaryIO, start: int, copy: Path) -> None:
+    """Copies the bytes to remove, from ``start`` on, to ``copy``. If an interrupted run has already written the same
+    copy, keeps that copy."""
     if copy.exists():
         with os_error_as(FileFailure, f"file {copy}", "the log is unchanged"), copy.open("rb") as before:
-            if not _is_same(before, source, truncation.position):
+            if not _is_same(before, source, start):
                 raise Conflict(
                     f"file {copy}",
                     "already exists, and its content is not a copy of the bytes to remove",
@@ -430,16 +419,15 @@ def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
         return
     hint = Advice("the log is unchanged; free disk space, or name another directory with {keep}")
     with _written(copy, f"file {copy}", hint, copy.with_name(copy.name + _PART)) as part:
-        _copy(source, truncation.position, part)
+        _copy(source, start, part)
 
 
 def _remove_segment(segment: Segment, keep: Path | None) -> None:
     log = segment.log
-    backup = _backup_path(log, 0, keep)
+    backup = backup_path(log, 0, keep)
     if keep is not None:
-        whole = TruncationPoint(examine_segment(segment), 0, segment.base_offset)
         with segment.open() as source:
-            _back_up(source, whole, backup)
+            _back_up(source, 0, backup)
     elif backup.exists():
         raise Conflict(f"file {backup}", "exists already", "move it elsewhere")
     with os_error_as(FileFailure, f"file {log}", "the removed bytes are backed up; run the same command again"):

@@ -126,8 +126,7 @@ def max_timestamp(segment: Segment) -> int:
     behind the log, so the function also reads the log entries that follow the last entry of the index. Raises
     `FileFailure`, and `CorruptData` if one of these log entries is damaged.
     """
-    index = segment.time_index()
-    last = index[len(index) - 1] if len(index) else None
+    last = segment.time_index().last
     newest = -1 if last is None else last.timestamp
     with segment.open_reader(segment.position_before(last.offset) if last else 0) as reader:
         for entry in reader:

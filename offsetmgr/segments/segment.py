@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData, FileFailure, OffsetMgrError, UnsupportedOperation, os_error_as
 from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES, EntryReader, LogEntry
-from offsetmgr.segments.indexes import OffsetIndex, TimeIndex
+from offsetmgr.segments.indexes import Index, IndexEntry, TimeEntry, offset_index, time_index
 
 LOG: Final = ".log"
 INDEX: Final = ".index"
@@ -95,14 +95,14 @@ class Segment(NamedTuple):
         with os_error_as(FileFailure, f"cannot read {self.log}"):
             return self.log.open("rb")
 
-    def offset_index(self) -> OffsetIndex:
+    def offset_index(self) -> Index[IndexEntry]:
         """Returns the offset index, which is empty if the file does not exist. Raises `FileFailure`."""
-        return OffsetIndex(_read_bytes(self.index_path(INDEX)), self.base_offset)
+        return offset_index(_read_bytes(self.index_path(INDEX)), self.base_offset)
 
-    def time_index(self) -> TimeIndex:
+    def time_index(self) -> Index[TimeEntry]:
         """Returns the time index, which is empty if the file does not exist. Releases before Kafka 0.10.1 do not write
         this file. Raises `FileFailure`."""
-        return TimeIndex(_read_bytes(self.index_path(TIME_INDEX)), self.base_offset)
+        return time_index(_read_bytes(self.index_path(TIME_INDEX)), self.base_offset)
 
     def position_before(self, offset: int) -> int:
         """Returns a position at which an entry begins. All entries before this position have offsets below ``offset``.
@@ -110,7 +110,7 @@ class Segment(NamedTuple):
         The position comes from the offset index. If no intact entry begins at the position from the index, returns 0.
         """
         near = self.offset_index().before(offset)
-        if near.position == 0:
+        if near is None or near.position == 0:
             return 0
         with self.open_reader(near.position, chunk=4096) as reader:
             try:
@@ -126,15 +126,28 @@ class Segment(NamedTuple):
 
         Raises `CorruptData` if this entry, or an entry that must be read before it, is damaged.
         """
-        with self.open_reader(self.position_before(offset), chunk=_SEARCH, max_entry_bytes=max_entry_bytes) as reader:
-            for entry in reader:
-                if not entry.intact():
-                    raise CorruptData(
-                        f"{self.log}, position {entry.position}", f"the entry at offset {entry.offset} is damaged"
-                    )
-                if entry.header().last_offset >= offset:
-                    return entry
-        return None
+        start = self.position_before(offset)
+        with self.open_reader(start, chunk=_SEARCH, max_entry_bytes=max_entry_bytes) as reader:
+            return next((entry for entry in self._intact(reader) if entry.header().last_offset >= offset), None)
+
+    def next_offset(self) -> int:
+        """Returns the offset after the last complete entry. If there is no complete entry, returns the base offset.
+
+        Raises `CorruptData` if an entry near the end is damaged, `FileFailure`.
+        """
+        last, end = self.offset_index().last, self.base_offset
+        with self.open_reader(self.position_before(last.offset) if last else 0) as reader:
+            for entry in self._intact(reader):
+                end = entry.header().last_offset + 1
+        return end
+
+    def _intact(self, entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
+        """Yields the entries. Raises `CorruptData` for a damaged entry."""
+        for entry in entries:
+            if not entry.intact():
+                what = f"{self.log}, position {entry.position}"
+                raise CorruptData(what, f"the entry at offset {entry.offset} is damaged")
+            yield entry
 
     def read(self, offset: int, size: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES) -> LogSlice | None:
         """Returns about ``size`` bytes from the entry that `find` returns; `None` if all entries are before ``offset``.
