@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
@@ -24,12 +23,7 @@ from offsetmgr.core.offset_store import Change, GroupOffsets
 from offsetmgr.server.store_backends.in_doubt_writes import InDoubtWrites
 from offsetmgr.server.store_backends.secondary import Secondary
 from offsetmgr.server.store_backends.secondary_reconcile import StartupReconciliation
-from offsetmgr.server.store_backends.single_store import (
-    SingleStoreBackend,
-    delete_whole_group,
-    list_groups,
-    read_store_capabilities,
-)
+from offsetmgr.server.store_backends.single_store import SingleStoreBackend
 from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 from offsetmgr.stores.dual import DualStore
@@ -43,9 +37,10 @@ class DualStoreBackend(SingleStoreBackend):
 
     def __init__(self, store: DualStore, wait_s: float) -> None:
         """``wait_s``: see `Secondary`."""
-        super().__init__(store.primary)
+        super().__init__(store.primary, self._on_written)
         self._store = store
         self._secondary_executor = StoreExecutor(store.secondary)
+        self._executors = (self.executor, self._secondary_executor)
         self._secondary = Secondary(
             self._secondary_executor,
             self.executor,
@@ -69,7 +64,7 @@ class DualStoreBackend(SingleStoreBackend):
     def failure(self) -> str | None:
         """The failure of either store. A failure of one store is reported, because an offset that only one store holds
         is not safe."""
-        failures = [executor.health.failure() for executor in (self.executor, self._secondary_executor)]
+        failures = [executor.health.failure() for executor in self._executors]
         return "; ".join(filter(None, failures)) or None
 
     def start(self, probe_interval_s: float, wait_s: float) -> None:
@@ -81,12 +76,12 @@ class DualStoreBackend(SingleStoreBackend):
         self._reconciliation = asyncio.get_running_loop().create_task(reconciliation.run())
 
     async def read_capabilities(self) -> None:
-        await read_store_capabilities(self.executor)
-        await read_store_capabilities(self._secondary_executor)
+        for executor in self._executors:
+            await executor.read_capabilities()
 
     async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
         rewinding = self._secondary.rewinding(group)  # before the reads, which may miss a rewind that ends meanwhile
-        reads = [executor.read(group, partitions) for executor in (self.executor, self._secondary_executor)]
+        reads = [executor.read(group, partitions) for executor in self._executors]
         primary, secondary = await asyncio.gather(*map(asyncio.shield, reads))
         both = self._store.merged(primary, secondary)
         if not rewinding or both.error is not None:
@@ -96,9 +91,7 @@ class DualStoreBackend(SingleStoreBackend):
         return GroupOffsets(group, offsets, both.errors)
 
     async def groups(self) -> list[str]:
-        lists = await asyncio.gather(
-            *(t.call(partial(list_groups, t.store)) for t in (self.executor, self._secondary_executor))
-        )
+        lists = await asyncio.gather(*(executor.groups() for executor in self._executors))
         return list(dict.fromkeys(group for groups in lists for group in groups))
 
     async def delete_group(self, group: str) -> int:
@@ -113,7 +106,7 @@ class DualStoreBackend(SingleStoreBackend):
             await waiting
         if not self._secondary.pending_partitions(group):
             try:
-                await self._secondary_executor.call(partial(delete_whole_group, self._secondary_executor.store, group))
+                await self._secondary_executor.delete_group(group)
             except OffsetMgrError as error:  # the group's offsets are already deleted
                 _log.info(
                     "the secondary store could not delete the group itself; its offsets are deleted",

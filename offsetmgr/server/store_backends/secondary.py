@@ -20,7 +20,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.batches import by_key
@@ -29,7 +28,7 @@ from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit
 from offsetmgr.core.retry import Backoff
-from offsetmgr.server.store_backends.store_calls import ChangeOutcomes, edit_groups
+from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import MAX_CHANGES_PER_STREAM, StoreExecutor
 from offsetmgr.stores.dual_policy import SUPERSEDED, is_superseded, outcome_of, secondary_change
 
@@ -119,7 +118,8 @@ class Secondary:
         """Number of consecutive streams with a retriable error."""
         self._timer: asyncio.TimerHandle | None = None
         self._logged_at = self._drop_logged_at = -_LOG_EVERY_S
-        self._failing = False
+        self.failing = False
+        """Whether commits currently do not wait for the secondary."""
         self._closed = False
         self.pending = 0
         """Number of partitions whose newest value the secondary has not received yet."""
@@ -129,11 +129,6 @@ class Secondary:
         """Number of discarded values. A value is discarded if another client has written a different value to the
         secondary in the meantime, or if the secondary cannot hold the value."""
 
-    @property
-    def failing(self) -> bool:
-        """Whether commits currently do not wait for the secondary."""
-        return self._failing
-
     # --- called by the backend -----------------------------------------------------------------------
 
     def enqueue(
@@ -141,14 +136,14 @@ class Secondary:
     ) -> asyncio.Future[None] | None:
         """Queues values that the primary accepted. Returns the future that the commit must wait for; None if the commit
         need not wait."""
-        waiter = None if self._failing or not values else _Waiter(len(values), self._wait_s)
+        waiter = None if self.failing or not values else _Waiter(len(values), self._wait_s)
         if waiter is not None:
             waiter.done.add_done_callback(lambda _: self._on_wait_ended(waiter))
         writes = self._pending_writes.setdefault(group, {})
         for tp, value in values.items():
             after = value if value is None or self._keeps_epochs else value._replace(leader_epoch=None)
             before = writes.get(tp)
-            pending = writes[tp] = _PendingWrite(after, self._failing)
+            pending = writes[tp] = _PendingWrite(after, self.failing)
             if before is None:
                 self.pending += 1
             else:  # the commits that wait for the replaced value now wait for the new value
@@ -173,9 +168,13 @@ class Secondary:
         """The partitions of the group with a pending value."""
         return frozenset(self._pending_writes.get(group, ()))
 
-    def record_value(self, group: str, tp: TopicPartition, offset: int) -> None:
-        """Records a value that the caller has written to the secondary without `enqueue`."""
-        self._remember((group, tp), offset)
+    def remember(self, key: _PartitionKey, offset: int | None) -> None:
+        """Records the value of a partition in the secondary."""
+        self._attempted.pop(key, None)
+        self._known_values.pop(key, None)
+        self._known_values[key] = offset
+        if len(self._known_values) > _MAX_KNOWN_VALUES:
+            del self._known_values[next(iter(self._known_values))]
 
     async def flush(self, seconds: float) -> int:
         """Waits at most ``seconds`` until all pending values are written; returns the number of partitions that are
@@ -194,7 +193,7 @@ class Secondary:
 
     def _on_wait_ended(self, waiter: _Waiter) -> None:
         if waiter.left:
-            self._failing = True
+            self.failing = True
 
     # --- attempts ------------------------------------------------------------------------------------
 
@@ -216,7 +215,7 @@ class Secondary:
             try:
                 if not (attempts := await self._still_current(attempts)):
                     continue
-                found = await self._executor.call(partial(edit_groups, self._executor.store, _edits(attempts)))
+                found = await self._executor.edit(_edits(attempts))
             except (asyncio.CancelledError, RuntimeError):  # the executor has been closed
                 self._closed = True
                 break
@@ -293,12 +292,12 @@ class Secondary:
         if error is not None:
             self._log_failure(error)
         if error is not None and error.retriable:
-            self._failing = True
+            self.failing = True
             self._failed_streams += 1
             self._release_all_waiters()
             return _BACKOFF.pause_s(self._failed_streams)
-        if self._failing:
-            self._failing = False
+        if self.failing:
+            self.failing = False
             _log.info("the secondary store can be written again", extra={"pending": self.pending})
         self._failed_streams = 0
         return None
@@ -308,7 +307,7 @@ class Secondary:
         key, after = (attempt.group, attempt.tp), attempt.pending.after
         error = outcome.error
         if error is None:
-            self._remember(key, None if after is None else after.offset)
+            self.remember(key, None if after is None else after.offset)
             self._finished(attempt)
             return None
         if isinstance(error, Conflict | RewindRefused):
@@ -334,7 +333,7 @@ class Secondary:
         key, after = (attempt.group, attempt.tp), attempt.pending.after
         actual_offset = None if isinstance(found, Absent) else found.offset
         own_attempt = actual_offset in self._attempted.get(key, ())
-        self._remember(key, actual_offset)
+        self.remember(key, actual_offset)
         if same_value(found, after, self._executor.capabilities):
             self._finished(attempt)
         elif not own_attempt and not (after is not None and (actual_offset is None or actual_offset < after.offset)):
@@ -343,13 +342,6 @@ class Secondary:
             )
         # In all other cases, the write is retried. The retry overwrites ``found``, which is either lower than the new
         # value or the result of our own earlier attempt.
-
-    def _remember(self, key: _PartitionKey, offset: int | None) -> None:
-        self._attempted.pop(key, None)
-        self._known_values.pop(key, None)
-        self._known_values[key] = offset
-        if len(self._known_values) > _MAX_KNOWN_VALUES:
-            del self._known_values[next(iter(self._known_values))]
 
     def _drop(self, attempt: _Attempt, error: OffsetMgrError) -> None:
         self.dropped += 1

@@ -23,7 +23,6 @@ from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import GROUPS_IN_FLIGHT, Change
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.server.store_backends.secondary import Secondary
-from offsetmgr.server.store_backends.single_store import list_groups
 from offsetmgr.server.store_backends.store_executor import StoreExecutor, StoreWrite
 from offsetmgr.stores.dual_policy import catch_up_changes, without_epochs
 from offsetmgr.stores.known_logs import KnownLogs
@@ -68,7 +67,7 @@ class StartupReconciliation:
         retries = Retries(backoff=_BACKOFF)
         while True:
             try:
-                return await self._secondary_executor.call(partial(list_groups, self._secondary_executor.store))
+                return await self._secondary_executor.groups()
             except OffsetMgrError:
                 await retries.pause()
 
@@ -138,7 +137,7 @@ class StartupReconciliation:
             after = write.changes[tp].after
             if outcome.error is None and after is not None:
                 self.written += 1
-                self._secondary.record_value(write.group, tp, after.offset)
+                self._secondary.remember((write.group, tp), after.offset)
             elif outcome.error is not None and not isinstance(outcome.error, Conflict):
                 failed = failed or outcome.error.retriable
         return failed

@@ -4,11 +4,11 @@ error."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
-from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
+from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, PartialFailure, ServerError, Unreachable
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupOffsets, OffsetStore, fetch_group
 
@@ -20,27 +20,20 @@ ChangeOutcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
 def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, ChangeOutcomes]:
     """Executes edits of different groups; returns the outcomes of each edit, even after an error."""
     found: dict[str, ChangeOutcomes] = {}
-    error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
-    try:
+
+    def edit() -> None:
         for result in store.edit(edits):
             found[result.group] = result.outcomes
-    except OffsetMgrError as failure:
-        error = failure
-    except CancelledError:
-        error = closing_error(store)
-    except Exception as defect:
-        _log.exception(
-            "an edit raised an unexpected exception (a defect); its clients get an error", extra={"store": store.uri}
-        )
-        error = ServerError(store.uri, f"{type(defect).__name__} during an edit")
+
+    error = _error_of(store, "an edit", edit)
     return {edit.group: found.get(edit.group) or all_failed(edit.changes, error) for edit in edits}
 
 
 def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition] | None]) -> dict[str, GroupOffsets]:
     """Reads many groups; returns a result for each group, even after an error."""
     found: dict[str, GroupOffsets] = {}
-    error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
-    try:
+
+    def read() -> None:
         if len(requested) > 1 or None in requested.values():
             for result in store.scan(requested):
                 hidden = result.hidden
@@ -49,16 +42,40 @@ def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition]
         for group, partitions in requested.items():
             if partitions is not None and _incomplete(found.get(group), partitions):
                 found[group] = fetch_group(store, group, partitions)
+
+    error = _error_of(store, "a read", read)
+    return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in requested}
+
+
+def delete_group(store: OffsetStore, group: str) -> int:
+    """Deletes a group with the store's own operation. If the store has no such operation, deletes all offsets of the
+    group. Returns NONE or GROUP_ID_NOT_FOUND. Raises `OffsetMgrError`."""
+    delete = cast("Callable[[str], object] | None", getattr(store, "delete_group", None))
+    try:
+        if delete is not None:
+            delete(group)
+            return ErrorCode.NONE
+        return ErrorCode.NONE if store.delete(group).outcomes else ErrorCode.GROUP_ID_NOT_FOUND
+    except GroupNotFound:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    except PartialFailure as partial_failure:
+        raise next(iter(partial_failure.failures.values())) from None
+
+
+def _error_of(store: OffsetStore, what: str, call: Callable[[], None]) -> OffsetMgrError:
+    """Makes a call. Returns the error for the groups without a result."""
+    try:
+        call()
     except OffsetMgrError as failure:
-        error = failure
+        return failure
     except CancelledError:
-        error = closing_error(store)
+        return closing_error(store)
     except Exception as defect:
         _log.exception(
-            "a read raised an unexpected exception (a defect); its clients get an error", extra={"store": store.uri}
+            f"{what} raised an unexpected exception (a defect); its clients get an error", extra={"store": store.uri}
         )
-        error = ServerError(store.uri, f"{type(defect).__name__} during a read")
-    return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in requested}
+        return ServerError(store.uri, f"{type(defect).__name__} during {what}")
+    return ServerError(store.uri, "the store did not answer for the group")
 
 
 def all_failed(partitions: Iterable[TopicPartition], error: OffsetMgrError) -> ChangeOutcomes:

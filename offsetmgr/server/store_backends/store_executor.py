@@ -16,6 +16,7 @@ not delay other groups.
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from offsetmgr.core.errors import TimedOut
+from offsetmgr.core.errors import OffsetMgrError, TimedOut
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -39,12 +40,15 @@ from offsetmgr.server.store_backends.store_calls import (
     ChangeOutcomes,
     all_failed,
     closing_error,
+    delete_group,
     edit_groups,
     read_groups,
 )
 from offsetmgr.server.store_backends.store_health import StoreHealth
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 MAX_CHANGES_PER_STREAM: Final = 5_000
 """Maximum number of partitions in one stream of edits. This limit bounds how long a write waits for the previous
@@ -135,8 +139,30 @@ class StoreExecutor:
         self.health.start_probing(lambda group, work: asyncio.shield(self.read(group, work)), interval_s, wait_s)
 
     async def read_capabilities(self) -> None:
-        """Reads the store's capabilities; some stores request them from a server. Raises `OffsetMgrError`."""
-        self.capabilities = await self.call(lambda: self.store.capabilities)
+        """Reads the store's capabilities, and logs which fields of a commit the store drops. Some stores request the
+        capabilities from a server."""
+        try:
+            can = self.capabilities = await self.call(lambda: self.store.capabilities)
+        except OffsetMgrError as error:
+            what = {"store": self.store.uri, "error": str(error)}
+            _log.warning("the store cannot be reached yet; its capabilities are unknown", extra=what)
+            return
+        lost = [name for name, kept in (("metadata", can.metadata), ("leader epochs", can.leader_epoch)) if not kept]
+        if lost:
+            what = {"store": self.store.uri, "dropped": " and ".join(lost)}
+            _log.warning("the store cannot hold all fields of a commit; it drops some", extra=what)
+
+    async def groups(self) -> list[str]:
+        """Returns the groups of the store. Raises `OffsetMgrError`."""
+        return await self.call(lambda: list(self.store.groups()))
+
+    async def edit(self, edits: Sequence[GroupEdit]) -> dict[str, ChangeOutcomes]:
+        """See `edit_groups`. Raises `asyncio.CancelledError` or RuntimeError if the executor has been closed."""
+        return await self.call(partial(edit_groups, self.store, edits))
+
+    async def delete_group(self, group: str) -> int:
+        """See `store_calls.delete_group`."""
+        return await self.call(partial(delete_group, self.store, group))
 
     @property
     def waiting(self) -> int:
@@ -272,7 +298,7 @@ class _WriteLane:
         while batch := self._next_batch():
             edits = [GroupEdit(g, m.changes, Guard.OVERWRITE, m.writes[0].committer) for g, m in batch.items()]
             try:
-                found = await self._executor.call(partial(edit_groups, self._executor.store, edits))
+                found = await self._executor.edit(edits)
             except (asyncio.CancelledError, RuntimeError):  # the executor has been closed
                 error = closing_error(self._executor.store)
                 found = {edit.group: all_failed(edit.changes, error) for edit in edits}
