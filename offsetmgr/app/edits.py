@@ -30,6 +30,7 @@ from offsetmgr.groups.describe import reject_active, require_idle
 from offsetmgr.groups.edit_plan import Counts, EditPlan
 from offsetmgr.groups.edit_plan import GroupEditPlan as GroupEditPlan
 from offsetmgr.groups.edits import (
+    groups_left_without_offsets,
     plan_copy,
     plan_removal,
     remove_groups,
@@ -321,8 +322,17 @@ class PlannedEdit(Closeable):
         self._write(report, path, call.reason, durable)
         call.listener.written(self, report)
 
-    def _finish(self, report: EditReport, call: _Execution) -> None:
-        """Does what follows the writes of the plan."""
+    def _finish(self, report: EditReport, call: _Execution) -> None:  # noqa: ARG002
+        """Does what follows the writes of the plan. An undo tells the user which groups exist without offsets, because
+        the undone edit had created their offsets. They may have existed without offsets before. Raises `Unreachable`,
+        `TimedOut`."""
+        if not (self.created and report.before_images):
+            return
+        if stay := groups_left_without_offsets(self.store, self.created):
+            note, options = self._connections.ui.note, self._connections.undo_options(self.store.uri)
+            others = f" and {count_of(len(stay) - 1, 'other')}" if len(stay) > 1 else ""
+            note(f"group {stay[0]!r}{others} {'stay' if others else 'stays'}, empty")
+            note(Advice("to remove: {}", deletion_of(self.store.uri, stay, options)))
 
     def _write(self, report: EditReport, path: Path, reason: str, on_durable: Callable[[Path], None]) -> None:
         options = {**self._connections.undo_options(self.store.uri), **(UNDO_OPTIONS if self._running else {})}
@@ -395,20 +405,6 @@ class PlannedEdit(Closeable):
     def _trees(self) -> str:
         trees = self.counts.trees
         return f" and {self._tree_verb} the znodes of {count_of(trees, 'group')}" if trees else ""
-
-    def note_empty_groups(self) -> None:
-        """Tells the user which groups exist without offsets after an undo, because the undone edit had created their
-        offsets. The groups may have existed without offsets before that edit. Raises `Unreachable`, `TimedOut`."""
-        from offsetmgr.groups.edits import groups_left_without_offsets
-
-        if not (self._report and self._report.before_images):
-            return
-        if stay := groups_left_without_offsets(self.store, self.created):
-            note = self._connections.ui.note
-            others = f" and {count_of(len(stay) - 1, 'other')}" if len(stay) > 1 else ""
-            note(f"group {stay[0]!r}{others} {'stay' if others else 'stays'}, empty")
-            options = self._connections.undo_options(self.store.uri)
-            note(Advice("to remove: {}", deletion_of(self.store.uri, stay, options)))
 
 
 def _running_checks(connections: Connections, operation: str, store: OffsetStore, uri: str | None) -> RunningChecks:
@@ -596,6 +592,11 @@ class GroupRename(PlannedEdit):
         crossing = connections.check_crossing("groups rename", store, store, None)
         found = plan_copy(store, source, store, target, crossing=crossing, accept_unseen=accept_unseen)
         super().__init__(connections, "groups rename", store, found)
+
+    def preview(self) -> None:
+        super().preview()
+        if not self.counts.problems:
+            self._connections.ui.note(f"then: verify the copy, and delete group {self._names[0]!r}")
 
     def _finish(self, report: EditReport, call: _Execution) -> None:
         if not report.ok:

@@ -52,6 +52,7 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of, printable
 
 if TYPE_CHECKING:
+    from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.app.migrate import SideSettings
     from offsetmgr.cli.options import SideConfigs
     from offsetmgr.core.offset_store import OffsetStore
@@ -222,6 +223,15 @@ class EditFlags(NamedTuple):
     before_image: BeforeImage = None
     output: FormatOption = OutputFormat.TABLE
     reason: Reason = None
+
+    def run(self, edit: PlannedEdit, *, as_csv: bool = False, numbers_undo: bool = False) -> int:
+        """Runs an edit, and returns the exit code. The first Ctrl-C after its end has no effect."""
+        from offsetmgr.cli.edit_command import EditOutput
+
+        shown = EditOutput(edit, self.output, as_csv=as_csv, numbers_undo=numbers_undo)
+        code = shown.run(self.before_image, self.reason or "", execute=self.execute)
+        ignore_first_signal()
+        return code
 
 
 class Terminal(Ui):

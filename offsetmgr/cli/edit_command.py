@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from offsetmgr.app.edits import EditListener, EditReport, PlannedEdit
-from offsetmgr.cli.connect_flags import ignore_first_signal
 from offsetmgr.cli.render import (
     FAILED,
     PLANNED_WRITE,
     Column,
     OutputFormat,
-    exit_with,
     note,
     worded,
     write_plain_csv,
@@ -26,7 +24,6 @@ from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import GroupEditPlan
-    from offsetmgr.cli.connect_flags import EditFlags
     from offsetmgr.core.model import TopicPartition
 
 FailedWrite: TypeAlias = "tuple[str, TopicPartition | None, OffsetMgrError]"
@@ -42,23 +39,30 @@ _WHOLE_GROUPS: Final = frozenset({"groups delete", "groups rename"})
 
 class EditOutput(EditListener):
     """Prints an edit. ``as_csv`` prints only the new offsets on stdout, in the CSV format of kafka-consumer-groups
-    --export. A further edit of the same command is printed as a table."""
+    --export. A further edit of the same command is printed as a table. With ``numbers_undo``, the calls that undo
+    several edits are printed last, with numbers."""
 
-    def __init__(self, edit: PlannedEdit, flags: EditFlags, *, as_csv: bool = False, prints_undo: bool = True) -> None:
+    def __init__(self, edit: PlannedEdit, output: OutputFormat, *, as_csv: bool, numbers_undo: bool) -> None:
         self._edit = edit
-        self._flags = flags
+        self._output = output
+        self._execute = False
         self._as_csv = as_csv
-        self._prints_undo = prints_undo
+        self._numbers_undo = numbers_undo
 
-    def run(self) -> int:
+    def run(self, before_image: str | None, reason: str, *, execute: bool) -> int:
         """Shows the plan, executes it unless the command is a dry run, and reports the results. Returns 1 if a change
         was rejected or failed, else 0."""
+        self._execute = execute
         with self._edit as edit:
             self.planned(edit)
-            if not self._flags.execute:
+            if not execute:
                 edit.preview()
                 return FAILED if edit.counts.problems else 0
-            report = edit.execute(self._flags.before_image, reason=self._flags.reason or "", listener=self)
+            try:
+                report = edit.execute(before_image, reason=reason, listener=self)
+            finally:
+                for at, call in enumerate(edit.report.undo if self._numbers_undo and edit.report else (), 1):
+                    note(f"undo {at}: {call.command_line()}")
             return 0 if report.ok else FAILED
 
     def planned(self, edit: PlannedEdit) -> None:
@@ -67,7 +71,7 @@ class EditOutput(EditListener):
         output = self._format(edit)
         if self._as_csv:
             write_plain_csv(_kafka_rows(edit))
-        elif output.for_people or not self._flags.execute:
+        elif output.for_people or not self._execute:
             if not output.for_people or any(group.changes for group in edit):
                 write_rows(PLANNED_WRITE, _plan_rows(edit), output)
         elif not (edit.counts.writes or edit.counts.trees):
@@ -99,22 +103,11 @@ class EditOutput(EditListener):
                     f"warning: the broker keeps {kept} until its next check for expired offsets or until the group is"
                     " deleted; a consumer that starts before that begins at these offsets"
                 )
-            for call in report.undo if self._prints_undo else ():
+            for call in () if self._numbers_undo else report.undo:
                 note(f"undo: {call.command_line()}")
 
     def _format(self, edit: PlannedEdit) -> OutputFormat:
-        return self._flags.output if edit is self._edit else OutputFormat.TABLE
-
-
-def run_edit(edit: PlannedEdit, flags: EditFlags, *, as_csv: bool = False) -> None:
-    """Runs an edit, and ends the command with its exit code."""
-    exit_edit(EditOutput(edit, flags, as_csv=as_csv).run())
-
-
-def exit_edit(code: int) -> None:
-    """Ends a completed editing command with this exit code. The first Ctrl-C after this call has no effect."""
-    ignore_first_signal()
-    exit_with(code)
+        return self._output if edit is self._edit else OutputFormat.TABLE
 
 
 def _list_problems(edit: PlannedEdit, *, can_wait: bool) -> None:

@@ -29,7 +29,6 @@ from offsetmgr.cli.render import (
     Column,
     OutputFormat,
     exit_with,
-    note,
     report_and_exit_code,
     rows_of,
     separate_tables,
@@ -320,22 +319,19 @@ Lose = Annotated[
 @command(app, "delete")
 def delete(
     connect: ConnectFlags,
-    groups: GroupFlags,
+    selected: GroupFlags,
     lose: Lose = None,
     accept_unseen: AcceptUnseen = False,
     *,
     flags: EditFlags,
-) -> None:
+) -> int:
     """Delete groups with all their committed offsets. Groups with members are refused.
 
     A group is also refused if it may have offsets that the before-images cannot hold: an offset of a topic that this
     login may not describe, an offset that is pending in a transaction, or one that cannot be read. In ZooKeeper the
     before-image holds all znodes of a group, also those that offsetmgr does not understand.
     """
-    from offsetmgr.app import groups as app
-    from offsetmgr.cli.edit_command import run_edit
-
-    run_edit(app.delete(connect, groups.selection(), lose=lose or (), accept_unseen=accept_unseen), flags)
+    return flags.run(groups.delete(connect, selected.selection(), lose=lose or (), accept_unseen=accept_unseen))
 
 
 @command(app, "copy")
@@ -349,13 +345,11 @@ def copy(
     allow_rewind: AllowRewind = False,
     *,
     flags: EditFlags,
-) -> None:
+) -> int:
     """Copy a group's committed offsets to another group."""
-    from offsetmgr.app import groups as app
-    from offsetmgr.cli.edit_command import run_edit
-
-    edit = app.copy(connect, source, target, topics.selection(), to=to, translate=translate, allow_rewind=allow_rewind)
-    run_edit(edit, flags)
+    chosen = topics.selection()
+    edit = groups.copy(connect, source, target, chosen, to=to, translate=translate, allow_rewind=allow_rewind)
+    return flags.run(edit)
 
 
 @command(app, "rename")
@@ -367,20 +361,10 @@ def rename(
     accept_unseen: AcceptUnseen = False,
     *,
     flags: EditFlags,
-) -> None:
+) -> int:
     """Rename a group: copy, verify by a fresh read, then delete the old one. A group is refused as by groups delete.
 
     A znode with data that offsetmgr does not understand is not copied, so --lose must name it.
     """
-    from offsetmgr.app import groups as app
-    from offsetmgr.cli.edit_command import EditOutput, exit_edit
-
-    edit = app.rename(connect, source, target, lose=lose or (), accept_unseen=accept_unseen)
-    try:
-        code = EditOutput(edit, flags, prints_undo=False).run()
-    finally:
-        for at, call in enumerate(edit.report.undo if edit.report is not None else (), 1):
-            note(f"undo {at}: {call.command_line()}")
-    exit_edit(code)
-    if not flags.execute:
-        note(f"then: verify the copy, and delete group {source!r}")
+    edit = groups.rename(connect, source, target, lose=lose or (), accept_unseen=accept_unseen)
+    return flags.run(edit, numbers_undo=True)

@@ -434,9 +434,7 @@ def offsets(
         for lost in saved.lost:
             note(f"not in the file, because its format cannot hold it: {lost}")
     elif found.edit is not None:
-        from offsetmgr.cli.edit_command import EditOutput
-
-        code = EditOutput(found.edit, flags).run()
+        code = flags.run(found.edit)
     Meter.clear()
     found.finish()
     fail_if(failed.any or code)

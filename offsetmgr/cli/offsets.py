@@ -178,23 +178,13 @@ def _text(data: bytes | None, max_bytes: int, table: bool) -> Any:
 
     if data is None:
         return None
-    shown = data[:max_bytes]
-    if len(shown) < len(data):  # a character may be cut
-        shown = shown.decode(errors="ignore").encode() if _is_text(data) else shown
-    found = raw_json(shown)
+    is_text, shown = isinstance(raw_json(data), str), data[:max_bytes]
+    found = raw_json(shown.decode(errors="ignore").encode() if is_text else shown)  # a character may be cut
     cut = "" if len(shown) == len(data) else f"... ({len(data):,} bytes)"
     if not table:
-        return f"{found}{cut}" if cut and isinstance(found, str) else found
+        return f"{found}{cut}" if is_text else found
     text = display_text(found) or ""
     return f"{text[:_CELL]}... ({len(data):,} bytes)" if cut or len(text) > _CELL else text
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _headers(record: Record, table: bool) -> Any:
@@ -265,15 +255,12 @@ def set_offsets(
     *,
     members: MemberFlags,
     flags: EditFlags,
-) -> None:
+) -> int:
     """Commit an offset exactly as given; an offset outside its log gets a warning.
 
     A --topic without numbers means its committed partitions. The warning needs brokers. offsets reset clamps an offset
     outside its log.
     """
-    from offsetmgr.app import offsets
-    from offsetmgr.cli.edit_command import run_edit
-
     edit = offsets.set_(
         connect,
         group,
@@ -283,7 +270,7 @@ def set_offsets(
         new_group=new_group,
         active=members.active(),
     )
-    run_edit(edit, flags)
+    return flags.run(edit)
 
 
 @command(app, "reset")
@@ -326,14 +313,11 @@ def reset(
     *,
     members: MemberFlags,
     flags: EditFlags,
-) -> None:
+) -> int:
     """Move groups to another position in their logs, by the scenarios of kafka-consumer-groups.
 
     Exactly one of --to-earliest ... --skip. Offsets outside the log are clamped to it, with a note.
     """
-    from offsetmgr.app import offsets
-    from offsetmgr.cli.edit_command import run_edit
-
     selection = groups.selection()
     scenarios: list[Scenario | FromFile | PastRecords | None] = [
         ToEarliest() if to_earliest else None,
@@ -361,7 +345,7 @@ def reset(
         new_group=new_group,
         active=members.active(),
     )
-    run_edit(edit, flags, as_csv=export_csv)
+    return flags.run(edit, as_csv=export_csv)
 
 
 @command(app, "delete")
@@ -373,15 +357,11 @@ def delete(
     *,
     members: MemberFlags,
     flags: EditFlags,
-) -> None:
+) -> int:
     """Delete committed offsets."""
-    from offsetmgr.app import offsets
-    from offsetmgr.cli.edit_command import run_edit
-
     selection = groups.selection()
     check_topics(topics.topic, all_topics)
-    edit = offsets.delete(connect, selection, topics.selection(), active=members.active())
-    run_edit(edit, flags)
+    return flags.run(offsets.delete(connect, selection, topics.selection(), active=members.active()))
 
 
 def _by_duration(text: str) -> ToTime:
@@ -427,8 +407,6 @@ def export(
 
     If --context selects several clusters, each gets a file of its own: backup-CONTEXT.avro for backup.avro.
     """
-    from offsetmgr.app import offsets
-
     selection = groups.selection()
     if connect.cluster_name:
         connect.reject_for_many({"FILE -": file == "-"}, "each cluster needs a file of its own")
@@ -466,7 +444,7 @@ def import_offsets(
     *,
     members: MemberFlags,
     flags: EditFlags,
-) -> None:
+) -> int:
     """Load the offsets of a snapshot file into a store.
 
     If brokers are known, offsets are checked as by offsets reset: an offset outside its log is clamped, and one of a
@@ -475,9 +453,6 @@ def import_offsets(
     an offset outside its log gets a note and a warning, and is not clamped. --group names the group for files that do
     not contain it.
     """
-    from offsetmgr.app import offsets
-    from offsetmgr.cli.edit_command import EditOutput, exit_edit
-
     options = offsets.ImportOptions(file_format, unterminated, translate, allow_rewind, unchecked)
     edit = offsets.import_(
         connect,
@@ -487,9 +462,7 @@ def import_offsets(
         options,
         active=members.active(),
     )
-    code = EditOutput(edit, flags).run()
-    edit.note_empty_groups()
-    exit_edit(code)
+    return flags.run(edit)
 
 
 DIFFERENCES: Final = (
