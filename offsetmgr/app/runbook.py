@@ -18,8 +18,7 @@ from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.migration.baseline_file import BaselineFile, NoBaseline
 from offsetmgr.migration.bounce_checkpoint import default_state_file, state_stem, unfinished_texts
 from offsetmgr.migration.bounce_plan import BounceResult as BounceResult
-from offsetmgr.migration.bounce_plan import BounceSpec
-from offsetmgr.migration.command_test import run_command_tests
+from offsetmgr.migration.bounce_plan import BounceSpec, run_command_tests
 from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
 from offsetmgr.migration.evidence import PhaseReport as PhaseReport
 from offsetmgr.migration.fleet_bounce import BounceRun as BounceRun

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +54,8 @@ class BaselineFile:
         if group in self._bounces:
             return self._bounces[group].baseline
         if group not in self._books:
-            raise _of_other_groups(self._what, filter(None, (*self._bounces, *self._books)), group)
+            others = list_of(sorted(filter(None, (*self._bounces, *self._books))), 3)
+            raise NoBaseline(self._what, f"it belongs to group {others}, not to {group}")
         try:
             return _baseline(self._books[group], self._what)
         except MalformedData as error:
@@ -83,7 +84,3 @@ def _group_of(book: Mapping[str, Any]) -> str:
 def _baseline(book: Mapping[str, Any], what: str) -> Observation:
     found = observation.from_json(book.get("baseline"), where=what)
     return found if found.stores else replace(found, stores=observation.stores_from_json(book))
-
-
-def _of_other_groups(what: str, groups: Iterable[str], group: str) -> NoBaseline:
-    return NoBaseline(what, f"it belongs to group {list_of(sorted(groups), 3)}, not to {group}")

@@ -27,7 +27,7 @@ from offsetmgr.migration.bounce_checkpoint import (
     resume,
     save,
 )
-from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _find_start, _new_state
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _new_state
 from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase
 from offsetmgr.migration.observation import (
     GroupHistory,
@@ -37,16 +37,8 @@ from offsetmgr.migration.observation import (
     RegisteredMember,
     watch_group,
 )
-from offsetmgr.migration.precheck import missing_evidence
-from offsetmgr.migration.restart_command import (
-    CommandRunner,
-    run_in_shell,
-    still_running,
-)
-
-
-def _no_progress(_: str) -> None:
-    """The default of ``progress``: ignores the messages."""
+from offsetmgr.migration.precheck import find_start, missing_evidence
+from offsetmgr.migration.restart_command import run_in_shell, still_running
 
 
 def bounce(
@@ -54,9 +46,8 @@ def bounce(
     spec: BounceSpec,
     state_path: Path,
     *,
-    run: CommandRunner = run_in_shell,
-    progress: Callable[[str], None] = _no_progress,
-    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[str], None],
+    stop: Callable[[], bool],
 ) -> BounceResult:
     """Executes or resumes the bounce. ``state_path`` is the file with the progress of the bounce. The output of the
     restart commands goes to a log file: its path is ``state_path`` with the suffix ``.log``.
@@ -71,7 +62,7 @@ def bounce(
         state = resume(state_path, spec.group, spec.to, spec.baseline)
         if state is not None:
             view.require_stores(f"state file {state_path}", state.baseline)
-        bounce_run = _BounceRun(view, spec, state_path, log, run, progress, stop)
+        bounce_run = _BounceRun(view, spec, state_path, log, progress, stop)
         if state is None or state.opened_ms is None:
             progress(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
             state = bounce_run.start(() if state is None else state.copies)
@@ -86,20 +77,19 @@ class _BounceRun:
     spec: BounceSpec
     state_path: Path
     log: Path
-    run: CommandRunner
     progress: Callable[[str], None]
     stop: Callable[[], bool]
 
     def start(self, copied: Iterable[OffsetCopy]) -> BounceState:
         """Checks the gate before the first step, copies the offsets that must be in ZooKeeper before a change to
         ZooKeeper, and saves the state."""
-        start = _find_start(self.view, self.spec)
+        start = find_start(self.view, self.spec)
         state = _new_state(self.view, self.spec, start)
         state.copies.extend(copied)
         for step in state.steps:  # finds an invalid command before any restart
             self.spec.command_of(step)
         if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.history):
-            history = _find_start(self.view, self.spec).history
+            history = find_start(self.view, self.spec).history
             again = behind(history, read_writers(self.view, history))
             if again:
                 named = ", ".join(str(tp) for tp in sorted(again)[:3])
@@ -156,7 +146,7 @@ class _BounceRun:
             step.pid = pid
             save(state, self.state_path)
 
-        done = self.run(step.command, self.log, self.spec.command_timeout_s, started)
+        done = run_in_shell(step.command, self.log, self.spec.command_timeout_s, started)
         step.exit_code, step.pid = done.exit_code, None
         step.status = StepStatus.RETURNED if done.exit_code == 0 else StepStatus.COMMAND_FAILED
         save(state, self.state_path)
@@ -226,7 +216,7 @@ class _BounceRun:
         self.progress(f"  restarted as {', '.join(_successors(history, step))}; watching its commits")
         copies_later = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
         rules = replace(spec.rules, catch_up_later=copies_later)
-        report = self._gate(spec.to, state.baseline, rules, step)
+        report, _ = self._gate(state.baseline, rules, step)
         if not report.passed:
             if self.stop():
                 return self._stopped_at_gate(state, step)
@@ -245,22 +235,22 @@ class _BounceRun:
         return None
 
     def _gate(
-        self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
-    ) -> PhaseReport:
-        history = self._watch_gate(phase, baseline, rules, step)
-        return assess_phase(history, phase, baseline=baseline, rules=rules, only=_scope(history, step))
-
-    def _watch_gate(
-        self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
-    ) -> GroupHistory:
+        self, baseline: Observation, rules: EvidenceThresholds, step: RestartStep | None = None
+    ) -> tuple[PhaseReport, GroupHistory]:
         """Watches the group until further observations cannot change the gate's result, or until the gate can no longer
-        pass."""
+        pass. With a ``step``, the gate checks only the successors of the restarted member. Returns the result and the
+        observations."""
+
+        def assess(history: GroupHistory) -> PhaseReport:
+            only = None if step is None else _successors(history, step)
+            return assess_phase(history, self.spec.to, baseline=baseline, rules=rules, only=only)
 
         def enough(history: GroupHistory) -> bool:
-            report = assess_phase(history, phase, baseline=baseline, rules=rules, only=_scope(history, step))
+            report = assess(history)
             return report.final or report.cannot_pass
 
-        return self._watch_until(self.spec.window, enough)
+        history = self._watch_until(self.spec.window, enough)
+        return assess(history), history
 
     def _watch_until(self, window: ObservationWindow, enough: Callable[[GroupHistory], bool]) -> GroupHistory:
         """Watches the group. Prints the error of an outage once, and tries again until the window is over."""
@@ -279,12 +269,11 @@ class _BounceRun:
         self.progress(f"gate of the whole group: are all members in phase {spec.to.value}?")
         to_dual_from_kafka = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
         rules = replace(spec.rules, catch_up_later=True) if to_dual_from_kafka else spec.rules
-        history = self._watch_gate(spec.to, state.baseline, rules, None)
-        report = assess_phase(history, spec.to, baseline=state.baseline, rules=rules)
+        report, history = self._gate(state.baseline, rules)
         # If the gate has passed, all members are in the dual phase. In partitions without traffic, dual members never
         # raise a ZooKeeper offset that is below Kafka's.
         if to_dual_from_kafka and report.passed and self._copy(state, history):
-            report = self._gate(spec.to, state.baseline, spec.rules, None)
+            report, _ = self._gate(state.baseline, spec.rules)
         if not report.passed:
             if self.stop():
                 why = "stopped on request before the last gate was passed"
@@ -339,12 +328,6 @@ class _BounceRun:
         return BounceResult(
             outcome, self.spec.group, state.change, tuple(state.steps), tuple(state.copies), report, why, hint
         )
-
-
-def _scope(history: GroupHistory, step: RestartStep | None) -> list[str] | None:
-    """Returns the members that a gate checks. With a ``step``, these are the successors of the restarted member.
-    Without a ``step``, the result is None, and the gate checks all members."""
-    return None if step is None else _successors(history, step)
 
 
 def _successors(history: GroupHistory, step: RestartStep) -> list[str]:

@@ -1,4 +1,4 @@
-"""The plan and the result of a rolling bounce."""
+"""The plan and the result of a rolling bounce, and the test of its restart command."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
+from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.migration.apply import behind, read_writers
 from offsetmgr.migration.bounce_checkpoint import (
     BounceState,
@@ -19,11 +20,13 @@ from offsetmgr.migration.bounce_checkpoint import (
 )
 from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport
 from offsetmgr.migration.observation import GroupView, Observation, ObservationWindow
-from offsetmgr.migration.precheck import BounceStart, UnrequestedReturn, find_start
+from offsetmgr.migration.precheck import BounceStart, find_start
 from offsetmgr.migration.restart_command import (
+    CommandResult,
     Rollout,
     check_template,
     fill_template,
+    run_in_shell,
 )
 
 
@@ -129,7 +132,7 @@ class BounceResult:
         }
 
 
-def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = None) -> BounceResult:
+def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path) -> BounceResult:
     """Returns what `bounce` would do now: its commands, and the offsets that it would copy first.
 
     The function checks the gate before the first step, and writes nothing. If the bounce is already in progress, the
@@ -137,13 +140,13 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
     template is invalid.
     """
     spec.check_command()
-    state = resume(state_path, spec.group, spec.to, spec.baseline) if state_path is not None else None
+    state = resume(state_path, spec.group, spec.to, spec.baseline)
     copies: tuple[OffsetCopy, ...] = ()
     report = None
     if state is not None:
         view.require_stores(f"state file {state_path}", state.baseline)
     if state is None or state.opened_ms is None:
-        start = _find_start(view, spec)
+        start = find_start(view, spec)
         state, report = _new_state(view, spec, start), start.report
         if spec.to is CommitMode.ZOOKEEPER:
             copies = tuple(
@@ -154,26 +157,6 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
     for step in state.steps:
         step.command = step.command or spec.command_of(step)
     return BounceResult(BounceOutcome.PLANNED, spec.group, state.change, tuple(state.steps), copies, report)
-
-
-def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
-    found = find_start(
-        view,
-        spec.group,
-        spec.to,
-        start=spec.start,
-        baseline=spec.start_baseline,
-        rules=spec.rules,
-        window=spec.window,
-    )
-    present = found.change.start
-    if spec.to is CommitMode.DUAL and spec.start is None and spec.source not in (None, present):
-        raise UnrequestedReturn(
-            f"bounce {found.change}",
-            f"group {spec.group} is in phase {present.value} already, so a bounce to dual would take it back",
-            Advice("to take it back, name its phase with {from_phase}: {}", spec.way_back),
-        )
-    return found
 
 
 def _new_state(view: GroupView, spec: BounceSpec, start: BounceStart) -> BounceState:
@@ -188,3 +171,51 @@ def _new_state(view: GroupView, spec: BounceSpec, start: BounceStart) -> BounceS
     else:
         steps = [RestartStep(m.id, spec.host_of(m.id, m.host), m.czxid) for m in members]
     return BounceState(spec.group, start.change, baseline, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTest:
+    """The test of one member: the command, its result and its run time."""
+
+    group: str
+    member: str
+    host: str | None
+    command: str
+    result: CommandResult
+    duration_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The run time in seconds, rounded to tenths."""
+        return round(self.duration_s, 1)
+
+    @property
+    def status(self) -> str:
+        """``ok``, or the reason for the failure."""
+        if self.result.timed_out:
+            return "failed (timeout)"
+        return f"failed (exit code {self.result.exit_code})" if self.result.exit_code else "ok"
+
+
+def run_command_tests(view: GroupView, spec: BounceSpec, template: str, log: Path) -> Iterator[CommandTest]:
+    """Runs the template for each live member of the group, or of the baseline, and yields each result. Members with the
+    same command share one run. If the specification has a restart command, it is filled in too, so that an invalid one
+    is found.
+
+    Raises `GroupNotFound` if no member is alive, and any error from `fill_template`.
+    """
+    live = view.members(spec.group)
+    members = [m for _, m in sorted(live.items()) if spec.baseline is None or m.id in spec.baseline.members]
+    if not members:
+        raise GroupNotFound(f"group {spec.group}", "no live member of it is registered in ZooKeeper")
+    done: dict[str, tuple[CommandResult, float]] = {}
+    for member in members:
+        host = spec.host_of(member.id, member.host)
+        command = fill_template(template, group=spec.group, member=member.id, host=host, phase=spec.to)
+        if spec.command:
+            fill_template(spec.command, group=spec.group, member=member.id, host=host, phase=spec.to)
+        if command not in done:
+            began = view.clock.monotonic()
+            result = run_in_shell(command, log, spec.command_timeout_s)
+            done[command] = (result, view.clock.monotonic() - began)
+        yield CommandTest(spec.group, member.id, host, command, *done[command])

@@ -17,8 +17,7 @@ from offsetmgr.groups.execute import EditOrigin, caused_by
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import BounceState, is_unchanged, load, load_all
-from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
-from offsetmgr.migration.command_test import CommandTest
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, CommandTest, plan_bounce
 from offsetmgr.migration.evidence import PhaseReport
 from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.observation import GroupView

@@ -21,7 +21,6 @@ from offsetmgr.groups.describe import DescribeGroups
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter
 from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
 from offsetmgr.migration.copied_offsets import last_writes
-from offsetmgr.migration.evidence import seen_phase
 from offsetmgr.migration.journaled_writer import OPERATIONS, open_plan, open_renewed
 from offsetmgr.migration.location import (
     GroupLocation,
@@ -248,6 +247,8 @@ class GroupLocator:
             return {}
         if zookeeper.error is not None or kafka.error is not None:
             return {}
+        from offsetmgr.migration.evidence import seen_phase
+
         observe = partial(_observe, zookeeper.store, zookeeper.session, kafka.store, self._clock)
         watched = watch(observe, names, window, self._clock, enough=lambda history: seen_phase(history) is not None)
         seen = {name: seen_phase(one) for name, one in watched.items() if isinstance(one, GroupHistory)}

@@ -8,6 +8,7 @@ the store.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,6 @@ from offsetmgr.groups.last_writes import LastWriter
 from offsetmgr.migration.observation import OffsetReadResult, at
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState, Stage
-from offsetmgr.migration.runbook_steps import file_label
 
 if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribeGroups
@@ -937,6 +937,11 @@ def _determine(one: GroupLocation) -> NextStep:
     ):
         return NextStep(_show_members(one.name), "shows the members that differ")
     return NextStep(_of_name("groups where", (), one.name, window=60), "watches commits for at most 60 s")
+
+
+def file_label(text: str) -> str:
+    """Returns the text as a part of a file name."""
+    return re.sub(r"^-|[^A-Za-z0-9._-]", "_", text)
 
 
 def _runbook(now: Situation, to: Phase) -> Invocation:

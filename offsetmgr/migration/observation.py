@@ -11,7 +11,7 @@ has no owner for this partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,14 +22,14 @@ from offsetmgr.core.errors import (
     MalformedData,
     OffsetMgrError,
     OtherCluster,
-    PartialFailure,
     UnsupportedOperation,
     value_of,
 )
 from offsetmgr.core.field_reader import MAX_LONG, FieldReader
 from offsetmgr.core.model import ABSENT, Absent, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.core.offset_store import OffsetStore, has_identity
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, fetch_group, has_identity
 from offsetmgr.kafka.cluster import KafkaCluster
+from offsetmgr.stores.dual_policy import outcome_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import registry
 from offsetmgr.zookeeper.groups import registry as ownership
@@ -135,17 +135,7 @@ def to_json(observation: Observation) -> dict[str, Any]:
         "stores": dict(observation.stores),
         "at_ms": observation.at_ms,
         "at": at(observation.at_ms),
-        "members": [
-            {
-                "id": m.id,
-                "host": m.host,
-                "registered_at_ms": m.registered_at_ms,
-                "czxid": m.czxid,
-                "session": m.session,
-                "topics": list(m.topics),
-            }
-            for _, m in sorted(observation.members.items())
-        ],
+        "members": [{**asdict(m), "topics": list(m.topics)} for _, m in sorted(observation.members.items())],
         "partitions": [_partition_to_json(observation, tp) for tp in everything],
         "unreadable": list(observation.unreadable),
     }
@@ -175,34 +165,32 @@ def _reading_to_json(reading: OffsetReadResult | None) -> dict[str, Any]:
     return {"state": "unknown" if reading is None else "absent"}
 
 
-@dataclass(slots=True)
-class _Parts:
-    owners: dict[TopicPartition, PartitionOwner] = field(default_factory=dict)
-    partitions: list[TopicPartition] = field(default_factory=list)
-    unconsumed: list[TopicPartition] = field(default_factory=list)
-    zookeeper: dict[TopicPartition, OffsetReadResult] = field(default_factory=dict)
-    kafka: dict[TopicPartition, OffsetReadResult] = field(default_factory=dict)
-    logs: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
-
-
 def from_json(data: Any, *, where: str) -> Observation:
     """Returns the observation that `to_json` encoded. Raises `MalformedData` with ``where`` and the invalid field."""
     if not isinstance(data, dict):
         raise MalformedData(where, "is not an observation of a group")
     found = FieldReader(data, where)
-    parts = _Parts()
-    for row in found.objects("partitions"):
-        _take_partition(parts, row)
+    rows = {TopicPartition(row.text("topic"), row.integer("partition")): row for row in found.objects("partitions")}
+    consumed = {tp: row.boolean("consumed") for tp, row in rows.items()}
+    owners = {tp: row.optional_text("owner") for tp, row in rows.items()}
+    logs = {
+        tp: (row.optional_integer("log_start_offset"), row.optional_integer("log_end_offset"))
+        for tp, row in rows.items()
+    }
     return Observation(
         group=found.text("group"),
         at_ms=found.integer("at_ms"),
         members={m.text("id"): _member(m) for m in found.objects("members")},
-        owners=parts.owners,
-        partitions=tuple(parts.partitions),
-        zookeeper=parts.zookeeper,
-        kafka=parts.kafka,
-        logs=parts.logs,
-        unconsumed=tuple(parts.unconsumed),
+        owners={
+            tp: PartitionOwner(owner, rows[tp].integer("owner_czxid", -MAX_LONG))
+            for tp, owner in owners.items()
+            if owner is not None
+        },
+        partitions=tuple(tp for tp in rows if consumed[tp]),
+        zookeeper=_readings(rows, "zookeeper"),
+        kafka=_readings(rows, "kafka"),
+        logs={tp: LogRange(start, end) for tp, (start, end) in logs.items() if start is not None and end is not None},
+        unconsumed=tuple(tp for tp in rows if not consumed[tp]),
         unreadable=tuple(found.text_list("unreadable")),
         stores=stores_from_json(found.values),
     )
@@ -225,27 +213,22 @@ def _member(m: FieldReader) -> RegisteredMember:
     )
 
 
-def _take_partition(parts: _Parts, row: FieldReader) -> None:
-    tp = TopicPartition(row.text("topic"), row.integer("partition"))
-    (parts.partitions if row.boolean("consumed") else parts.unconsumed).append(tp)
-    owner = row.optional_text("owner")
-    if owner is not None:
-        parts.owners[tp] = PartitionOwner(owner, row.integer("owner_czxid", -MAX_LONG))
-    for store, target in ((row.object("zookeeper"), parts.zookeeper), (row.object("kafka"), parts.kafka)):
-        match store.text("state"):
+def _readings(rows: Mapping[TopicPartition, FieldReader], store: str) -> dict[TopicPartition, OffsetReadResult]:
+    found: dict[TopicPartition, OffsetReadResult] = {}
+    for tp, row in rows.items():
+        one = row.object(store)
+        match one.text("state"):
             case "committed":
-                target[tp] = Committed(store.integer("offset"), version=store.optional_integer("version"))
+                found[tp] = Committed(one.integer("offset"), version=one.optional_integer("version"))
             case "absent":
-                target[tp] = ABSENT
+                found[tp] = ABSENT
             case "unreadable":
-                target[tp] = OffsetMgrError(f"offset of {tp}", store.text("error"))
+                found[tp] = OffsetMgrError(f"offset of {tp}", one.text("error"))
             case "unknown":
                 pass
             case _:
-                raise store.invalid("state", "committed, absent, unreadable or unknown")
-    start, end = row.optional_integer("log_start_offset"), row.optional_integer("log_end_offset")
-    if start is not None and end is not None:
-        parts.logs[tp] = LogRange(start, end)
+                raise one.invalid("state", "committed, absent, unreadable or unknown")
+    return found
 
 
 # Combines observations of a group into the history of each partition, which shows where the owner of the partition
@@ -540,15 +523,15 @@ class GroupView:
         consumed = {
             TopicPartition(topic, number) for topic in subscribed for number in range(existing.get(topic, 0))
         } | set(before.owners)
-        held = set(zookeeper.found) | set(kafka.found)
+        held = {*zookeeper.offsets, *zookeeper.errors, *kafka.offsets, *kafka.errors}
         every = sorted(consumed | held)
         return Observation(
             group=group,
             members=view.members,
             owners=unchanged,
             partitions=tuple(sorted(consumed)),
-            zookeeper={tp: zookeeper.of(tp) for tp in every},
-            kafka={tp: kafka.of(tp) for tp in every},
+            zookeeper={tp: outcome_of(zookeeper, tp) for tp in every},
+            kafka={tp: outcome_of(kafka, tp) for tp in every},
             logs=self._logs(consumed, tolerant),
             unconsumed=tuple(sorted(held - consumed)),
             unreadable=tuple(sorted({*view.unreadable, *before.unreadable})),
@@ -567,29 +550,13 @@ class GroupView:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class _StoreSample:
-    found: Mapping[TopicPartition, OffsetReadResult]
-    error: OffsetMgrError | None = None
-
-    def of(self, tp: TopicPartition) -> OffsetReadResult:
-        """Returns the read result of one partition. All commits of the group were read, so a partition that was not
-        found has no commit."""
-        return self.error if self.error is not None else self.found.get(tp, ABSENT)
-
-
-def _read(store: OffsetStore, group: str, tolerant: bool) -> _StoreSample:
-    try:
-        return _StoreSample({tp: found for tp, found in store.fetch(group).items() if isinstance(found, Committed)})
-    except PartialFailure as partly:
-        known = {tp: found for tp, found in partly.successes.items() if isinstance(found, Committed)}
-        return _StoreSample({**known, **partly.failures})
-    except GroupNotFound:
-        return _StoreSample({})
-    except OffsetMgrError as error:
-        if tolerant and error.retriable:
-            return _StoreSample({}, error)
-        raise
+def _read(store: OffsetStore, group: str, tolerant: bool) -> GroupOffsets:
+    found = fetch_group(store, group, None)
+    if found.error is None or (tolerant and found.error.retriable):
+        return found
+    if isinstance(found.error, GroupNotFound):
+        return GroupOffsets(group, {})
+    raise found.error
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence, require_safe
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
 from offsetmgr.core.plurals import list_of
-from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase, behaviour_of, infer_phase
+from offsetmgr.migration.evidence import PhaseReport, assess_phase, behaviour_of, infer_phase
 from offsetmgr.migration.observation import (
     GroupHistory,
     GroupView,
@@ -23,6 +24,9 @@ from offsetmgr.migration.observation import (
     watch_group,
 )
 from offsetmgr.stores.dual_policy import partitions_ahead
+
+if TYPE_CHECKING:
+    from offsetmgr.migration.bounce_plan import BounceSpec
 
 
 class GateClosed(GateRefused):
@@ -63,26 +67,17 @@ class BounceStart:
         return self.history.latest
 
 
-def find_start(
-    view: GroupView,
-    group: str,
-    to: CommitMode,
-    *,
-    start: CommitMode | None = None,
-    baseline: Observation | None = None,
-    rules: EvidenceThresholds | None = None,
-    window: ObservationWindow | None = None,
-) -> BounceStart:
-    """Returns the change that leads to the phase ``to``, with the evidence that the change may begin.
+def find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
+    """Returns the change of a bounce, with the evidence that the change may begin.
 
     A change to the dual phase may begin only if no offset in the unused store is ahead, because a dual member starts
     from the larger offset and would skip messages. A change from the dual phase may begin only if every member is known
     to be dual. (ZooKeeper may be behind Kafka in partitions without traffic, because the caller copies Kafka's offsets
     of these partitions and checks again.)
 
-    Raises `GateRefused` with the reason; `GateClosed` if the evidence is insufficient.
+    Raises `GateRefused` with the reason; `GateClosed` if the evidence is insufficient, and `UnrequestedReturn`.
     """
-    rules, window = rules or EvidenceThresholds(), window or ObservationWindow()
+    group, start, to = spec.group, spec.start, spec.to
     if not view.members(group):
         raise GateRefused(
             f"bounce of group {group}",
@@ -92,23 +87,43 @@ def find_start(
     if start is not None and (start is to or CommitMode.DUAL not in (start, to)):
         observation = view.observe(group)
         require_safe(start, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
-    if to is CommitMode.DUAL:
-        return _check_change_to_dual(view, group, start, window)
-    return _check_change_from_dual(view, group, to, baseline, replace(rules, catch_up_later=True), window)
+    if to is not CommitMode.DUAL:
+        return _check_change_from_dual(view, spec)
+    found = _check_change_to_dual(view, group, start, spec.window)
+    present = found.change.start
+    if start is None and spec.source not in (None, present):
+        raise UnrequestedReturn(
+            f"bounce {found.change}",
+            f"group {group} is in phase {present.value} already, so a bounce to dual would take it back",
+            Advice("to take it back, name its phase with {from_phase}: {}", spec.way_back),
+        )
+    return found
 
 
 def _check_change_to_dual(
     view: GroupView, group: str, start: CommitMode | None, window: ObservationWindow
 ) -> BounceStart:
     """Checks a change to the dual phase. The change is refused only at the end of the window, because further commits
-    may change the result."""
+    may change the result. If the unused store is ahead, a dual member would read the larger offset and skip
+    messages."""
     if start is not None:
         change = require_safe(start, CommitMode.DUAL)
-        history = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
+        history = watch_group(view, group, window, enough=lambda w: not jumps(change, w))
     else:
         history = watch_group(view, group, window, enough=_can_begin)
         change = require_safe(_start_of(infer_phase(history)), CommitMode.DUAL)
-    reject_offset_jump(change, history)
+    if ahead := jumps(change, history):
+        used, other = used_and_other_store(change)
+        texts = [
+            f"{tp}: {used} {'no offset' if current is None else current}, {other} {larger}"
+            for tp, (current, larger) in ahead.items()
+        ]
+        raise GateRefused(
+            f"bounce {change}",
+            f"{other} is ahead of {used}, which the group uses, and a dual member reads the larger: the messages"
+            f" between them would never be consumed ({list_of(texts, 3, '; ')})",
+            f"if the group was rewound on purpose, delete or lower its {other} offsets first (offsetmgr offsets)",
+        )
     return BounceStart(change, history)
 
 
@@ -120,7 +135,7 @@ def _can_begin(history: GroupHistory) -> bool:
     if found.phase is Phase.DUAL:  # the phase is proved only if every partition has evidence
         return all(behaviour_of(partition) is not None for partition in history.partitions.values())
     others = found.members - {CommitMode.DUAL}
-    return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), history)
+    return len(others) != 1 or not jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), history)
 
 
 def _start_of(found: PhaseEvidence) -> CommitMode:
@@ -137,31 +152,17 @@ def _start_of(found: PhaseEvidence) -> CommitMode:
     )
 
 
-def reject_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
-    """Raises `GateRefused` if the unused store is ahead: a dual member would read the larger offset and skip
-    messages."""
-    jumps = _jumps(change, history)
-    if jumps:
-        used, other = used_and_other_store(change)
-        raise GateRefused(
-            f"bounce {change}",
-            f"{other} is ahead of {used}, which the group uses, and a dual member reads the larger: the messages"
-            f" between them would never be consumed ({list_of(jumps, 3, '; ')})",
-            f"if the group was rewound on purpose, delete or lower its {other} offsets first (offsetmgr offsets)",
-        )
-
-
 def used_and_other_store(change: CommitModeChange) -> tuple[str, str]:
     """Returns the name of the store that the group uses before a change into dual, and the name of the other store."""
     return ("ZooKeeper", "Kafka") if change.start is CommitMode.ZOOKEEPER else ("Kafka", "ZooKeeper")
 
 
-def _jumps(change: CommitModeChange, history: GroupHistory) -> list[str]:
-    """Returns the partitions in which the unused store is ahead, with both offsets."""
+def jumps(change: CommitModeChange, history: GroupHistory) -> Mapping[TopicPartition, tuple[int | None, int]]:
+    """Returns the partitions in which the unused store is ahead before a change into dual, with the offset of the used
+    store and the larger one. A partition whose owner commits to both stores is none of them."""
     observation = history.latest
-    if observation is None:
-        return []
-    used, other = used_and_other_store(change)
+    if observation is None or change.start is CommitMode.DUAL:
+        return {}
     in_use, unused = observation.zookeeper, observation.kafka
     if change.start is CommitMode.KAFKA:
         in_use, unused = unused, in_use
@@ -169,29 +170,21 @@ def _jumps(change: CommitModeChange, history: GroupHistory) -> list[str]:
     compared = {
         tp: unused[tp]
         for tp in observation.partitions
-        if tp not in partitions or not (partitions[tp].zookeeper.changes and partitions[tp].kafka.changes)
+        if tp in unused
+        and (tp not in partitions or not (partitions[tp].zookeeper.changes and partitions[tp].kafka.changes))
     }
-    return [
-        f"{tp}: {used} {'no offset' if current is None else current}, {other} {ahead}"
-        for tp, (current, ahead) in partitions_ahead(in_use, compared).items()
-    ]
+    return partitions_ahead(in_use, compared)
 
 
-def _check_change_from_dual(
-    view: GroupView,
-    group: str,
-    to: CommitMode,
-    baseline: Observation | None,
-    rules: EvidenceThresholds,
-    window: ObservationWindow,
-) -> BounceStart:
+def _check_change_from_dual(view: GroupView, spec: BounceSpec) -> BounceStart:
+    to, rules = spec.to, replace(spec.rules, catch_up_later=True)
     change = CommitModeChange(CommitMode.DUAL, to)
 
     def report_of(history: GroupHistory) -> PhaseReport:
         # If an earlier bounce was reversed or lost its state file, members may already be in the target phase.
-        return assess_phase(history, CommitMode.DUAL, baseline=baseline, rules=rules, also=to)
+        return assess_phase(history, CommitMode.DUAL, baseline=spec.start_baseline, rules=rules, also=to)
 
-    history = watch_group(view, group, window, enough=lambda w: report_of(w).final)
+    history = watch_group(view, spec.group, spec.window, enough=lambda w: report_of(w).final)
     report, found, observation = report_of(history), infer_phase(history), history.latest
     mode = found.phase.mode if found.confidence is Confidence.SEEN else None
     if mode not in (None, CommitMode.DUAL) and observation is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.commit_mode import SETTINGS, CommitMode
@@ -110,14 +110,6 @@ class CommandResult:
 
     exit_code: int
     timed_out: bool = False
-
-
-class CommandRunner(Protocol):
-    """Runs a command. Tests of the bounce pass another runner."""
-
-    def __call__(
-        self, command: str, log: Path, timeout_s: float, started: Callable[[int], None] = ...
-    ) -> CommandResult: ...
 
 
 def run_in_shell(

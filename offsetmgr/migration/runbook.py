@@ -43,6 +43,7 @@ from offsetmgr.migration.observation import (
     reading_text,
     watch_group,
 )
+from offsetmgr.migration.precheck import jumps, used_and_other_store
 from offsetmgr.migration.runbook_steps import (
     RunbookArguments,
     RunbookCommands,
@@ -51,7 +52,6 @@ from offsetmgr.migration.runbook_steps import (
     abort_criteria,
     runbook_steps,
 )
-from offsetmgr.stores.dual_policy import partitions_ahead
 
 _SUFFIXES: Final = (".json", ".html", ".md")
 _SHOWN: Final = 6
@@ -252,25 +252,14 @@ def _warnings(history: GroupHistory, observation: Observation, commands: Runbook
         )
         expiry = at(observation.at_ms + retention_ms)
         warnings.append(Risk(text, (count_of(len(copied), "partition"), copied, expiry, renewal)))
-    if changes and (ahead := _ahead_in_the_other(observation, changes[0].start)):
-        other = "Kafka" if changes[0].start is CommitMode.ZOOKEEPER else "ZooKeeper"
+    if changes and (ahead := jumps(changes[0], history)):
+        _, other = used_and_other_store(changes[0])
         text = (
             "{} is ahead on {}: a dual member reads the larger offset and would skip messages there; the bounce refuses"
             " to begin before that is resolved"
         )
         warnings.append(Risk(text, (other, tuple(ahead))))
     return tuple(warnings)
-
-
-def _ahead_in_the_other(observation: Observation, start: CommitMode) -> list[TopicPartition]:
-    if start is CommitMode.DUAL:
-        return []
-    used, other = (
-        (observation.zookeeper, observation.kafka)
-        if start is CommitMode.ZOOKEEPER
-        else (observation.kafka, observation.zookeeper)
-    )
-    return list(partitions_ahead(used, {tp: other[tp] for tp in observation.partitions if tp in other}))
 
 
 # --- JSON ----------------------------------------------------------------------------------------

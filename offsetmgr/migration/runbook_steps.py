@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, Commi
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import group_words
+from offsetmgr.migration.location import file_label
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.precheck import used_and_other_store
 from offsetmgr.migration.restart_command import Rollout
@@ -97,11 +97,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def file_label(text: str) -> str:
-    """Returns the text as a part of a file name."""
-    return re.sub(r"^-|[^A-Za-z0-9._-]", "_", text)
 
 
 class RunbookCommands:
