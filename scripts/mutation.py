@@ -40,8 +40,7 @@ TABLE = {
     "test_evaluation test_compared_writes test_snapshot_store": "core/evaluation|stores/conditional_edit",
     "test_edits_in_memory|test_edit_plans|test_snapshot_edits|test_before_images test_undo_commands "
     "test_execute": "groups/edit_plan",
-    "test_assignors": "zookeeper/groups/assignors/base "
-    "zookeeper/groups/assignors/range_assignor zookeeper/groups/assignors/round_robin_assignor",
+    "test_assignors": "zookeeper/groups/assignors",
     "test_period_*": "period/barrier period/schedule period/leader_decision",
     "test_record_formats test_kafka_records|test_record_formats test_avro_records|test_record_formats "
     "test_segment_offsets": "records/kafka records/kafka_fields records/avro records/avro_fields",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import cycle, product
+from itertools import cycle
 from random import Random
 from typing import Any
 
@@ -42,12 +42,8 @@ def members(*names: str, streams: int = 1, topics: str = "t") -> dict[str, dict[
 
 
 def test_threads_are_sorted_as_strings() -> None:
-    assigned = RANGE.assign({"A": {"t": 1}, "b": {"t": 4}, "c": {"t": 11}}, {"t": range(16)})
-    threads = {str(thread): thread for thread in assigned.values()}
-    in_order = [threads[name] for name in ("A-0", "b-3", "c-1", "c-10", "c-2")]
-    assert sorted(threads.values())[::5] == [threads[name] for name in ("A-0", "c-0", "c-4", "c-9")]
-    for (n, one), (k, other) in product(enumerate(in_order), repeat=2):
-        assert [one < other, one <= other, one > other, one >= other] == [n < k, n <= k, n > k, n >= k]
+    assigned = RANGE({"A": {"t": 1}, "b": {"t": 4}, "c": {"t": 11}}, {"t": range(16)})
+    assert [str(thread) for thread in assigned.values()][::5] == ["A-0", "c-0", "c-4", "c-9"]
 
 
 # --- the documents' examples ---------------------------------------------------------------------------
@@ -80,7 +76,7 @@ def test_threads_are_sorted_as_strings() -> None:
     ],
 )
 def test_range_assigns_as_in_the_documents(streams: Streams, partitions: int, expected: dict[str, list[int]]) -> None:
-    assert owned(RANGE.assign(streams, {"t": range(partitions)})) == expected
+    assert owned(RANGE(streams, {"t": range(partitions)})) == expected
 
 
 # --- round-robin --------------------------------------------------------------------------------------
@@ -88,14 +84,14 @@ def test_range_assigns_as_in_the_documents(streams: Streams, partitions: int, ex
 
 def test_round_robin_assigns_in_the_order_of_javas_hashes() -> None:
     """``[t,0]`` hashes to 87540032 and ``[t,9]`` to 87540311, but ``[t,10]`` to -1581226645: 10 and 11 come first."""
-    assignment = ROUND_ROBIN.assign(members("a", "b"), {"t": [0, 1, 2, 9, 10, 11]})
+    assignment = ROUND_ROBIN(members("a", "b"), {"t": [0, 1, 2, 9, 10, 11]})
     assert owned(assignment) == {"a-0": [0, 2, 10], "b-0": [1, 9, 11]}
 
 
 def test_round_robin_skips_a_thread_that_does_not_consume_the_topic() -> None:
     """0.10.2 accepts unequal subscriptions. The order of hashes is [x,0] [x,1] [x,2] [y,0] [y,1] [y,2]."""
     unequal = {"a": {"x": 1, "y": 1}, "b": {"y": 1}, "c": {"x": 1}}
-    assignment = ROUND_ROBIN.assign(unequal, {"x": range(3), "y": range(3)})
+    assignment = ROUND_ROBIN(unequal, {"x": range(3), "y": range(3)})
     assert owned(assignment, "x") == {"a-0": [0, 2], "c-0": [1]}
     assert owned(assignment, "y") == {"b-0": [0, 2], "a-0": [1]}
 
@@ -106,10 +102,10 @@ def test_round_robin_skips_a_thread_that_does_not_consume_the_topic() -> None:
 @pytest.mark.parametrize("strategy", ASSIGNORS.values(), ids=ASSIGNORS)
 def test_each_strategy_ignores_other_topics_and_refuses_a_member_without_a_stream(strategy: Any) -> None:
     """Kafka asserts one stream or more, in every member that reads the registration."""
-    assert owned(strategy.assign(members("a", topics="tn"), {"t": [0], "unread": [0, 1]})) == {"a-0": [0]}
-    assert strategy.assign({}, {"t": [0]}) == {}
+    assert owned(strategy(members("a", topics="tn"), {"t": [0], "unread": [0, 1]})) == {"a-0": [0]}
+    assert strategy({}, {"t": [0]}) == {}
     with pytest.raises(AssignmentRefused, match=r"member b: has 0 streams of t"):
-        strategy.assign({"a": {"t": 1}, "b": {"t": 0}}, {"t": range(3)})
+        strategy({"a": {"t": 1}, "b": {"t": 0}}, {"t": range(3)})
 
 
 def test_a_consumer_refuses_an_unknown_strategy() -> None:
@@ -175,12 +171,12 @@ def as_strings(assignment: Mapping[TopicPartition, object]) -> dict[TopicPartiti
 @given(groups, topics)
 def test_range_equals_its_oracle(streams: Streams, partitions: Partitions) -> None:
     in_order = {topic: sorted(numbers) for topic, numbers in partitions.items()}
-    assert as_strings(RANGE.assign(streams, partitions)) == slow_range(streams, partitions, in_order)
+    assert as_strings(RANGE(streams, partitions)) == slow_range(streams, partitions, in_order)
 
 
 @given(groups, topics)
 def test_round_robin_equals_its_oracle(streams: Streams, partitions: Partitions) -> None:
-    assert as_strings(ROUND_ROBIN.assign(streams, partitions)) == slow_round_robin(streams, partitions)
+    assert as_strings(ROUND_ROBIN(streams, partitions)) == slow_round_robin(streams, partitions)
 
 
 @given(groups, topics, st.sampled_from(sorted(ASSIGNORS)), st.randoms())
@@ -192,5 +188,5 @@ def test_the_order_of_the_mappings_changes_nothing(
 
     other_streams = {member: shuffled(topics) for member, topics in shuffled(streams).items()}
     other_partitions = {topic: numbers[::-1] for topic, numbers in shuffled(partitions).items()}
-    other = ASSIGNORS[name].assign(other_streams, other_partitions)
-    assert list(other.items()) == list(ASSIGNORS[name].assign(streams, partitions).items())
+    other = ASSIGNORS[name](other_streams, other_partitions)
+    assert list(other.items()) == list(ASSIGNORS[name](streams, partitions).items())

@@ -196,7 +196,7 @@ class SharedGroup:
         if {topic: len(numbers) for topic, numbers in partitions.items()} != self._partitions:
             return False
         streams = {member: dict.fromkeys(partitions, 1) for member in registered}
-        assigned = ASSIGNORS[self.strategy].assign(streams, partitions)
+        assigned = ASSIGNORS[self.strategy](streams, partitions)
         return owned == {tp: str(thread) for tp, thread in assigned.items()}
 
     def _partition_count(self, topic: str) -> int:

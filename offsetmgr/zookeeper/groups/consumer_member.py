@@ -288,7 +288,7 @@ class ConsumerMember(SessionMember):
 
     def own_assignment(self, snapshot: GroupRegistration) -> dict[TopicPartition, ThreadId]:
         """Computes the partitions that are assigned to this member, each with its thread."""
-        assigned = self._assignor.assign(snapshot.streams, snapshot.partitions)
+        assigned = self._assignor(snapshot.streams, snapshot.partitions)
         return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.batches import batched
@@ -13,8 +12,8 @@ from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.selection import TopicSelection
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.cluster_nodes import NodeEntry, parse_entry, read_entries
-from offsetmgr.zookeeper.nodes.fields import Notes, errors_of
+from offsetmgr.zookeeper.nodes.cluster_nodes import NodeEntry, Parse, parse_entry, read_entries
+from offsetmgr.zookeeper.nodes.fields import errors_of
 from offsetmgr.zookeeper.nodes.topics import (
     PartitionState,
     TopicAssignment,
@@ -121,7 +120,7 @@ def _topics(session: ZookeeperSession, names: list[str], strict: bool) -> Iterat
     assignments = [
         NodeEntry(root, node=node)
         if node is not None and not isinstance(node, OffsetMgrError) and not node.data
-        else parse_entry(root, node, partial(parse_topic, root), strict=strict)
+        else parse_entry(root, node, parse_topic, strict=strict)
         for root, node in zip(roots, held, strict=True)
     ]
     replicas = ((name, found.value.replicas) for name, found in zip(names, assignments, strict=True) if found.value)
@@ -144,12 +143,11 @@ def _entries(
     session: ZookeeperSession,
     keys: list[tuple[str, int]],
     path_of: Callable[[str, int], str],
-    parse: Callable[[str, bytes, Notes | None], T],
+    parse: Parse[T],
     strict: bool = False,
 ) -> dict[str, dict[int, NodeEntry[T]]]:
     """Reads the nodes of topics. ``keys`` are the topics and numbers of the nodes. Omits nodes that do not exist."""
-    places = [path_of(*key) for key in keys]
-    found = read_entries(session, [(path, partial(parse, path)) for path in places], strict=strict)
+    found = read_entries(session, [path_of(*key) for key in keys], parse, strict=strict)
     entries: dict[str, dict[int, NodeEntry[T]]] = {}
     for (name, number), entry in zip(keys, found, strict=True):
         if entry.node is not None or entry.error is not None:

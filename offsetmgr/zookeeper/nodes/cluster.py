@@ -139,12 +139,12 @@ class RegisteredBroker:
         return self.addresses if self.rack is None else f"{self.addresses} rack={self.rack}"
 
 
-def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = None) -> RegisteredBroker:
-    """Parses a broker's registration.
+def parse_broker(path: str, data: bytes, notes: Notes | None = None) -> RegisteredBroker:
+    """Parses a broker's registration. The last name of ``path`` is the broker's id.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
-    text = decoded(path, data)
+    broker_id, text = int(path.rpartition("/")[2]), decoded(path, data)
     if of_0_7 := _OF_0_7.fullmatch(text):
         return RegisteredBroker(broker_id, (_endpoint(path, "PLAINTEXT", of_0_7["host"], of_0_7["port"]),))
     with Fields.versioned(path, data, notes, 1, 2, 3, 4, 5) as node:
@@ -203,16 +203,15 @@ _QUOTAS: Final = re.compile("(producer|consumer)_byte_rate|request_percentage|co
 _SECRET: Final = re.compile("password|secret|credential|jaas|key|certificate|token", re.IGNORECASE)
 
 
-def parse_config(path: str, kind: str, data: bytes, notes: Notes | None = None) -> str:
+def parse_config(path: str, data: bytes, notes: Notes | None = None) -> str:
     """Parses the overrides of one entity: ``name=value ...``, with `REDACTED` in place of values that may be secret.
-    ``kind`` is the name of a directory below ``/config``.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both errors name ``path`` and quote no value.
     """
     with Fields.versioned(path, data, notes, 1) as node:
         if "config" not in node:
             raise corrupt(path, "has no 'config'")
-        values = node.texts("config")
+        values, kind = node.texts("config"), path.split("/")[2]
         pairs = (f"{name}={REDACTED if _is_secret(kind, name) else value}" for name, value in values.items())
         return " ".join(pairs) or "no overrides"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
@@ -73,17 +72,16 @@ class ClusterBrokers(NamedTuple):
     live: Sequence[Broker]
 
 
-Parse = Callable[[bytes, Notes | None], T]
-"""A parser of this package whose path argument is already bound. It takes only the data and the notes."""
+Parse = Callable[[str, bytes, Notes | None], T]
+"""A parser of this package. It takes the path and the data of a node, and the notes."""
 
 
 def read_entries(
-    session: ZookeeperSession, parsers: Sequence[tuple[str, Parse[T]]], *, strict: bool = False
+    session: ZookeeperSession, places: Sequence[str], parse: Parse[T], *, strict: bool = False
 ) -> list[NodeEntry[T]]:
-    """Reads and parses nodes. ``parsers`` are pairs of a node's path and the node's parser. Raises as
-    `ZookeeperSession.get_many`."""
-    found = session.get_many([path for path, _ in parsers])
-    return [parse_entry(path, node, parse, strict=strict) for (path, parse), node in zip(parsers, found, strict=True)]
+    """Reads and parses the nodes at these paths. Raises as `ZookeeperSession.get_many`."""
+    found = session.get_many(places)
+    return [parse_entry(path, node, parse, strict=strict) for path, node in zip(places, found, strict=True)]
 
 
 def parse_entry(
@@ -96,7 +94,7 @@ def parse_entry(
         return NodeEntry(path)
     notes: Notes = []
     try:
-        value = parse(node.data, None if strict else notes)
+        value = parse(path, node.data, None if strict else notes)
     except OffsetMgrError as error:
         return NodeEntry(path, None, error, tuple(notes), node)
     return NodeEntry(path, value, None, tuple(notes), node)
@@ -106,9 +104,9 @@ def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
     """Reads the cluster id, the controller and the controller epoch. Raises as `ZookeeperSession.get_many`."""
     found = session.get_many([paths.CLUSTER_ID, paths.CONTROLLER, paths.CONTROLLER_EPOCH])
     return ClusterNodes(
-        parse_entry(paths.CLUSTER_ID, found[0], partial(parse_cluster_id, paths.CLUSTER_ID)),
-        parse_entry(paths.CONTROLLER, found[1], partial(parse_controller, paths.CONTROLLER)),
-        parse_entry(paths.CONTROLLER_EPOCH, found[2], partial(parse_controller_epoch, paths.CONTROLLER_EPOCH)),
+        parse_entry(paths.CLUSTER_ID, found[0], parse_cluster_id),
+        parse_entry(paths.CONTROLLER, found[1], parse_controller),
+        parse_entry(paths.CONTROLLER_EPOCH, found[2], parse_controller_epoch),
     )
 
 
@@ -120,13 +118,7 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
     """
     names = session.children(paths.BROKER_IDS) or []
     numbered = sorted((name for name in names if _is_id(name)), key=int)
-    found = read_entries(
-        session,
-        [
-            (f"{paths.BROKER_IDS}/{name}", partial(parse_broker, f"{paths.BROKER_IDS}/{name}", int(name)))
-            for name in numbered
-        ],
-    )
+    found = read_entries(session, [f"{paths.BROKER_IDS}/{name}" for name in numbered], parse_broker)
     listed = [
         one if one.node is None or one.node.ephemeral_owner else replace(one, notes=(*one.notes, _PERSISTENT))
         for one in found
