@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from in_process import Output, command
 
-from offsetmgr.app.connections import Connections, SourceAndTarget
+from offsetmgr.app.connections import Connections
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
 from offsetmgr.migration.observation import GroupView, PartitionOwner, RegisteredMember, RegistryView
@@ -120,7 +120,7 @@ class ScriptedGroup:
         window = ("--window", "30", "--poll", "1")
         with (
             patch.object(Connections, "group_view", lambda _self: self.view()),
-            patch.object(SourceAndTarget, "old_consumer_view", lambda _self, _header: self.view()),
+            patch.object(GroupView, "of_plan", lambda *_: self.view()),
         ):
             return command("runbook", name, *named, *window, *servers, *arguments, code=code)
 

@@ -118,11 +118,7 @@ class Connections(Closeable):
     def uri(self) -> str:
         """The URI of the selected store. Raises `UsageError` if no store is selected."""
         if self.resolved.store is None:
-            raise UsageError(
-                "no store given",
-                Advice("none of {store}, {zookeeper}, {bootstrap_server}, a context or OFFSETMGR_* names one"),
-                Advice("as in {bootstrap_server} HOST:9092, or {zookeeper} HOST:2181"),
-            )
+            raise nothing_named("no store given")
         return self.resolved.store
 
     def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
@@ -595,6 +591,15 @@ class Connections(Closeable):
         return session
 
 
+def nothing_named(what: str) -> UsageError:
+    """Returns the error of a use case that needs a server or a store, if no setting names one."""
+    return UsageError(
+        what,
+        Advice("none of {store}, {zookeeper}, {bootstrap_server}, a context or OFFSETMGR_* names one"),
+        Advice("as in {bootstrap_server} HOST:9092, or {zookeeper} HOST:2181"),
+    )
+
+
 def connect(
     store: str | None = None,
     *,
@@ -811,6 +816,8 @@ class SourceAndTarget:
         in the dual phase do not pass either, because the source's offsets will be deleted. Raises `UsageError` if
         offsetmgr has no gate for this combination of source and target."""
         from offsetmgr.migration.finalize import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
+        from offsetmgr.migration.observation import GroupView, has_phases
+        from offsetmgr.stores.uri import scheme_of
         from offsetmgr.stores.zookeeper import ZookeeperStore
         from offsetmgr.zookeeper.groups.registry import members_many
 
@@ -818,9 +825,10 @@ class SourceAndTarget:
         if isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8":
             read_members = partial(members_many, self.source.session) if self.source.registered else None
             return InactivityGate(self.source, read_members, window, SystemClock())
-        if plan.header.has_phases:
-            return OldConsumerGate(self.old_consumer_view(plan.header), plan.header.end, exclusive, rules, window)
-        if source.has_coordinators and (cluster := self._cluster_of("source")) is not None:
+        if has_phases(plan.header):
+            view = GroupView.of_plan(plan.header, self.source, self.target, self.cluster)
+            return OldConsumerGate(view, plan.header.end, exclusive, rules, window)
+        if scheme_of(source.uri).coordinators and (cluster := self._cluster_of("source")) is not None:
             return CoordinatorGate(self.source, cluster, window, SystemClock())
         if source.kind == "file":
             return NoMembersGate()
@@ -833,21 +841,9 @@ class SourceAndTarget:
         """Returns the object that reads the present state of the plan's groups from the servers. ``window`` limits the
         observation of their commits."""
         from offsetmgr.migration.fleet import FleetView
+        from offsetmgr.migration.observation import GroupView, has_phases
 
-        view = self.old_consumer_view(plan.header) if plan.header.has_phases else None
-        return FleetView(self.verifier(plan, state), state, view, plan.header.end, window)
-
-    def old_consumer_view(self, header: PlanHeader) -> GroupView:
-        """Returns the object that observes the commits of old consumers, for a plan between ZooKeeper and Kafka or an
-        offset manager. Raises `UsageError` for other plans."""
-        from offsetmgr.migration.observation import GroupView, ZookeeperRegistry
-        from offsetmgr.stores.zookeeper import ZookeeperStore
-
-        if not header.has_phases:
-            raise UsageError("phases of old consumers", "the plan is not between ZooKeeper and Kafka")
-        to_kafka = header.target.kind != "zookeeper"
-        old, new = (self.source, self.target) if to_kafka else (self.target, self.source)
-        cluster = self.cluster()
-        assert isinstance(old, ZookeeperStore)
-        assert cluster is not None  # the source or the target names brokers
-        return GroupView(ZookeeperRegistry(old.session), old, new, cluster)
+        header, view = plan.header, None
+        if has_phases(header):
+            view = GroupView.of_plan(header, self.source, self.target, self.cluster)
+        return FleetView(self.verifier(plan, state), state, view, header.end, window)

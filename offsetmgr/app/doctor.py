@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.app.connections import nothing_named
 from offsetmgr.config.connection import ResolvedConnection, state_directory
-from offsetmgr.core.advice import Advice
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.errors import OffsetMgrError
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
@@ -54,11 +54,7 @@ def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckRe
 
     zookeepers, clusters = _endpoints(resolved)
     if not zookeepers and not clusters:
-        raise UsageError(
-            "no server given",
-            Advice("none of {store}, {zookeeper}, {bootstrap_server}, a context or OFFSETMGR_* names one"),
-            Advice("as in {bootstrap_server} HOST:9092, or {zookeeper} HOST:2181"),
-        )
+        raise nothing_named("no server given")
     checks: list[Callable[[], list[CheckResult]]] = []
     for connect in zookeepers:
         checks += [partial(check_server, host) for host in connect.partition("/")[0].split(",")]

@@ -75,7 +75,10 @@ class _Groups:
         if self.plan is None or self.names_servers:
             return self.connections.group_view()
         header, connection = self.plan.file.header, self.connections.resolved.connection
-        return SourceAndTarget.of_plan(self.connections, header, connection, connection).old_consumer_view(header)
+        from offsetmgr.migration.observation import GroupView
+
+        stores = SourceAndTarget.of_plan(self.connections, header, connection, connection)
+        return GroupView.of_plan(header, stores.source, stores.target, stores.cluster)
 
     def window(self, window: ObservationWindow) -> ObservationWindow:
         return replace(window, waiting=self.connections.waits.for_commits)

@@ -23,13 +23,16 @@ from offsetmgr.core.errors import (
     OffsetMgrError,
     OtherCluster,
     UnsupportedOperation,
+    UsageError,
     value_of,
 )
 from offsetmgr.core.field_reader import MAX_LONG, FieldReader
 from offsetmgr.core.model import ABSENT, Absent, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, fetch_group, has_identity
 from offsetmgr.kafka.cluster import KafkaCluster
+from offsetmgr.migration.plan import PlanHeader
 from offsetmgr.stores.dual_policy import outcome_of
+from offsetmgr.stores.uri import scheme_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import registry
 from offsetmgr.zookeeper.groups import registry as ownership
@@ -475,6 +478,12 @@ class ZookeeperRegistry:
         return RegistryView({}, known, tuple(unreadable))
 
 
+def has_phases(header: PlanHeader) -> bool:
+    """Returns whether old consumers migrate in phases: between ZooKeeper and a store with group coordinators."""
+    sides = header.source, header.target
+    return any(one.kind == "zookeeper" for one in sides) and any(scheme_of(one.uri).coordinators for one in sides)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupView:
     """The sources of an observation: the registry, both stores, the cluster and a clock."""
@@ -488,6 +497,22 @@ class GroupView:
     def members(self, group: str) -> Mapping[str, RegisteredMember]:
         """Returns the live members that are registered now, by id."""
         return self.registry.members(group, self.cluster.topics).members
+
+    @classmethod
+    def of_plan(
+        cls, header: PlanHeader, source: OffsetStore, target: OffsetStore, cluster: Callable[[], KafkaCluster | None]
+    ) -> GroupView:
+        """Returns the view of the groups of a plan between ZooKeeper and Kafka or an offset manager. Raises
+        `UsageError` for other plans."""
+        from offsetmgr.stores.zookeeper import ZookeeperStore
+
+        if not has_phases(header):
+            raise UsageError("phases of old consumers", "the plan is not between ZooKeeper and Kafka")
+        old, new = (target, source) if header.target.kind == "zookeeper" else (source, target)
+        assert isinstance(old, ZookeeperStore)
+        known = cluster()
+        assert known is not None  # the source or the target names brokers
+        return cls(ZookeeperRegistry(old.session), old, new, known)
 
     def store_ids(self) -> dict[str, str]:
         """Returns the identity of each store (cluster id, ...)."""

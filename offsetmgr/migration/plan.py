@@ -43,7 +43,6 @@ from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.last_writes import LastWriter, skip_text
 from offsetmgr.migration.partition_map import MapOrigin
-from offsetmgr.stores.uri import scheme_of
 
 PLAN_VERSION: Final = 3
 PLAN_VERSION_KAFKA_0_7: Final = 4
@@ -267,11 +266,6 @@ class StoreEndpoint:
     id: str
     how: str
 
-    @property
-    def has_coordinators(self) -> bool:
-        """Whether group coordinators report the members of the groups."""
-        return scheme_of(self.uri).coordinators
-
 
 @dataclass(frozen=True, slots=True)
 class PlanHeader:
@@ -319,12 +313,6 @@ class PlanHeader:
         if self.retention_ms is None or copied_at is None:
             return None
         return copied_at + (self.clock.correction_ms if self.clock else 0) + self.retention_ms
-
-    @property
-    def has_phases(self) -> bool:
-        """Whether old consumers migrate in phases: between ZooKeeper and a store with group coordinators."""
-        sides = self.source, self.target
-        return any(one.kind == "zookeeper" for one in sides) and any(one.has_coordinators for one in sides)
 
     @property
     def end(self) -> CommitMode:
