@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.operation_log import OperationStart
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
+    from offsetmgr.migration.bounce_checkpoint import OpenBounce
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.fleet import FleetStatus as FleetStatus
-    from offsetmgr.migration.fleet_bounce import OpenBounce
     from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter
     from offsetmgr.migration.location import GroupStatus as GroupStatus
     from offsetmgr.migration.mirror import Mirror
@@ -856,7 +856,7 @@ def status(
 
 def _open_bounces(plan: PlanFile, only: GroupScope | None) -> dict[str, OpenBounce]:
     """Returns the open bounces of the groups, by their names in the plan."""
-    from offsetmgr.migration.fleet_bounce import open_bounces
+    from offsetmgr.migration.bounce_checkpoint import open_bounces
 
     to_zookeeper = plan.header.target.kind == "zookeeper"
     names = {one.target_group if to_zookeeper else one.group: one.group for one in plan.groups_of(only)}

@@ -16,9 +16,9 @@ from offsetmgr.core.errors import FileFailure, GateRefused, OffsetMgrError, os_e
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.migration.baseline_file import BaselineFile, NoBaseline
-from offsetmgr.migration.bounce_checkpoint import default_state_file, state_stem, unfinished_texts
+from offsetmgr.migration.bounce_checkpoint import OPERATION, default_state_file, state_stem, unfinished_texts
 from offsetmgr.migration.bounce_plan import BounceResult as BounceResult
-from offsetmgr.migration.bounce_plan import BounceSpec, run_command_tests
+from offsetmgr.migration.bounce_plan import BounceSpec, GateClosed, run_command_tests
 from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
 from offsetmgr.migration.evidence import PhaseReport as PhaseReport
 from offsetmgr.migration.fleet_bounce import BounceRun as BounceRun
@@ -32,7 +32,6 @@ from offsetmgr.migration.fleet_bounce import (
 )
 from offsetmgr.migration.journaled_writer import append_to_journal
 from offsetmgr.migration.observation import ObservationWindow as ObservationWindow
-from offsetmgr.migration.precheck import GateClosed
 from offsetmgr.migration.restart_command import KILL_AFTER_S, NO_RESTART, InvalidWorkload, options_text
 from offsetmgr.migration.restart_command import Restart as Restart
 from offsetmgr.migration.runbook import (
@@ -297,7 +296,7 @@ def bounce(
     found: list[GroupBounce] = []
     interrupt = ui.stop("after this observation or restart; the same command line resumes")
     with _progress_on_failure(ui, state if execute else None, names), interrupt as stop:
-        origin = EditOrigin("runbook bounce", reason, groups.login_options)
+        origin = EditOrigin(OPERATION, reason, groups.login_options)
         for one in bounce_groups(
             groups.view, specs, state, execute=execute, several=several, progress=ui.note, stop=stop, origin=origin
         ):

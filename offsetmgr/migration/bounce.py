@@ -1,8 +1,8 @@
 """Executes a rolling bounce: restarts one member at a time, checks a gate after each restart, and checks the whole
 group at the end.
 
-This module defines the order of the steps. The rules for the decisions are in `commit_mode`, `precheck` and
-`phase_inference`. A run that is killed at any point can be resumed.
+This module defines the order of the steps. The rules for the decisions are in `commit_mode`, `bounce_plan` and
+`evidence`. A run that is killed at any point can be resumed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from offsetmgr.migration.bounce_checkpoint import (
     resume,
     save,
 )
-from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _new_state
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _new_state, find_start
 from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase
 from offsetmgr.migration.observation import (
     GroupHistory,
@@ -37,7 +37,6 @@ from offsetmgr.migration.observation import (
     RegisteredMember,
     watch_group,
 )
-from offsetmgr.migration.precheck import find_start, missing_evidence
 from offsetmgr.migration.restart_command import run_in_shell, still_running
 
 
@@ -224,7 +223,7 @@ class _BounceRun:
                 BounceOutcome.FAILED,
                 state,
                 report,
-                f"the gate after {step.member} is closed: {missing_evidence(report)}",
+                f"the gate after {step.member} is closed: {report.missing}",
                 "fix the named problems, then resume: the gate is checked again and the command is"
                 + (" repeated, which changes nothing by itself" if self._is_repeated(step) else " not repeated"),
             )
@@ -282,7 +281,7 @@ class _BounceRun:
                 BounceOutcome.FAILED,
                 state,
                 report,
-                f"the gate of the whole group is closed: {missing_evidence(report)}",
+                f"the gate of the whole group is closed: {report.missing}",
                 "fix the named problems, then resume: only the gate is checked again",
             )
         state.finished_ms = self.view.clock.now_ms()

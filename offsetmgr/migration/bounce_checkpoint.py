@@ -9,23 +9,26 @@ from __future__ import annotations
 import fcntl
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
-from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
+from offsetmgr.core.errors import JournalError, OffsetMgrError, UnknownVersion, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.operation_log import own_command_line
+from offsetmgr.groups.operation_log import OperationLog, own_command_line
 from offsetmgr.migration import observation
 from offsetmgr.migration.observation import Observation, RegisteredMember
+from offsetmgr.migration.plan import PlanHeader
 
+OPERATION: Final = "runbook bounce"
+"""The name of a bounce in the operation log."""
 FORMAT = "offsetmgr-bounce"
 VERSION = 4
 _ONE_GROUP = 2
@@ -305,3 +308,39 @@ def unfinished_texts(path: Path, names: Sequence[str] | None, *, outage: bool = 
     if (outage and names is not None) or any(state.is_open for state in saved):
         texts.append(f"resume: {own_command_line()}")
     return texts
+
+
+class OpenBounce(NamedTuple):
+    """A bounce that has begun and is not finished: its state file, and how far it is. ``state`` is None if the file
+    cannot be read. ``at_ms`` is the time of the run that was the last to work on it."""
+
+    path: str
+    at_ms: int
+    text: str
+    state: BounceState | None = None
+
+
+def open_bounces(groups: Iterable[str], header: PlanHeader) -> dict[str, OpenBounce]:
+    """Returns the open bounces of these groups, by their names in ZooKeeper, between the stores of a plan. The
+    operation log of this account names the state files. Raises `FileFailure`."""
+    found: dict[str, OpenBounce] = {}
+    files: dict[str, dict[str, BounceState] | OffsetMgrError] = {}
+    wanted, ids = set(groups), {header.source.id, header.target.id}
+    for one in reversed([one for one in OperationLog().operations() if one.start.name == OPERATION]):
+        path = one.start.files[0]
+        if path not in files:
+            try:
+                files[path] = load_all(Path(path))
+            except OffsetMgrError as error:
+                files[path] = error
+        saved, at_ms = files[path], one.ended_ms or one.at_ms
+        running = f" (process {one.pid} is working on it)" if one.is_running else ""
+        for name in wanted.intersection(one.start.groups):
+            if isinstance(saved, OffsetMgrError):
+                found[name] = OpenBounce(path, at_ms, f"{saved}")
+            elif (state := saved.get(name)) is None or ids.isdisjoint(state.baseline.stores.values() or ids):
+                continue  # a file of an older release does not name the stores
+            elif state.is_open:
+                found[name] = OpenBounce(path, at_ms, f"{state.progress}{running}", state)
+            wanted.discard(name)
+    return found

@@ -7,15 +7,15 @@ remedy). An unknown result never passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from offsetmgr.core.advice import Advice, for_command_line
-from offsetmgr.core.commit_mode import CommitMode, Confidence, Phase, PhaseEvidence
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, TopicPartition
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.last_writes import KnownWrite, last_writer
 from offsetmgr.migration.observation import (
     GroupHistory,
@@ -27,6 +27,7 @@ from offsetmgr.migration.observation import (
     offset_or,
     reading_text,
 )
+from offsetmgr.stores.dual_policy import partitions_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +370,16 @@ class PhaseReport:
         return any(m.wrong and m.final for m in self.members)
 
     @property
+    def missing(self) -> str:
+        """The evidence that a closed gate lacks, in one line."""
+        lacks = list(self.problems)
+        lacks += [f"{m.member}: {m.why}" for m in self.members if not m.ok]
+        lacks += [f"{p.partition}: {p.why}" for p in self.partitions if not p.ok and p.member is None]
+        if not lacks:
+            return "no member was checked"
+        return list_of(lacks, 3, "; ")
+
+    @property
     def results(self) -> list[tuple[str, object, MemberEvidence | PartitionEvidence]]:
         """The result of each member and partition, after its kind and its name."""
         members = [("member", m.member, m) for m in self.members]
@@ -663,3 +674,30 @@ def _phase_by_offsets(history: GroupHistory) -> PhaseEvidence:
     return PhaseEvidence(
         Phase.UNKNOWN, Confidence.UNKNOWN, "both stores hold offsets and no commit was seen in the window"
     )
+
+
+# --- the change of a phase ---------------------------------------------------------------------------
+
+
+def used_and_other_store(change: CommitModeChange) -> tuple[str, str]:
+    """Returns the name of the store that the group uses before a change into dual, and the name of the other store."""
+    return ("ZooKeeper", "Kafka") if change.start is CommitMode.ZOOKEEPER else ("Kafka", "ZooKeeper")
+
+
+def jumps(change: CommitModeChange, history: GroupHistory) -> Mapping[TopicPartition, tuple[int | None, int]]:
+    """Returns the partitions in which the unused store is ahead before a change into dual, with the offset of the used
+    store and the larger one. A partition whose owner commits to both stores is none of them."""
+    observation = history.latest
+    if observation is None or change.start is CommitMode.DUAL:
+        return {}
+    in_use, unused = observation.zookeeper, observation.kafka
+    if change.start is CommitMode.KAFKA:
+        in_use, unused = unused, in_use
+    partitions = history.partitions
+    compared = {
+        tp: unused[tp]
+        for tp in observation.partitions
+        if tp in unused
+        and (tp not in partitions or not (partitions[tp].zookeeper.changes and partitions[tp].kafka.changes))
+    }
+    return partitions_ahead(in_use, compared)

@@ -18,7 +18,6 @@ from offsetmgr.migration.evidence import EvidenceThresholds, assess_phase, infer
 from offsetmgr.migration.location import RESTART_VARIABLE, GroupStatus, LiveGroup
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile, PlanSummary, scope_line
-from offsetmgr.migration.precheck import missing_evidence
 from offsetmgr.migration.progress import MigrationState, Stage, expiry_texts
 from offsetmgr.migration.runbook_steps import EXAMPLE_RESTART
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status
@@ -284,7 +283,7 @@ def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | 
     report = assess_phase(history, mode, rules=EvidenceThresholds(accept_idle=True))
     if report.passed:
         return LiveGroup(found.phase, Confidence.SEEN, found.why, members)
-    why = f"{found.why}; not known for the whole group: {missing_evidence(report)}"
+    why = f"{found.why}; not known for the whole group: {report.missing}"
     return LiveGroup(found.phase, Confidence.INFERRED, why, members)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.commit_mode import AlreadyInPhase, CommitMode
@@ -16,18 +16,22 @@ from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.groups.execute import EditOrigin, caused_by
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 from offsetmgr.migration.bounce import bounce
-from offsetmgr.migration.bounce_checkpoint import BounceState, is_unchanged, load, load_all
-from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, CommandTest, plan_bounce
+from offsetmgr.migration.bounce_checkpoint import is_unchanged, load
+from offsetmgr.migration.bounce_plan import (
+    BounceOutcome,
+    BounceResult,
+    BounceSpec,
+    CommandTest,
+    UnrequestedReturn,
+    plan_bounce,
+)
 from offsetmgr.migration.evidence import PhaseReport
 from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.observation import GroupView
-from offsetmgr.migration.plan import PlanFile, PlanHeader, select_groups
-from offsetmgr.migration.precheck import UnrequestedReturn, missing_evidence
+from offsetmgr.migration.plan import PlanFile, select_groups
 from offsetmgr.migration.progress import JournalRecord, MigrationState, Stage
 from offsetmgr.migration.restart_command import Restart, options_text
 from offsetmgr.migration.runbook import check_phase
-
-OPERATION: Final = EditOrigin("runbook bounce")
 
 
 class GroupBounce(NamedTuple):
@@ -51,42 +55,6 @@ class GroupBounce(NamedTuple):
         return self.result is not None and self.result.outcome is BounceOutcome.STOPPED
 
 
-class OpenBounce(NamedTuple):
-    """A bounce that has begun and is not finished: its state file, and how far it is. ``state`` is None if the file
-    cannot be read. ``at_ms`` is the time of the run that was the last to work on it."""
-
-    path: str
-    at_ms: int
-    text: str
-    state: BounceState | None = None
-
-
-def open_bounces(groups: Iterable[str], header: PlanHeader) -> dict[str, OpenBounce]:
-    """Returns the open bounces of these groups, by their names in ZooKeeper, between the stores of a plan. The
-    operation log of this account names the state files. Raises `FileFailure`."""
-    found: dict[str, OpenBounce] = {}
-    files: dict[str, dict[str, BounceState] | OffsetMgrError] = {}
-    wanted, ids = set(groups), {header.source.id, header.target.id}
-    for one in reversed([one for one in OperationLog().operations() if one.start.name == OPERATION.operation]):
-        path = one.start.files[0]
-        if path not in files:
-            try:
-                files[path] = load_all(Path(path))
-            except OffsetMgrError as error:
-                files[path] = error
-        saved, at_ms = files[path], one.ended_ms or one.at_ms
-        running = f" (process {one.pid} is working on it)" if one.is_running else ""
-        for name in wanted.intersection(one.start.groups):
-            if isinstance(saved, OffsetMgrError):
-                found[name] = OpenBounce(path, at_ms, f"{saved}")
-            elif (state := saved.get(name)) is None or ids.isdisjoint(state.baseline.stores.values() or ids):
-                continue  # a file of an older release does not name the stores
-            elif state.is_open:
-                found[name] = OpenBounce(path, at_ms, f"{state.progress}{running}", state)
-            wanted.discard(name)
-    return found
-
-
 def bounce_groups(
     view: GroupView,
     specs: Iterable[BounceSpec | GroupBounce],
@@ -96,7 +64,7 @@ def bounce_groups(
     several: bool = True,
     progress: Callable[[str], None] = lambda _text: None,
     stop: Callable[[], bool] = lambda: False,
-    origin: EditOrigin = OPERATION,
+    origin: EditOrigin,
 ) -> Iterator[GroupBounce]:
     """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file. A `GroupBounce`
     in ``specs`` is the result of a group whose parameters are invalid, and is yielded.
@@ -205,7 +173,7 @@ def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Cal
     raise UsageError(
         f"state file {state_path}",
         f"the bounce {saved.change} of group {spec.group} in it is finished, and its members have restarted since; they"
-        f" are not known to be in phase {spec.to.value}: {missing_evidence(report)}",
+        f" are not known to be in phase {spec.to.value}: {report.missing}",
         Advice("name another one with {state} for a new bounce"),
     )
 
@@ -215,7 +183,7 @@ def _already_in_phase(view: GroupView, spec: BounceSpec, error: AlreadyInPhase) 
     report = check_phase(view, spec.group, spec.to, rules=spec.rules, window=spec.window)
     if report.passed:
         return GroupBounce(spec.group, note=f"in phase {spec.to.value} already")
-    why = f"the group commits as this phase does, but the evidence is incomplete: {missing_evidence(report)}"
+    why = f"the group commits as this phase does, but the evidence is incomplete: {report.missing}"
     return GroupBounce(
         spec.group, error=AlreadyInPhase(error.what, why, Advice("give the phase with {from_phase} to restart"))
     )

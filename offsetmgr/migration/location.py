@@ -39,7 +39,7 @@ from offsetmgr.migration.progress import GroupProgress, MigrationState, Stage
 
 if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribeGroups
-    from offsetmgr.migration.fleet_bounce import OpenBounce
+    from offsetmgr.migration.bounce_checkpoint import OpenBounce
 
 RESTART_VARIABLE: Final = "$RESTART"
 """The restart command of the members in a next command. The operator defines the variable, as in a runbook."""

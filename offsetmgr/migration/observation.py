@@ -1,7 +1,7 @@
 """An observation of a group of old consumers at one moment, as a value and as JSON.
 
-Pure. `group_observer` makes observations, `ownership_history` combines them, and `evidence` draws conclusions from
-them. A runbook stores one observation as the baseline.
+`GroupView` makes observations, `GroupHistory` combines them, and `evidence` draws conclusions from them. A runbook
+stores one observation as the baseline.
 
 Ordering contract, on which the evidence relies: an observation reads the owners first, then the offsets in ZooKeeper,
 then the offsets in Kafka, then the owners again. If the two reads of the owners differ for a partition, the observation

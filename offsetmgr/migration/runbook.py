@@ -33,7 +33,14 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import observation
 from offsetmgr.migration.apply import behind, read_writers
 from offsetmgr.migration.baseline_file import FORMAT, VERSION
-from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase, infer_phase
+from offsetmgr.migration.evidence import (
+    EvidenceThresholds,
+    PhaseReport,
+    assess_phase,
+    infer_phase,
+    jumps,
+    used_and_other_store,
+)
 from offsetmgr.migration.observation import (
     GroupHistory,
     GroupView,
@@ -43,7 +50,6 @@ from offsetmgr.migration.observation import (
     reading_text,
     watch_group,
 )
-from offsetmgr.migration.precheck import jumps, used_and_other_store
 from offsetmgr.migration.runbook_steps import (
     RunbookArguments,
     RunbookCommands,

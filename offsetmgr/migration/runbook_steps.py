@@ -12,9 +12,9 @@ from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, Commi
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import group_words
+from offsetmgr.migration.evidence import used_and_other_store
 from offsetmgr.migration.location import file_label
 from offsetmgr.migration.observation import Observation
-from offsetmgr.migration.precheck import used_and_other_store
 from offsetmgr.migration.restart_command import Rollout
 
 # The values of a runbook's steps, and the step of one rolling bounce. Pure. Each step has its commands, a sample of
