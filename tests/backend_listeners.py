@@ -15,10 +15,10 @@ from offsetmgr.cli.app import run
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.connection import Security
+from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.server import manager_process
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
-from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.manager_process import ManagerProcess
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.store_backends.store_backend import StoreBackend
@@ -71,7 +71,7 @@ class StoreListener(EventLoopThread):
         listener = ServerListener(self._service, "127.0.0.1", self.port)
         await listener.start()
         self.port = listener.port
-        self.backend = StoreBackend(self._store, ManagerAddress(NODE_ID, "127.0.0.1", self.port), **self._options)
+        self.backend = StoreBackend(self._store, NodeAddress(NODE_ID, "127.0.0.1", self.port), **self._options)
         if not self._announce:
             self.backend.features = dict  # type: ignore[method-assign]
         await self.backend.start()

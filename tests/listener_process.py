@@ -14,7 +14,7 @@ from pathlib import Path
 
 from memory_listener import NODE_ID, MemoryListener
 
-from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.manager.assignment import NodeAddress
 
 
 def resident_bytes() -> int:
@@ -29,7 +29,7 @@ def write_line(line: str) -> None:
 
 def main(credentials: str) -> None:
     with MemoryListener() as plain, MemoryListener(plain.backend, credentials=Path(credentials)) as secured:
-        plain.backend.node = ManagerAddress(NODE_ID, "127.0.0.1", plain.port)
+        plain.backend.node = NodeAddress(NODE_ID, "127.0.0.1", plain.port)
         plain.backend.offsets["g"] = {"orders": {p: (p, -1, "") for p in range(50)}}
         write_line(f"{plain.port} {secured.port}")
         for _ in sys.stdin:

@@ -23,11 +23,11 @@ from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_re
 from stopwatch import loop_s
 
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
+from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
-from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.manager_process import load_authentication, load_authorizer, load_tls
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 
@@ -56,17 +56,17 @@ class MemoryBackend:
         self.errors: dict[str, int] = {}
         self.partition_errors: dict[tuple[str, int], int] = {}
         self.commits_allowed: asyncio.Event | None = None
-        self.node: ManagerAddress | None = ManagerAddress(NODE_ID, "127.0.0.1", 0)
-        self.others: list[ManagerAddress] = []
+        self.node: NodeAddress | None = NodeAddress(NODE_ID, "127.0.0.1", 0)
+        self.others: list[NodeAddress] = []
         self.commits = 0
         self.requests: list[CommitRequest] = []
         self.full: asyncio.Future[None] | None = None
         self.announced: dict[str, int] = {}
 
-    def nodes(self) -> Sequence[ManagerAddress]:
+    def nodes(self) -> Sequence[NodeAddress]:
         return sorted([self.node, *self.others] if self.node else self.others)
 
-    def coordinator(self, group: str) -> ManagerAddress | None:
+    def coordinator(self, group: str) -> NodeAddress | None:
         return self.node
 
     def ownership_error(self, group: str) -> int:
@@ -206,7 +206,7 @@ class MemoryListener(EventLoopThread):
         listener = ServerListener(self.service, "127.0.0.1", 0, tls=self._tls)
         await listener.start()
         self.port = listener.port
-        self.backend.node = ManagerAddress(self._node_id, "127.0.0.1", listener.port)
+        self.backend.node = NodeAddress(self._node_id, "127.0.0.1", listener.port)
 
     async def _stop(self) -> None:
         await self.service.close()

@@ -12,10 +12,10 @@ from event_loop_thread import EventLoopThread
 from memory_listener import MemoryBackend
 
 from offsetmgr.kafka.client.connection import Security
+from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.results import CommitRequest, CommitResponse
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
-from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.manager_process import create_proxy
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.brokers import ProxyPorts
@@ -103,7 +103,7 @@ class RunningRelay(EventLoopThread):
         listener = ServerListener(self.service, "127.0.0.1", 0)
         await listener.start()
         self.port = listener.port
-        self.kept.node = ManagerAddress(NODE_ID, "127.0.0.1", self.port)
+        self.kept.node = NodeAddress(NODE_ID, "127.0.0.1", self.port)
         await self.relay.open_ports(self.service, "127.0.0.1", ProxyPorts(0), None, 30.0)
         self.relay.start()
         # A new cluster creates its offsets topic at the first request for a coordinator.

@@ -10,14 +10,14 @@ from typing import Any
 
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
+from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.results import CommitRequest, FetchRequest
-from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.store_backends.store_backend import StoreBackend
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
-HERE = ManagerAddress(1, "127.0.0.1", 9192)
+HERE = NodeAddress(1, "127.0.0.1", 9192)
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

@@ -20,11 +20,14 @@ again, a new lifecycle starts with `INITIAL`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
+
+
+class IllegalTransition(OffsetMgrError):
+    """The caller requested a transition that is not allowed. This is a defect of the caller."""
 
 
 class ShardState(Enum):
@@ -35,6 +38,18 @@ class ShardState(Enum):
     ACTIVE = "active"
     CLOSED = "closed"
     FAILED = "failed"
+
+    def transition_to(self, state: ShardState) -> ShardState:
+        """Returns ``state``. Raises `IllegalTransition` if this state may not become ``state``."""
+        if state not in TRANSITIONS[self]:
+            raise IllegalTransition("shard group", f"{self.value} cannot become {state.value}")
+        return state
+
+    @property
+    def error_code(self) -> int:
+        """The error code for requests in this state; 0 if requests are served. The code is always retriable (data rule
+        "current or retriable")."""
+        return _ERROR_CODES[self]
 
 
 TRANSITIONS: Final[Mapping[ShardState, frozenset[ShardState]]] = {
@@ -52,27 +67,3 @@ _ERROR_CODES: Final[Mapping[ShardState, int]] = {
     ShardState.CLOSED: ErrorCode.NOT_COORDINATOR,
     ShardState.FAILED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-
-
-class IllegalTransition(OffsetMgrError):
-    """The caller requested a transition that is not allowed. This is a defect of the caller."""
-
-
-@dataclass(frozen=True)
-class Lifecycle:
-    """A state and the reason for it. Immutable: `transition_to` returns the next state."""
-
-    state: ShardState = ShardState.INITIAL
-    why: str = ""
-
-    def transition_to(self, state: ShardState, why: str = "") -> Lifecycle:
-        """Returns the lifecycle in its next state. Raises `IllegalTransition`."""
-        if state not in TRANSITIONS[self.state]:
-            raise IllegalTransition(f"{self.state.value} cannot become {state.value}", self.why)
-        return replace(self, state=state, why=why)
-
-    @property
-    def error_code(self) -> int:
-        """The error code for requests in this state; 0 if requests are served. The code is always retriable (data rule
-        "current or retriable")."""
-        return _ERROR_CODES[self.state]

@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
-
-
-class ManagerAddress(NamedTuple):
-    """The address of a manager process, as Metadata responses contain it."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 class Backend(Protocol):
     """The operations on groups' offsets that the listener offers to clients."""
 
-    def nodes(self) -> Sequence[ManagerAddress]:
+    def nodes(self) -> Sequence[NodeAddress]:
         """Returns all known manager processes including this one, sorted by id."""
         ...
 
-    def coordinator(self, group: str) -> ManagerAddress | None:
+    def coordinator(self, group: str) -> NodeAddress | None:
         """Returns the manager that owns the group's shard; None while it is unknown."""
         ...
 

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from offsetmgr.core.retry import completed
 from offsetmgr.kafka.protocol.requests import CONDITIONAL_FEATURE, LOG_FEATURE
+from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.ownership import OwnershipManager
 from offsetmgr.manager.results import FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.manager import ManagerRuntime
-from offsetmgr.server.backend import ManagerAddress
 
 
 class ManagerBackend:
@@ -29,14 +29,14 @@ class ManagerBackend:
         self.wait_for_commits = runtime.wait_for_writes
         self.backpressure = runtime.backpressure
 
-    def nodes(self) -> Sequence[ManagerAddress]:
+    def nodes(self) -> Sequence[NodeAddress]:
         # A manager inside a program (`OffsetManager`) has no port: it owns shards, but clients cannot reach it.
-        return [ManagerAddress(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
+        return [node for node in self._ownership.nodes() if node.port]
 
-    def coordinator(self, group: str) -> ManagerAddress | None:
+    def coordinator(self, group: str) -> NodeAddress | None:
         shard_group = shard_group_of(self._runtime.partition_of(group), self._partitions)
         owner = self._ownership.owner_of(shard_group)
-        return None if owner is None or not owner.port else ManagerAddress(owner.node_id, owner.host, owner.port)
+        return owner if owner is not None and owner.port else None
 
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
         return completed(self._runtime.fetch(request))

@@ -34,13 +34,14 @@ from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.managers import FIRST_MANAGER_ID
 from offsetmgr.kafka.protocol.schema_codec import DECODING
+from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.manager.ownership import managers_group
 from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
-from offsetmgr.server.backend import Backend, ManagerAddress
+from offsetmgr.server.backend import Backend
 from offsetmgr.server.manager_backend import ManagerBackend
 from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
 from offsetmgr.server.network.http import HttpEndpoint, Page, text
@@ -50,7 +51,6 @@ from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.proxy import Proxy
 from offsetmgr.server.security.authentication import Authentication
 from offsetmgr.server.security.authorization import (
-    AllowAllAuthorizer,
     Authorizer,
     Operation,
     ReservedGroups,
@@ -218,11 +218,11 @@ class ManagerProcess:
     async def _start_backend(self, host: str, port: int) -> tuple[Backend, int]:
         """Starts the backend; returns the backend and the node id of this process."""
         if self._settings.store is not None:
-            node = ManagerAddress(FIRST_MANAGER_ID, host, port)
+            node = NodeAddress(FIRST_MANAGER_ID, host, port)
             return await self._start_store(node), node.node_id
         return await self._start_manager(host, port)
 
-    async def _start_store(self, node: ManagerAddress) -> StoreBackend:
+    async def _start_store(self, node: NodeAddress) -> StoreBackend:
         from offsetmgr.server.store_backends.store_backend import StoreBackend
         from offsetmgr.stores.uri import open_store
 
@@ -375,7 +375,7 @@ def load_authentication(settings: ManagerSettings) -> Authentication | None:
 
 def load_authorizer(settings: ManagerSettings) -> Authorizer:
     if settings.rules is None:
-        return AllowAllAuthorizer()
+        return Authorizer()
     if settings.credentials is None:
         why = "contain rules for users, but clients do not log in"
         raise ConfigError(Advice("{rules}"), why, Advice("add {credentials} FILE"))

@@ -202,7 +202,7 @@ class ManagerRuntime:
             self._standby.add(shard_group)
 
     def _on_changed(self, shard_group: ShardGroup) -> None:
-        serves = shard_group.lifecycle.state is ShardState.ACTIVE
+        serves = shard_group.state is ShardState.ACTIVE
         for partition in shard_group.partitions:
             previous = self._serving[partition]
             self._serving[partition] = shard_group.shards[partition] if serves else None
@@ -212,7 +212,7 @@ class ManagerRuntime:
                 self._expiration.stop(partition)
 
     def _is_loading_owned(self) -> bool:
-        return any(shard_group.lifecycle.state is ShardState.LOADING for shard_group in self._shard_groups)
+        return any(shard_group.state is ShardState.LOADING for shard_group in self._shard_groups)
 
     def _new_shard(self, partition: int) -> Shard:
         return Shard(partition, self._format, self._settings)
@@ -304,7 +304,7 @@ class ManagerRuntime:
         COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE if shard groups that this process owns are missing
         from the list, and NOT_COORDINATOR if the lease has expired."""
         groups = [group for shard in self._serving if shard is not None for group in shard.groups()]
-        states = {shard_group.lifecycle.state for shard_group in self._shard_groups if shard_group.assigned}
+        states = {shard_group.state for shard_group in self._shard_groups if shard_group.assigned}
         if states and not self._ownership.valid():
             return ErrorCode.NOT_COORDINATOR, ()
         if ShardState.FAILED in states:

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, TimedOut, value_of
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.lifecycle import Lifecycle, ShardState
+from offsetmgr.manager.lifecycle import ShardState
 from offsetmgr.manager.log.base import AppendOutcome, CorruptRecords, Fenced, OutcomeUnknown, ShardGroupWriter, TooLarge
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.services import RuntimeServices
@@ -44,7 +44,6 @@ from offsetmgr.manager.runtime.write_batch import (
 )
 from offsetmgr.manager.shard import Shard
 from offsetmgr.manager.shard_loader import ShardLoader, check_same_log
-from offsetmgr.records.base import EncodedRecord
 
 T = TypeVar("T")
 
@@ -196,7 +195,7 @@ class ShardWriter:
         self._positions = {partition: shard.position for partition, shard in shards.items()}
         await self._complete_claim()
         if self.load is not None:
-            await self._append_again(self.load.invalid_keys, lambda partition, key: shards[partition].record(key))
+            await self._append_again(self.load.invalid_keys, shards)
         self._shards = None
         self._listener.on_loaded(shards, self._generation, as_of)
         return True
@@ -220,7 +219,7 @@ class ShardWriter:
         for partition, found in newest.items():
             await self._replay(partition, found, reached[partition])
         await self._complete_claim()
-        await self._append_again(invalid_keys, self._listener.record)
+        await self._append_again(invalid_keys, self._listener.shards)
         self._listener.on_recovered()
         return True
 
@@ -243,28 +242,25 @@ class ShardWriter:
     async def _replay(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
         """Replays the records in parts, so that the loop can do other work between two parts. The last part advances
         the shard's position."""
+        shard = self._listener.shards[partition]
         items = list(newest.items())
         while len(items) > _REPLAY_PART:
             part, items = dict(items[:_REPLAY_PART]), items[_REPLAY_PART:]
-            self._listener.on_replay(partition, part, self._positions[partition])
+            shard.replay_newest(part, self._positions[partition])
             await asyncio.sleep(0)
-        self._listener.on_replay(partition, dict(items), position)
+        shard.replay_newest(dict(items), position)
         self._positions[partition] = position
 
     async def _complete_claim(self) -> None:
         assert self._writer is not None
         self._check(await self._writer.complete_claim(self._settings.claim_timeout_s))
 
-    async def _append_again(
-        self,
-        invalid_keys: Mapping[int, AbstractSet[bytes]],
-        record_of: Callable[[int, bytes], EncodedRecord | None],
-    ) -> None:
+    async def _append_again(self, invalid_keys: Mapping[int, AbstractSet[bytes]], shards: Mapping[int, Shard]) -> None:
         """Appends the valid records of keys whose newest record in the log is invalid, because the log cleaner keeps
         only the newest record of each key."""
         assert self._writer is not None
         for partition, keys in invalid_keys.items():
-            records = [record for key in sorted(keys) if (record := record_of(partition, key)) is not None]
+            records = [record for key in sorted(keys) if (record := shards[partition].record(key)) is not None]
             while records:
                 part, records = records[:_RECORDS_PER_APPEND], records[_RECORDS_PER_APPEND:]
                 self._check(await self._writer.append({partition: part}, self._settings.claim_timeout_s))
@@ -399,7 +395,7 @@ class ShardGroup:
     """All methods run on the loop.
 
     ``on_released`` is called when this process no longer owns the shard group, so that a standby may use its shards.
-    ``on_changed`` is called after every change of the lifecycle, since the served shards may have changed.
+    ``on_changed`` is called after every change of the state, since the served shards may have changed.
     """
 
     def __init__(
@@ -417,7 +413,7 @@ class ShardGroup:
         """The shards by partition. During a load the shards belong to the loading thread."""
         self.log_id = ""
         """The `PartitionLog.generation` of the log from which the shards were read."""
-        self.lifecycle = Lifecycle(ShardState.CLOSED)
+        self.state = ShardState.CLOSED
         self.since = time.time()
         self.last_error = ""
         self.ownership_epoch = 0
@@ -456,8 +452,8 @@ class ShardGroup:
     def error_code(self) -> int:
         """The error code for requests; 0 while the shard group serves."""
         if self._writer is None and self.assigned:
-            return Lifecycle().error_code
-        return self.lifecycle.error_code
+            return ShardState.INITIAL.error_code
+        return self.state.error_code
 
     @property
     def loading(self) -> bool:
@@ -477,7 +473,7 @@ class ShardGroup:
         if self.is_outdated(boottime()):
             self.reset()
         self._resolve_in_doubt()
-        self.lifecycle, self.last_error = Lifecycle(), ""
+        self.state, self.last_error = ShardState.INITIAL, ""
         self._enter(ShardState.LOADING)
         self._ended.clear()
         self.ownership_epoch += 1
@@ -488,7 +484,7 @@ class ShardGroup:
         """Stops serving. Requests in flight are completed."""
         if self._writer is not None and not self._writer.stopping:
             self._submit_batch()
-            self._enter(ShardState.CLOSED, "revoked")
+            self._enter(ShardState.CLOSED)
             self._writer.stop()
 
     async def stopped(self) -> None:
@@ -512,8 +508,8 @@ class ShardGroup:
             entry.shard.on_discarded(entry.result)
         self._in_doubt.clear()
 
-    def _enter(self, state: ShardState, why: str = "") -> None:
-        self.lifecycle = self.lifecycle.transition_to(state, why)
+    def _enter(self, state: ShardState) -> None:
+        self.state = self.state.transition_to(state)
         self.since = time.time()
         self._on_changed(self)
 
@@ -589,7 +585,7 @@ class ShardGroup:
 
     def on_loading(self) -> None:
         """Called when the writer starts to claim and load the shard group."""
-        if self.lifecycle.state is ShardState.FAILED:
+        if self.state is ShardState.FAILED:
             self._enter(ShardState.LOADING)
 
     def on_retry(self, error: Exception) -> None:
@@ -599,9 +595,9 @@ class ShardGroup:
         reason = "its log is damaged" if damaged else "it cannot be claimed or loaded"
         log = _logger.error if damaged else _logger.warning
         log(f"a shard group is not served: {reason}", extra={"shard_group": self.number, "why": self.last_error})
-        if self.lifecycle.state is ShardState.LOADING:
-            self._enter(ShardState.FAILED, self.last_error)
-        elif damaged and self.lifecycle.state is ShardState.ACTIVE:
+        if self.state is ShardState.LOADING:
+            self._enter(ShardState.FAILED)
+        elif damaged and self.state is ShardState.ACTIVE:
             # The read failed after an append with an unknown outcome, so memory may differ from the log.
             self._diverged = True
             self.stop()
@@ -613,7 +609,7 @@ class ShardGroup:
         self.shards = dict(shards)
         self.log_id = generation
         self.current_at = as_of
-        if self.lifecycle.state is not ShardState.CLOSED:
+        if self.state is not ShardState.CLOSED:
             self.last_error = ""
             self._counters.loads += 1
             self._counters.load_seconds += time.time() - self.since
@@ -632,7 +628,7 @@ class ShardGroup:
     def note_generation(self, generation: str) -> None:
         """Stops serving the shards if they were read from a log other than the current one. ``generation`` is the
         identity of the current log (`PartitionLog.generation`)."""
-        if self.lifecycle.state is ShardState.ACTIVE and generation not in ("", self.log_id):
+        if self.state is ShardState.ACTIVE and generation not in ("", self.log_id):
             self.on_topic_recreated()
 
     def note_current(self) -> None:
@@ -640,21 +636,12 @@ class ShardGroup:
         record of the log. The method is called periodically, so if the process is suspended, `current_at` remains at a
         time before the suspension."""
         now = boottime()
-        if self.lifecycle.state is ShardState.ACTIVE and self._services.ownership.valid():
+        if self.state is ShardState.ACTIVE and self._services.ownership.valid():
             self.current_at = now
-
-    def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
-        """Applies those records of one partition that were not replayed yet after an append with an unknown outcome, in
-        the form that `Shard.replay_newest` expects."""
-        self.shards[partition].replay_newest(part, position)
-
-    def record(self, partition: int, key: bytes) -> EncodedRecord | None:
-        """Returns the record that sets a key to its value in a served shard (see `Shard.record`)."""
-        return self.shards[partition].record(key)
 
     def on_recovered(self) -> None:
         """Called after an append with an unknown outcome, once the writer has read the log up to its new claim and has
-        passed all records to `on_replay`."""
+        replayed all records."""
         self._resolve_in_doubt()
         self.recovering = False
         self._complete_waiters()
@@ -703,8 +690,8 @@ class ShardGroup:
             self.last_error = fenced
             self._counters.fenced += 1
             _logger.warning("another manager claimed a shard group", extra={"shard_group": self.number, "why": fenced})
-        if self.lifecycle.state is not ShardState.CLOSED:
-            self._enter(ShardState.CLOSED, fenced)
+        if self.state is not ShardState.CLOSED:
+            self._enter(ShardState.CLOSED)
         self._ended.set()
         if self._diverged:
             self._diverged = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from offsetmgr.manager.lifecycle import ShardState
 from offsetmgr.manager.runtime.shard_group import ShardGroup
@@ -11,22 +10,12 @@ from offsetmgr.manager.runtime.standby import StandbyReplica
 from offsetmgr.manager.runtime.status import Role, ShardStatus
 
 
-class _StatusSnapshot(NamedTuple):
-    """The values that all shards of a shard group share."""
-
-    role: Role
-    state: str
-    load_read: int
-    load_total: int
-    last_error: str
-
-
 def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplica | None) -> ShardStatus:
     """Returns the status of a shard. The call is safe while a loading thread owns the shard, because the function reads
     only single numbers."""
     shard = shard_group.shards[partition]
-    group_status = _group_status(shard_group, standby)
-    serves = shard_group.lifecycle.state is ShardState.ACTIVE
+    role, state, (load_read, load_total), last_error = _group_status(shard_group, standby)
+    serves = shard_group.state is ShardState.ACTIVE
     known_end = None
     if standby is not None and standby.follows(shard_group):  # otherwise the known end is old
         known_end, _ = standby.ends.get(partition, (None, 0.0))
@@ -34,37 +23,36 @@ def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplic
     return ShardStatus(
         partition=partition,
         shard_group=shard_group.number,
-        role=group_status.role,
-        state=group_status.state,
+        role=role,
+        state=state,
         since=shard_group.since,
         position=shard.position,
         end_offset=end,
         lag=None if end is None else max(0, end - shard.position),
         offsets=shard.offset_count,
         groups=shard.group_count,
-        load_read=group_status.load_read,
-        load_total=group_status.load_total,
+        load_read=load_read,
+        load_total=load_total,
         recovering=shard_group.recovering,
         unreadable=shard.unreadable,
         unknown_keys=shard.unknown_keys,
-        last_error=group_status.last_error,
+        last_error=last_error,
     )
 
 
-def _group_status(shard_group: ShardGroup, standby: StandbyReplica | None) -> _StatusSnapshot:
+def _group_status(shard_group: ShardGroup, standby: StandbyReplica | None) -> tuple[Role, str, tuple[int, int], str]:
+    """Returns the values that all shards of a shard group share: role, state, progress of the load, last error."""
     if shard_group.assigned and not shard_group.has_writer:
-        return _StatusSnapshot(Role.OWNER, ShardState.INITIAL.value, 0, 0, shard_group.last_error)
+        return Role.OWNER, ShardState.INITIAL.value, (0, 0), shard_group.last_error
     if shard_group.has_writer:
-        return _StatusSnapshot(
-            Role.OWNER, shard_group.lifecycle.state.value, *shard_group.load_progress, shard_group.last_error
-        )
+        return Role.OWNER, shard_group.state.value, shard_group.load_progress, shard_group.last_error
     if standby is None:
-        return _StatusSnapshot(Role.NONE, shard_group.lifecycle.state.value, 0, 0, shard_group.last_error)
+        return Role.NONE, shard_group.state.value, (0, 0), shard_group.last_error
     if standby.loading is shard_group:
-        return _StatusSnapshot(Role.STANDBY, "loading", *standby.load_progress, standby.last_error)
+        return Role.STANDBY, "loading", standby.load_progress, standby.last_error
     if standby.follows(shard_group):
-        return _StatusSnapshot(Role.STANDBY, "following", 0, 0, standby.last_error)
-    return _StatusSnapshot(Role.STANDBY, "waiting", 0, 0, shard_group.last_error or standby.last_error)
+        return Role.STANDBY, "following", (0, 0), standby.last_error
+    return Role.STANDBY, "waiting", (0, 0), shard_group.last_error or standby.last_error
 
 
 def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_respons
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.security.authentication import Authentication
-from offsetmgr.server.security.authorization import AllowAllAuthorizer, Authorizer, Operation
+from offsetmgr.server.security.authorization import Authorizer, Operation
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +30,8 @@ class ApiContext:
     node_id: int
     """This manager's node id, as in `Backend.nodes`."""
     cluster: BackingClusterClient | None = None
-    authorizer: Authorizer = field(default_factory=AllowAllAuthorizer)
+    authorizer: Authorizer = field(default_factory=Authorizer)
+    """The handlers of frequent requests skip the permission checks if the authorizer has no rules."""
     authentication: Authentication | None = None
     name: str = "offsetmgr"
     """The cluster id in responses if the manager has no backing cluster. Some clients fail if a response has no cluster
@@ -48,12 +49,6 @@ class ApiContext:
         if too_long(request, topic):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return 0 if self.topic_allowed(request, operation, topic) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
-
-    @property
-    def authorizes(self) -> bool:
-        """Whether authorization rules exist. Without rules, the handlers of frequent requests skip the permission
-        checks."""
-        return not isinstance(self.authorizer, AllowAllAuthorizer)
 
 
 def decoded(request: ApiRequest) -> dict[str, Any]:

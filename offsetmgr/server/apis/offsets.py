@@ -60,7 +60,7 @@ def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
     rejected: dict[tuple[str, int], int] = {}
     if _too_many(request, topics):
         return _Commit(commit, topics, rejected, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-    if context.authorizes:
+    if context.authorizer.has_rules:
         if not context.group_allowed(request, Operation.WRITE, commit.group):
             return _Commit(commit, topics, rejected, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         rejected = _forbidden(context, request, commit)
@@ -172,7 +172,7 @@ def _merged(commit: CommitRequest, response: CommitResponse, rejected: dict[tupl
 def _fetched(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> Awaitable[FetchResponse]:
     if requested.topics is not None and _too_many(request, requested.topics):
         return completed(FetchResponse(ErrorCode.INVALID_REQUEST))
-    if context.authorizes or any(too_long(request, topic) for topic, _ in requested.topics or ()):
+    if context.authorizer.has_rules or any(too_long(request, topic) for topic, _ in requested.topics or ()):
         return _fetch_allowed(context, request, requested)
     return context.backend.fetch(requested)
 

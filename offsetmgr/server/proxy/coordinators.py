@@ -51,27 +51,22 @@ class Coordinators:
         """Removes the group's coordinator from the cache, because it was wrong or unreachable."""
         self._known.pop(group, None)
 
-    async def heartbeat(
-        self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
-    ) -> int:
+    async def heartbeat(self, member: LockMembership, deadline: float) -> int:
         """Sends a member's Heartbeat; returns the coordinator's error code. Raises `OffsetMgrError`."""
-        return await self._heartbeat(
-            await self.find(group, deadline), group, generation, member_id, instance_id, deadline
-        )
+        return await self._heartbeat(await self.find(member.group, deadline), member, deadline)
 
-    async def prove_member(
-        self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
-    ) -> int:
+    async def prove_member(self, member: LockMembership, deadline: float) -> int:
         """Works as `heartbeat`, and also proves that the responding broker has loaded the group and is still the
         coordinator of the group.
 
         `member_fence` explains why the response to a Heartbeat alone is no proof. Raises `OffsetMgrError`.
         """
+        group = member.group
         where = await self.find(group, deadline)
         described = await self._describe(where, group, deadline)
         if described["error_code"]:
             raise kafka_error(described["error_code"], f"group {group}")
-        code = await self._heartbeat(where, group, generation, member_id, instance_id, deadline)
+        code = await self._heartbeat(where, member, deadline)
         if not await self._confirmed_by_another_broker([group], where, deadline):
             raise NotCoordinator(f"group {group}", f"{where} is no longer its coordinator, according to another broker")
         return code
@@ -136,11 +131,8 @@ class Coordinators:
         connection = await self._client.node(where).connection(deadline)
         return await connection.call(request, remaining(deadline), use_codec_thread=use_codec_thread)
 
-    async def _heartbeat(
-        self, where: Address, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
-    ) -> int:
-        request = heartbeat(LockMembership(group, member_id, generation, instance_id))
-        code: int = (await self._call(where, request, deadline))["error_code"]
+    async def _heartbeat(self, where: Address, member: LockMembership, deadline: float) -> int:
+        code: int = (await self._call(where, heartbeat(member), deadline))["error_code"]
         return code
 
     async def _describe(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:

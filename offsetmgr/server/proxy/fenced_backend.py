@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.retry import Retries, completed
 from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
+from offsetmgr.kafka.protocol.requests import LockMembership
 from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.proxy.coordinators import Coordinators
@@ -145,20 +147,17 @@ class MemberFencingBackend:
                 if idle is not None:
                     self._fence.on_group_proof(group, ownership_epoch, evidence_epoch, empty=idle, sent=sent)
                 return None
+            member = LockMembership(group, member_id, generation, instance_id)
+            ask: Callable[[LockMembership, float], Awaitable[int]] = self._coordinators.prove_member
+            record: Callable[..., object] = self._fence.on_member_proof
             if self._fence.heartbeat_suffices(group, ownership_epoch, generation, member_id, sent):
-                code = await self._coordinators.heartbeat(group, generation, member_id, instance_id, deadline)
-                if code in VALID_MEMBER_CODES:
-                    self._fence.on_heartbeat_response(
-                        group, ownership_epoch, evidence_epoch, generation, member_id, sent
-                    )
-            else:
-                code = await self._coordinators.prove_member(group, generation, member_id, instance_id, deadline)
-                if code in VALID_MEMBER_CODES:
-                    self._fence.on_member_proof(group, ownership_epoch, evidence_epoch, generation, member_id, sent)
+                ask, record = self._coordinators.heartbeat, self._fence.on_heartbeat_response
+            code = await ask(member, deadline)
         except OffsetMgrError as error:
             self._coordinators.forget(group)
             return error.code if error.code in _FINAL_CODES else None
         if code in VALID_MEMBER_CODES:
+            record(group, ownership_epoch, evidence_epoch, generation, member_id, sent)
             return None
         if code in _FINAL_CODES:
             return code
@@ -172,46 +171,42 @@ class MemberFencingBackend:
         deletion if the group has members. Members that join during the deletion wait until the deletion has ended."""
         if code := self._inner.ownership_error(group):
             return code
-        self._begin_deletion(group)
-        try:
-            coordinator_code = await self._coordinators.delete_group(group, self._deadline())
-            if coordinator_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-                return self._coordinator_error(group, coordinator_code)
-            self._fence.on_leave(group)
-            own = await self._inner.delete_group(group)
-            return ErrorCode.NONE if own == ErrorCode.GROUP_ID_NOT_FOUND and coordinator_code == ErrorCode.NONE else own
-        except OffsetMgrError as error:
-            return self._coordinator_error(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        finally:
-            self._end_deletion(group)
+        with self._deletion(group):
+            try:
+                coordinator_code = await self._coordinators.delete_group(group, self._deadline())
+                if coordinator_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                    return self._coordinator_error(group, coordinator_code)
+                self._fence.on_leave(group)
+                own = await self._inner.delete_group(group)
+                return coordinator_code if own == ErrorCode.GROUP_ID_NOT_FOUND else own
+            except OffsetMgrError as error:
+                return self._coordinator_error(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
         """Deletes offsets at the real coordinator, which rejects the deletion for topics to which the group's members
         subscribe. Afterwards, deletes the offsets of all other requested topics in the inner backend."""
         if code := self._inner.ownership_error(group):
             return DeleteResponse(code)
-        self._begin_deletion(group)
-        try:
-            requested = [
-                {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
-                for topic, numbers in topics
-            ]
-            answer = await self._coordinators.delete_offsets(group, requested, self._deadline())
-            if answer["error_code"] not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-                return DeleteResponse(self._coordinator_error(group, answer["error_code"]))
-            rejected = {
-                (topic["name"], part["partition_index"]): part["error_code"]
-                for topic in answer["topics"]
-                for part in topic["partitions"]
-                if part["error_code"] == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            }
-            remaining = [(topic, [n for n in numbers if (topic, n) not in rejected]) for topic, numbers in topics]
-            own = await self._inner.delete_offsets(group, [(topic, numbers) for topic, numbers in remaining if numbers])
-            return DeleteResponse(own.error, {**own.errors, **rejected})
-        except OffsetMgrError as error:
-            return DeleteResponse(self._coordinator_error(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        finally:
-            self._end_deletion(group)
+        requested = [
+            {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
+            for topic, numbers in topics
+        ]
+        with self._deletion(group):
+            try:
+                answer = await self._coordinators.delete_offsets(group, requested, self._deadline())
+                if answer["error_code"] not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                    return DeleteResponse(self._coordinator_error(group, answer["error_code"]))
+                rejected = {
+                    (topic["name"], part["partition_index"]): part["error_code"]
+                    for topic in answer["topics"]
+                    for part in topic["partitions"]
+                    if part["error_code"] == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                }
+                left = [(topic, [n for n in numbers if (topic, n) not in rejected]) for topic, numbers in topics]
+                own = await self._inner.delete_offsets(group, [(topic, numbers) for topic, numbers in left if numbers])
+                return DeleteResponse(own.error, {**own.errors, **rejected})
+            except OffsetMgrError as error:
+                return DeleteResponse(self._coordinator_error(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
     def _coordinator_error(self, group: str, code: int) -> int:
         """Returns the client's error code for an error of the real coordinator. The code must not cause the client to
@@ -224,16 +219,19 @@ class MemberFencingBackend:
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
 
-    def _begin_deletion(self, group: str) -> None:
+    @contextmanager
+    def _deletion(self, group: str) -> Iterator[None]:
+        """Makes `wait_for_commits` wait until the deletion has ended."""
         self._deleting[group] += 1
         if group not in self._deleted:
             self._deleted[group] = asyncio.get_running_loop().create_future()
-
-    def _end_deletion(self, group: str) -> None:
-        self._deleting[group] -= 1
-        if not self._deleting[group]:
-            del self._deleting[group]
-            self._deleted.pop(group).set_result(None)
+        try:
+            yield
+        finally:
+            self._deleting[group] -= 1
+            if not self._deleting[group]:
+                del self._deleting[group]
+                self._deleted.pop(group).set_result(None)
 
     async def wait_for_commits(self, group: str) -> None:
         """Waits for the group's running deletions, and for its commits. Therefore no deletion is running when a member

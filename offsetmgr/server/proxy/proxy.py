@@ -30,7 +30,6 @@ from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
 from offsetmgr.server.proxy.request_filter import RequestFilter
 from offsetmgr.server.proxy.topic_ids import TopicIds
 from offsetmgr.server.security.authorization import (
-    AllowAllAuthorizer,
     Authorizer,
     ReservedGroups,
     ReservedGroupsAuthorizer,
@@ -55,7 +54,7 @@ class Proxy:
         principal of this connection. ``authorizer``: decides about admin APIs. ``reserved``: names that no client may
         use, see `RequestFilter`.
         """
-        allowed = authorizer or AllowAllAuthorizer()
+        allowed = authorizer or Authorizer()
         self.authorizer: Authorizer = ReservedGroupsAuthorizer(allowed, reserved) if reserved.topic else allowed
         """The authorizer for the listener's handlers."""
         self._client = Client(bootstrap, security)

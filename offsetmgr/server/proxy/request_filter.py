@@ -58,7 +58,7 @@ from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.fetch_sessions import FetchSessions, session_in, session_of
 from offsetmgr.server.proxy.topic_ids import TopicIds, fetched_ids
 from offsetmgr.server.proxy.upstream import UpstreamConnection
-from offsetmgr.server.security.authorization import ADMIN_APIS, AllowAllAuthorizer, Authorizer, ReservedGroups
+from offsetmgr.server.security.authorization import ADMIN_APIS, Authorizer, ReservedGroups
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class RequestFilter:
         self._upstreams = upstreams
         self._ids = ids
         self._authorizer = authorizer
-        self._has_rules = not isinstance(authorizer, AllowAllAuthorizer)
+        self._has_rules = authorizer.has_rules
         self._sessions = FetchSessions()
         self.reserved = reserved
         self._reserved_bytes = reserved.topic.encode()

@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import AuthenticationFailed
 from offsetmgr.server.security.credentials import DIGESTS, Credentials, CredentialVerifier
@@ -28,31 +28,6 @@ class AuthenticationStep(NamedTuple):
 
     reply: bytes
     principal: str | None
-
-
-class Exchange(Protocol):
-    """One login."""
-
-    mechanism: str
-
-    def step(self, message: bytes) -> AuthenticationStep:
-        """Processes the client's next message. Raises `AuthenticationFailed`, which ends the exchange."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Authentication:
-    """The configuration of the login."""
-
-    credentials: Credentials
-    session_seconds: float | None = None
-    """Seconds after which a connection must re-authenticate (connections.max.reauth.ms, KIP-368); None for never."""
-
-    def exchange(self, mechanism: str) -> Exchange | None:
-        """Starts an exchange; returns None if the mechanism is not one of `MECHANISMS`."""
-        if mechanism not in MECHANISMS:
-            return None
-        return PlainExchange(self.credentials) if mechanism == PLAIN else ScramExchange(mechanism, self.credentials)
 
 
 def login_failure() -> AuthenticationFailed:
@@ -142,6 +117,25 @@ class ScramExchange:
             raise login_failure()
         server = hmac.digest(verifier.server_key, transcript, self._digest)
         return AuthenticationStep(b"v=" + base64.b64encode(server), self._user)
+
+
+Exchange: TypeAlias = PlainExchange | ScramExchange
+"""One login. ``step`` processes the client's next message. It raises `AuthenticationFailed`, which ends the login."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """The configuration of the login."""
+
+    credentials: Credentials
+    session_seconds: float | None = None
+    """Seconds after which a connection must re-authenticate (connections.max.reauth.ms, KIP-368); None for never."""
+
+    def exchange(self, mechanism: str) -> Exchange | None:
+        """Starts an exchange; returns None if the mechanism is not one of `MECHANISMS`."""
+        if mechanism not in MECHANISMS:
+            return None
+        return PlainExchange(self.credentials) if mechanism == PLAIN else ScramExchange(mechanism, self.credentials)
 
 
 def _text(message: bytes) -> str:

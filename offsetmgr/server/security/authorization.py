@@ -35,7 +35,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from offsetmgr.config import toml_table
 from offsetmgr.config.toml_table import TomlTable
@@ -79,21 +79,12 @@ class Operation(enum.Enum):
     DELETE = "delete"
 
 
-class Authorizer(Protocol):
-    """Decides whether a principal may use an operation. Handlers call it for each group and topic of a request."""
+class Authorizer:
+    """Decides whether a principal may use an operation. Handlers call it for each group and topic of a request. This
+    class is the authorizer without rules, which allows everything."""
 
-    def group(self, principal: str, operation: Operation, group: str) -> bool: ...
-
-    def topic(self, principal: str, operation: Operation, topic: str) -> bool: ...
-
-    def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
-        """Whether the relay may forward this admin API for a topic. ``topic`` is None if the request concerns all
-        topics, or a resource that is not a topic."""
-        ...
-
-
-class AllowAllAuthorizer:
-    """The authorizer without rules: allows everything."""
+    has_rules = False
+    """Whether the authorizer may deny an operation."""
 
     def group(self, principal: str, operation: Operation, group: str) -> bool:  # noqa: ARG002
         return True
@@ -102,6 +93,8 @@ class AllowAllAuthorizer:
         return True
 
     def admin(self, principal: str, api_key: int, topic: str | None) -> bool:  # noqa: ARG002
+        """Whether the relay may forward this admin API for a topic. ``topic`` is None if the request concerns all
+        topics, or a resource that is not a topic."""
         return True
 
 
@@ -119,8 +112,10 @@ class ReservedGroups(NamedTuple):
         return bool(self.transactional_ids) and name.startswith(self.transactional_ids)
 
 
-class ReservedGroupsAuthorizer:
+class ReservedGroupsAuthorizer(Authorizer):
     """Denies all operations on the reserved names; another authorizer decides about all other names."""
+
+    has_rules = True
 
     def __init__(self, authorizer: Authorizer, reserved: ReservedGroups) -> None:
         self._authorizer = authorizer
@@ -155,8 +150,10 @@ class Rule(NamedTuple):
         return principal in self.principals or ANY_USER in self.principals
 
 
-class AuthorizationRules:
+class AuthorizationRules(Authorizer):
     """The authorizer with the rules of one file. Caches its decisions for a bounded number of names."""
+
+    has_rules = True
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)

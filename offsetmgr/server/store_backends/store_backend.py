@@ -26,10 +26,10 @@ from offsetmgr.kafka.protocol.requests import (
     DROPS_METADATA,
     STORE_FEATURE,
 )
+from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.commit_checks import PartitionErrors, without_invalid
 from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.backpressure import Backpressure
-from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend
 from offsetmgr.server.store_backends.single_store import SingleStoreBackend
 from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
@@ -56,7 +56,7 @@ class StoreBackend:
     def __init__(
         self,
         store: OffsetStore,
-        node: ManagerAddress,
+        node: NodeAddress,
         *,
         commit_timeout_s: float = 5.0,
         secondary_wait_s: float = 1.0,
@@ -101,10 +101,10 @@ class StoreBackend:
 
     # --- ownership -----------------------------------------------------------------------------------
 
-    def nodes(self) -> Sequence[ManagerAddress]:
+    def nodes(self) -> Sequence[NodeAddress]:
         return [self._node]
 
-    def coordinator(self, group: str) -> ManagerAddress | None:  # noqa: ARG002  # one node serves all groups
+    def coordinator(self, group: str) -> NodeAddress | None:  # noqa: ARG002  # one node serves all groups
         return self._node
 
     def ownership_error(self, group: str) -> int:  # noqa: ARG002
