@@ -103,7 +103,7 @@ def verify(ui: Ui, paths: Sequence[Path]) -> Verification:
     from offsetmgr.segments.broker_lock import Use, detect_broker
     from offsetmgr.segments.repair import Verification
 
-    found = Verification(paths, ui.progress)
+    found = Verification(paths, ui.meter("MiB", _MIB))
     for text in dict.fromkeys(str(one) for one in map(detect_broker, paths) if one.use is Use.RUNNING):
         ui.note(f"{text}: an incomplete write may look like a missing tail")
     return found
@@ -140,7 +140,7 @@ def recover(
         raise FileFailure(Advice("{keep} {}", keep), "is no directory")
     errors: list[OffsetMgrError] = []
     repair = LogRepair(to, keep, errors, strict=strict)
-    logs, older = repair.examine(paths, ui.progress)
+    logs, older = repair.examine(paths, ui.meter("MiB", _MIB))
     if older:
         ui.note(f"{count_of(older, 'segment')} before the recovery points not checked; log verify checks all")
     needed = [one for one in logs if one.point is not None and (to is not None or one.cut)]

@@ -282,6 +282,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(question.rstrip("?"), "stdin is not a terminal, so the prompt cannot be answered", "add --yes")
     answer = ""
+    Meter.clear()
     try:
         sys.stderr.write(f"{printable(question)} [y/N] ")
         sys.stderr.flush()

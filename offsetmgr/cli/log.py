@@ -257,6 +257,7 @@ def verify(
     found = log.verify(Terminal(), paths)
     shown = (one for one in found if not only_damaged or one.result.state != "sound")
     write_rows(_VERIFY, rows_of(_VERIFY, shown), output)
+    Meter.clear()
     failed = f", {count_of(len(found.errors), 'error')}" if found.errors else ""
     note(f"{count_of(found.segments, 'segment')}, {found.unsound} not sound{failed}")
     _note_scope(paths)
@@ -324,6 +325,7 @@ def recover(
         raise UsageError("--keep", "works only with --in-place", "add --in-place, or leave out --keep")
     ui, reason = Terminal(yes=flags.yes), flags.reason or ""
     found = log.recover(ui, paths, to, keep=keep, strict=strict, execute=flags.execute, reason=reason)
+    Meter.clear()
     write_rows(_RECOVER, rows_of(_RECOVER, found.logs), flags.output)
     _note_scope(paths)
     if not flags.execute:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import BinaryIO, Final, NamedTuple
@@ -117,35 +117,24 @@ def examine(
     *,
     end: int | None = None,
     index_interval_bytes: int = INDEX_INTERVAL_BYTES,
+    on_read: Callable[[int], None] = lambda _bytes: None,
 ) -> ExaminationResult:
     """Reads a segment from its beginning to the first damage, or to ``end`` (by default the file's size).
 
-    ``base_offset`` is the base offset in the segment's file name; ``what`` names the file in errors. Raises
-    `FileFailure` if the file cannot be read, or becomes shorter while it is read.
+    ``base_offset`` is the base offset in the segment's file name; ``what`` names the file in errors. ``on_read``
+    receives the number of bytes that were read since its last call, about every `CHUNK` bytes. Raises `FileFailure` if
+    the file cannot be read, or becomes shorter while it is read.
     """
-    examination = Examination(source, base_offset, what, end=end, index_interval_bytes=index_interval_bytes)
-    for _ in examination:
-        pass
-    return examination.result()
+    window = _Window(source, what, source.seek(0, io.SEEK_END) if end is None else end)
+    return _Examination(window, base_offset, index_interval_bytes).run(on_read)
 
 
-class Examination:
-    """Examines a segment like `examine`, but in steps, for callers that report progress.
+class _Examination:
+    """Examines the bytes of a segment, entry by entry."""
 
-    Iteration yields the position after about every `CHUNK` bytes.
-    """
-
-    def __init__(
-        self,
-        source: BinaryIO | io.RawIOBase,
-        base_offset: int,
-        what: str,
-        *,
-        end: int | None = None,
-        index_interval_bytes: int = INDEX_INTERVAL_BYTES,
-    ) -> None:
+    def __init__(self, window: _Window, base_offset: int, index_interval_bytes: int) -> None:
         self._position = 0
-        self._window = _Window(source, what, source.seek(0, io.SEEK_END) if end is None else end)
+        self._window = window
         self._base = base_offset
         self._entries = 0
         self._last: int | None = None
@@ -156,12 +145,14 @@ class Examination:
         self._outcome = RecoveryOutcome.KEPT
         self._index = _BrokerIndexSimulation(base_offset, index_interval_bytes)
 
-    def __iter__(self) -> Iterator[int]:
+    def run(self, on_read: Callable[[int], None]) -> ExaminationResult:
         reported = 0
         while self._step():
             if self._position - reported >= CHUNK:
+                on_read(self._position - reported)
                 reported = self._position
-                yield reported
+        on_read(self._window.size - reported)
+        return self._result()
 
     def _step(self) -> bool:
         """Reads one entry; returns False if there is no further valid entry."""
@@ -222,8 +213,7 @@ class Examination:
         self._damage, self._why = damage, why
         return False
 
-    def result(self) -> ExaminationResult:
-        """Returns the result so far."""
+    def _result(self) -> ExaminationResult:
         outcome = self._outcome
         if outcome is RecoveryOutcome.KEPT:
             outcome = self._index.close()

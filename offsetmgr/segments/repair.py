@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, TypeVar
+from typing import BinaryIO, Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import sync_directory, write_synced
@@ -47,7 +47,7 @@ from offsetmgr.segments.broker_lock import (
 )
 from offsetmgr.segments.checkpoints import RECOVERY_POINT, read_checkpoint, unusable_files
 from offsetmgr.segments.partition import is_directory, partition_of, partitions_in, segments_in
-from offsetmgr.segments.recovery import Examination, ExaminationResult, RecoveryOutcome, examine
+from offsetmgr.segments.recovery import ExaminationResult, RecoveryOutcome, examine
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 
 # Decides where to truncate a damaged log. This module examines the segments that a broker would examine after a
@@ -55,13 +55,8 @@ from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 # (3.9).
 
 
-T = TypeVar("T")
-
-
-class ShowProgress(Protocol):
-    """Yields the items, and shows how many of ``total`` there were."""
-
-    def __call__(self, items: Iterable[T], what: str, total: int) -> Iterable[T]: ...
+ShowBytes = Callable[[int, int | None], None]
+"""Shows a number of bytes that were read, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,35 +111,27 @@ def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, 
     return segments[first:]
 
 
-def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
-    """Examines one segment in steps of about 1 MiB. Yields `None` after each step, and finally the result. Raises
-    `FileFailure`."""
+def examine_segment(segment: Segment, on_read: Callable[[int], None]) -> ExaminedSegment:
+    """Examines one segment. For ``on_read`` see `recovery.examine`. Raises `FileFailure`."""
     with segment.open() as source:
         mark = fingerprint(source.fileno())
-        examination = Examination(source, segment.base_offset, str(segment.log), end=mark[1])
-        for _ in examination:
-            yield None
-        yield ExaminedSegment(segment, examination.result(), mark)
+        result = examine(source, segment.base_offset, str(segment.log), end=mark[1], on_read=on_read)
+    return ExaminedSegment(segment, result, mark)
 
 
-def scan_in_steps(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[ExaminedSegment | None]:
-    """Examines the segments of a log in order, up to the first segment that is damaged or that a broker would not keep.
-    Yields `None` after each step of `examine_in_steps`, and finally this segment. If a broker would keep all segments
-    and none is damaged, finally yields the last segment of the log.
+def examine_log(segments: Sequence[Segment], on_read: Callable[[int], None], *, strict: bool) -> ExaminedSegment:
+    """Examines the segments of a log in order. Returns the first segment that is damaged or that a broker would not
+    keep, or the last segment if there is none.
 
     With ``strict``, a segment with a suspicious entry counts as damaged too. Raises `FileFailure`.
     """
-    for number, segment in enumerate(segments, 1):
-        for examined in examine_in_steps(segment):
-            if examined is None:
-                yield None
-            elif number == len(segments) or _ends(examined.result, strict):
-                yield replace(examined, later=tuple(segments[number:]))
-                return
-
-
-def _ends(found: ExaminationResult, strict: bool) -> bool:
-    return found.damage is not None or found.outcome is not RecoveryOutcome.KEPT or (strict and bool(found.suspicions))
+    for segment in segments:
+        examined = examine_segment(segment, on_read)
+        found = examined.result
+        broken = found.damage is not None or found.outcome is not RecoveryOutcome.KEPT
+        if broken or (strict and found.suspicions):
+            break
+    return replace(examined, later=tuple(segments[segments.index(examined.segment) + 1 :]))
 
 
 def _sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
@@ -169,15 +156,19 @@ def _sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, t
             errors.append(error)
 
 
-def _mib_in(segments: Iterable[Segment]) -> int:
-    """The approximate number of progress steps for reading these segments."""
-
-    def size(segment: Segment) -> int:
+def _reader(segments: Sequence[Segment], show: ShowBytes) -> Callable[[int], None]:
+    """Returns a function that adds the bytes that were read of these segments, and shows their number."""
+    total = read = 0
+    for segment in segments:
         with contextlib.suppress(FileFailure):  # the failure is reported when the segment is read
-            return segment.size
-        return 0
+            total += segment.size
 
-    return sum(size(segment) // _CHUNK + 1 for segment in segments)
+    def add(more: int) -> None:
+        nonlocal read
+        read += more
+        show(read, total)
+
+    return add
 
 
 class Verification:
@@ -185,28 +176,26 @@ class Verification:
     the number of segments that are not sound, and ``errors`` has the errors of segments and directories that cannot be
     read, and of files with which a broker does not start. Raises `UsageError` for a path without a log."""
 
-    def __init__(self, paths: Iterable[Path], progress: ShowProgress) -> None:
+    def __init__(self, paths: Iterable[Path], show: ShowBytes) -> None:
         self.errors: list[OffsetMgrError] = []
         self.unsound = 0
-        self._progress = progress
+        self._show = show
         self._found = [segment for path in paths for _, found in _sources(path, self.errors) for segment in found]
         self.segments = len(self._found)
         self._offline = {Path(error.what).parent for error in self.errors}
 
     def __iter__(self) -> Iterator[ExaminedSegment]:
-        def steps() -> Iterator[ExaminedSegment | None]:
-            for segment in self._found:
-                try:
-                    yield from examine_in_steps(segment)
-                except OffsetMgrError as error:
-                    self.errors.append(error)
-
-        for seen in self._progress(steps(), "MiB", _mib_in(self._found)):
-            if seen is not None:
-                self.unsound += seen.result.state != "sound"
-                offline = seen.segment.log.parent in self._offline
-                unknown = replace(seen.result, outcome=RecoveryOutcome.UNKNOWN) if offline else seen.result
-                yield replace(seen, result=unknown)
+        on_read = _reader(self._found, self._show)
+        for segment in self._found:
+            try:
+                seen = examine_segment(segment, on_read)
+            except OffsetMgrError as error:
+                self.errors.append(error)
+                continue
+            self.unsound += seen.result.state != "sound"
+            if segment.log.parent in self._offline:
+                seen = replace(seen, result=replace(seen.result, outcome=RecoveryOutcome.UNKNOWN))
+            yield seen
 
 
 def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
@@ -293,7 +282,7 @@ class LogRepair:
         self._errors = errors
         self._targets: dict[Path, Path] = {}
 
-    def examine(self, paths: Iterable[Path], progress: ShowProgress) -> tuple[list[RecoveredLog], int]:
+    def examine(self, paths: Iterable[Path], show: ShowBytes) -> tuple[list[RecoveredLog], int]:
         """Plans the truncation of each log file and each partition's directory under the paths. Also returns the number
         of segments before the recovery points, which were not examined. Raises `UsageError` for a path without a
         log."""
@@ -303,16 +292,13 @@ class LogRepair:
             logs.append((source, recoverable))
             older += len(segments) - len(recoverable)
 
-        def steps() -> Iterator[tuple[Path, ExaminedSegment] | None]:
-            for source, segments in logs:
-                try:
-                    for segment_end in scan_in_steps(segments, strict=self._strict):
-                        yield None if segment_end is None else (source, segment_end)
-                except OffsetMgrError as error:
-                    self._errors.append(error)
-
-        found = progress(steps(), "MiB", _mib_in(segment for _, segments in logs for segment in segments))
-        ends = [one for one in found if one is not None]
+        ends: list[tuple[Path, ExaminedSegment]] = []
+        on_read = _reader([segment for _, segments in logs for segment in segments], show)
+        for source, segments in logs:
+            try:
+                ends.append((source, examine_log(segments, on_read, strict=self._strict)))
+            except OffsetMgrError as error:
+                self._errors.append(error)
         return [self.plan(*one) for one in ends], older
 
     def plan(self, source: Path, examined: ExaminedSegment) -> RecoveredLog:

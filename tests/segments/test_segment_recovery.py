@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def entry(request: pytest.FixtureRequest):
     return FORMATS[request.param]
 
 
-def examined(data: bytes, base: int = 0, **options: int) -> ExaminationResult:
+def examined(data: bytes, base: int = 0, **options: Any) -> ExaminationResult:
     return examine(io.BytesIO(data), base, "log", **options)
 
 
