@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from shlex import quote
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from weakref import WeakSet
 
 from offsetmgr.app.ui import Ui, Waits
@@ -342,9 +342,9 @@ class Connections(Closeable):
 
     def lock_waiting(self, cluster: KafkaCluster) -> KafkaCluster:
         """Wraps ``cluster``: its ``describe_groups`` waits until the group locks of other runs have ended."""
-        from offsetmgr.groups.describe import lock_waiting_cluster
+        from offsetmgr.groups.describe import LockWaitingCluster
 
-        return lock_waiting_cluster(cluster, SystemClock(), self.waits)
+        return cast("KafkaCluster", LockWaitingCluster(cluster, SystemClock(), self.waits))
 
     def zookeeper(self, what: str) -> ZookeeperSession:
         """Returns a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what``
@@ -363,7 +363,12 @@ class Connections(Closeable):
 
         If ``edits`` is true, the returned function waits until the group locks of other runs of offsetmgr have ended.
         """
-        from offsetmgr.groups.describe import describe_memberless_groups, merged_describer, registry_describer
+        from offsetmgr.groups.describe import (
+            describe_memberless_groups,
+            merged_members,
+            registered_members,
+            without_leftover_locks,
+        )
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
@@ -371,15 +376,13 @@ class Connections(Closeable):
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             coordinators: DescribeGroups = self.cluster_at(bootstrap, self.resolved.connection).describe_groups
             if edits:
-                from offsetmgr.groups.describe import wait_for_leftover_locks
-
-                coordinators = wait_for_leftover_locks(coordinators, SystemClock(), self.waits)
+                coordinators = partial(without_leftover_locks, coordinators, SystemClock(), self.waits)
             found.append(coordinators)
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
-            found.append(registry_describer(self._session(connect)))
+            found.append(partial(registered_members, self._session(connect)))
         if not found:
             return describe_memberless_groups
-        return found[0] if len(found) == 1 else merged_describer(found[0], found[1])
+        return found[0] if len(found) == 1 else partial(merged_members, found[0], found[1])
 
     def group_describer_for_edit(self, uri: str | None = None) -> DescribeGroups:
         """Like `group_describer` with ``edits``, for operations that edit.
@@ -396,7 +399,7 @@ class Connections(Closeable):
         bootstrap, known = bootstrap_of(selected, connection), self.resolved.zookeeper
         if known is not None and bootstrap is not None and zookeeper_of(selected, connection) is None:
             cluster = self.cluster_at(bootstrap, connection)
-            describer = with_registered_members(describer, cluster, self._session(known))
+            describer = partial(with_registered_members, describer, cluster, self._session(known))
         return describer if uri is not None else refused_elsewhere(describer, self.homes)
 
     def homes(self, groups: Iterable[str]) -> Mapping[str, OtherHome]:
@@ -488,11 +491,11 @@ class Connections(Closeable):
 
     def group_describer_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
         """Like `group_describer`, but also describes groups that have members only in one of ``others``."""
-        from offsetmgr.groups.describe import fallback_describer
+        from offsetmgr.groups.describe import first_members
 
         describer = self.group_describer()
         for other in others:
-            describer = fallback_describer(describer, self.group_describer(other.uri))
+            describer = partial(first_members, describer, self.group_describer(other.uri))
         return describer
 
     def group_view(self) -> GroupView:

@@ -175,7 +175,6 @@ class PlannedEdit(Closeable):
         self._running = running
         self._checks = None if running is None else _running_checks(connections, operation, store, uri)
         self._weaknesses: tuple[Weakness, ...] = ()
-        self._executed = False
         self._report: EditReport | None = None
         self.is_confirmed = False
         """Whether the user has agreed to the edit already."""
@@ -287,14 +286,14 @@ class PlannedEdit(Closeable):
         before that.
         """
         self._connections.require_open()
-        if self._executed:
+        if self._report is not None:
             raise UsageError(self.operation, "the plan was executed already", "plan the edit again")
         report = EditReport(unchanged=self.counts.unchanged, rejected=self.counts.problems)
         call = _Execution(before_images, reason, on_durable, listener or EditListener())
         if self._has_work:
             self._execute(report, call)
         else:
-            self._executed, self._report = True, report
+            self._report = report
             self._connections.ui.note(f"nothing to change in {self.store.uri}")
         self._finish(report, call)
         return report
@@ -312,7 +311,7 @@ class PlannedEdit(Closeable):
 
         def durable(path: Path) -> None:
             # The plan stays executable until its before-images exist: no write precedes them.
-            self._executed, self._report = True, report
+            self._report = report
             report.before_images += (path,)
             call.on_durable(path)
             ui.note(f"before-images: {path}")
@@ -427,7 +426,8 @@ def list_(ui: Ui, group: str | None = None, last: int | None = None) -> list[Rec
     those that may include this group, and with ``last``, only the newest ones. Raises `FileFailure`."""
     log = OperationLog()
     found = [one for one in log.operations() if group is None or one.may_include(group)]
-    _warn_of_lines_left_out(ui, log)
+    for text in log.left_out():
+        ui.note(text, warning=True)
     if not found:
         of_group = "" if group is None else f" of group {group!r}"
         ui.note(
@@ -441,7 +441,8 @@ def show(ui: Ui, operation_id: str) -> RecordedOperation:
     it."""
     log = OperationLog()
     one = log.find(operation_id)
-    _warn_of_lines_left_out(ui, log)
+    for text in log.left_out():
+        ui.note(text, warning=True)
     return one
 
 
@@ -460,25 +461,10 @@ def undo(ui: Ui, operation_id: str, *, allow_rewind: bool = False, execute: bool
     restores. Raises `UsageError` if the operation has no undo or is undone already, and the errors of `show`.
     """
     one = show(ui, operation_id)
-    what = f"undo of {one.id}"
-    if one.is_switch:
-        hint = Advice("a rolling bounce moves a group between ZooKeeper and Kafka: {}", Invocation("runbook write"))
-        if one.start.files and one.start.changes:
-            files = Invocation("offsets import", one.start.files)
-            hint = Advice("{}; the undo of the offsets that it copied: {} {store} STORE", hint, files)
-        raise UsageError(what, f"{one.start.name} {SWITCH_NOTE}", hint)
-    if not one.start.undo:
-        is_rollback = one.start.name == "migrate rollback"
-        shown = Invocation("edits show", (one.id,))
-        hint = Advice("make a new plan, and apply it") if is_rollback else Advice("{}", shown)
-        raise UsageError(what, f"{one.start.name} has no undo", hint)
-    if one.undone_by:
-        hint = Advice("{}", Invocation("edits show", (one.undone_by,)))
-        raise UsageError(what, f"{one.undone_by} undid it already", hint)
-    calls = tuple(_checked_call(call, allow_rewind=allow_rewind) for call in one.start.undo)
+    calls = one.undo_calls(allow_rewind=allow_rewind)
     if one.is_running and execute:
         why = f"{one.start.name} still runs, as process {one.pid}"
-        raise UsageError(what, why, "wait until it ends, or stop it with Ctrl-C, and run the undo then")
+        raise UsageError(f"undo of {one.id}", why, "wait until it ends, or stop it with Ctrl-C, and run the undo then")
     if one.is_running:
         text = f"{one.start.name} still runs, as process {one.pid}; " + "{execute} works only after its end"
         ui.note(Advice(text), warning=True)
@@ -486,28 +472,6 @@ def undo(ui: Ui, operation_id: str, *, allow_rewind: bool = False, execute: bool
         text = f"the log has no end of {one.start.name}: check that it does not run on {one.host} any more"
         ui.note(text, warning=True)
     return Undo(one, calls)
-
-
-def _checked_call(call: Invocation | str, *, allow_rewind: bool) -> Invocation:
-    """Returns a call of an undo, which restores offsets that have changed if ``allow_rewind``."""
-    if isinstance(call, str):
-        raise UsageError("the undo", "an earlier offsetmgr recorded it in another form", f"run it yourself: {call}")
-    if not allow_rewind:
-        return call
-    if call.verb != "offsets import":
-        hint = Advice("run it yourself: {}", call)
-        raise UsageError(Advice("{allow_rewind}"), f"the undo is a {call.verb}", hint)
-    return call._replace(named={**call.named, "allow_rewind": True})
-
-
-def _warn_of_lines_left_out(ui: Ui, log: OperationLog) -> None:
-    """Warns if the log has records of a newer offsetmgr, and if it has damaged lines."""
-    if log.damaged:
-        ui.note(f"{count_of(len(log.damaged), 'damaged line')} of the log left out: {log.damaged[0]}", warning=True)
-    if log.newer:
-        first = next(iter(log.newer.values()))
-        left = f"{count_of(len(log.newer), 'operation')} of a newer offsetmgr"
-        ui.note(f"{left} left out, because this version cannot read the records: {first}", warning=True)
 
 
 # The edits of whole groups: `GroupDeletion` and `GroupRename`.

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition
 
 
 class OffsetTranslation(StrEnum):
@@ -163,12 +163,13 @@ class LogRangeCache:
         self, partitions: Iterable[TopicPartition] = (), offsets: Iterable[tuple[TopicPartition, int]] = ()
     ) -> None:
         """Fetches, in one request, the ranges of these partitions and of the partitions of these offsets, unless the
-        cache contains them. Raises the errors of the request."""
+        cache contains them. A byte position of Kafka 0.7 has no log range. Raises the errors of the request."""
         known = self._known
         needed = {tp for tp in partitions if tp not in known}
         for tp, offset in offsets:
             found = known.get(tp)
-            if found is None or (isinstance(found, LogRange) and offset > found.end):
+            is_new = found is None or (isinstance(found, LogRange) and offset > found.end)
+            if is_new and not isinstance(tp.partition, BrokerPartition):
                 needed.add(tp)
         if needed:
             known.update(self._fetch(needed))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
@@ -22,23 +23,21 @@ from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
-from offsetmgr.groups.lag import LagRow, lag, uncommitted
+from offsetmgr.groups.lag import PARTITION, LagRow, lag, uncommitted
 from offsetmgr.groups.last_writes import LastWrites
 from offsetmgr.groups.scan import require_known_somewhere
 from offsetmgr.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
-    from offsetmgr.core.clock import Clock
-    from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.groups.edit_plan import GroupEditPlan
-    from offsetmgr.kafka.cluster import KafkaCluster
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose members are requested together."""
 
-DescribeGroups: TypeAlias = Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]]
+Descriptions: TypeAlias = Mapping[str, GroupDescription | OffsetMgrError]
+DescribeGroups: TypeAlias = Callable[[Iterable[str]], Descriptions]
 """Returns the state and the live members of groups, from the group coordinators of a Kafka cluster or from the consumer
 registry in ZooKeeper. An unknown group has the state DEAD."""
 
@@ -81,7 +80,7 @@ def describe(
     """
     names = list(dict.fromkeys(groups))
     remaining = iter(names)
-    descriptions: Mapping[str, GroupDescription | OffsetMgrError] = {}
+    descriptions: Descriptions = {}
     for found in lag(store, cluster, names, topics, others=others, writes=writes):
         if found.name not in descriptions:
             descriptions = describe_groups(list(islice(remaining, GROUPS_AT_ONCE)))
@@ -94,7 +93,8 @@ def describe(
             description = GroupDescription(found.name, "EMPTY", coordinator=description.coordinator)
         owners = {tp: member for member in description.members for tp in member.partitions}
         unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
-        rows = found.rows + _uncommitted(found.name, cluster, unowned)
+        logs = cluster.log_ranges(unowned) if cluster is not None and unowned else {}
+        rows = found.rows + [uncommitted(found.name, tp, logs.get(tp)) for tp in unowned]
         # Brokers of Kafka 0.8.2 do not track group members, so their responses do not show whether a group exists.
         unseen = description.state == "DEAD" or not (description.membership or description.members)
         if unseen and not rows:
@@ -103,7 +103,7 @@ def describe(
             except GroupNotFound as missing:
                 yield DescribedGroup(found.name, description, [], missing)
                 continue
-        rows.sort(key=_partition)
+        rows.sort(key=PARTITION)
         partitions = [DescribedPartition(row, owners.get(row.partition)) for row in rows]
         yield DescribedGroup(found.name, description, partitions, read=found.read)
 
@@ -146,64 +146,46 @@ def _active(what: str, found: GroupDescription) -> GroupActive:
     return GroupActive(what, why, hint, members=members, lock_ends_s=found.lock_ends_s)
 
 
-def _uncommitted(group: str, cluster: KafkaCluster | None, partitions: list[TopicPartition]) -> list[LagRow]:
-    """Returns the rows of partitions that have an owner but no commit. The lag of these partitions is unknown."""
-    logs = cluster.log_ranges(partitions) if cluster is not None and partitions else {}
-    return [uncommitted(group, tp, logs.get(tp)) for tp in partitions]
-
-
-def _partition(row: LagRow) -> TopicPartition:
-    return row.partition
-
-
 # The sources of live members: group coordinators, ZooKeeper's registry of old consumers, and combinations of both.
-# Each source is a function of the type `DescribeGroups` (a *describer*).
-
-Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
+# With all but its last argument, each function is a `DescribeGroups` (a *describer*).
 
 
-def registry_describer(session: ZookeeperSession) -> DescribeGroups:
-    """Returns a function that describes groups of old consumers. The function reads the members of a group from
-    ``/consumers/G/ids``, and the partitions that the members own from ``/consumers/G/owners``.
+def registered_members(session: ZookeeperSession, groups: Iterable[str]) -> Descriptions:
+    """Describes groups of old consumers: the members of a group in ``/consumers/G/ids``, and the partitions that the
+    members own in ``/consumers/G/owners``.
 
     ZooKeeper stores no group state. A group with live members is reported as STABLE, a group whose members may have
     stopped as UNKNOWN (see `registry`), a group without members as EMPTY, and a group without a znode as DEAD.
     """
+    from offsetmgr.zookeeper.groups.registry import members_many, owners_many
+    from offsetmgr.zookeeper.nodes import paths
 
-    def describe(groups: Iterable[str]) -> Descriptions:
-        from offsetmgr.zookeeper.groups.registry import members_many, owners_many
-        from offsetmgr.zookeeper.nodes import paths
-
-        names, impossible = paths.possible_groups(groups)  # ZooKeeper has no members of an impossible group
-        out: dict[str, GroupDescription | OffsetMgrError] = {
-            name: GroupDescription(name, "DEAD") for name, _ in impossible
-        }
-        owned = {found.group: found for found in owners_many(session, names)}
-        listed = dict(zip(names, session.children_many([paths.group(name) for name in names]), strict=True))
-        for found in members_many(session, names):
-            owners = owned[found.group]
-            if (error := found.error or owners.error) is not None:
-                out[found.group] = error
-                continue
-            holds: dict[str, list[TopicPartition]] = {}
-            for tp, owner in owners.owners.items():
-                if owner.member_id is not None:
-                    holds.setdefault(owner.member_id, []).append(tp)
-            members = tuple(
-                GroupMember(
-                    m.member_id,
-                    host=m.host or "",
-                    partitions=tuple(sorted(holds.get(m.member_id, ()))),
-                    persistent=not found.live,
-                )
-                for m in found.members
+    names, impossible = paths.possible_groups(groups)  # ZooKeeper has no members of an impossible group
+    out: dict[str, GroupDescription | OffsetMgrError] = {name: GroupDescription(name, "DEAD") for name, _ in impossible}
+    owned = {found.group: found for found in owners_many(session, names)}
+    listed = dict(zip(names, session.children_many([paths.group(name) for name in names]), strict=True))
+    for found in members_many(session, names):
+        owners = owned[found.group]
+        if (error := found.error or owners.error) is not None:
+            out[found.group] = error
+            continue
+        holds: dict[str, list[TopicPartition]] = {}
+        for tp, owner in owners.owners.items():
+            if owner.member_id is not None:
+                holds.setdefault(owner.member_id, []).append(tp)
+        members = tuple(
+            GroupMember(
+                m.member_id,
+                host=m.host or "",
+                partitions=tuple(sorted(holds.get(m.member_id, ()))),
+                persistent=not found.live,
             )
-            empty = "DEAD" if listed[found.group] is None else "EMPTY"
-            state = "STABLE" if found.live else "UNKNOWN" if members else empty
-            out[found.group] = GroupDescription(found.group, state, "zookeeper", members=members)
-        return out
-
-    return describe
+            for m in found.members
+        )
+        empty = "DEAD" if listed[found.group] is None else "EMPTY"
+        state = "STABLE" if found.live else "UNKNOWN" if members else empty
+        out[found.group] = GroupDescription(found.group, state, "zookeeper", members=members)
+    return out
 
 
 def describe_memberless_groups(groups: Iterable[str]) -> Descriptions:
@@ -211,51 +193,38 @@ def describe_memberless_groups(groups: Iterable[str]) -> Descriptions:
     return {group: GroupDescription(group, "DEAD") for group in groups}
 
 
-def merged_describer(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
-    """Returns a function that describes groups with the members from both sources. The state of a group comes from the
-    first source, unless the group is dead in the first source or has members only in the second source."""
-
-    def describe(groups: Iterable[str]) -> Descriptions:
-        names = list(groups)
-        here, there = first(names), second(names)
-        return {name: _merge(here[name], there[name]) for name in names}
-
-    return describe
+def merged_members(first: DescribeGroups, second: DescribeGroups, groups: Iterable[str]) -> Descriptions:
+    """Describes groups with the members from both sources. The state of a group comes from the first source, unless the
+    group is dead in the first source or has members only in the second source."""
+    names = list(groups)
+    here, there = first(names), second(names)
+    return {name: _merge(here[name], there[name]) for name in names}
 
 
-def fallback_describer(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
-    """Returns a function that describes groups by the first source. A group without members there is described with the
-    members from the second source, if the second source has any."""
-
-    def describe(groups: Iterable[str]) -> Descriptions:
-        here = dict(first(groups))
-        idle = [name for name, found in here.items() if not isinstance(found, OffsetMgrError) and not found.members]
-        for name, found in second(idle).items():
-            if not isinstance(found, OffsetMgrError):
-                here[name] = _merge(here[name], found)
-        return here
-
-    return describe
+def first_members(first: DescribeGroups, second: DescribeGroups, groups: Iterable[str]) -> Descriptions:
+    """Describes groups by the first source. A group without members there is described with the members from the second
+    source, if the second source has any."""
+    here = dict(first(groups))
+    idle = [name for name, found in here.items() if not isinstance(found, OffsetMgrError) and not found.members]
+    for name, found in second(idle).items():
+        if not isinstance(found, OffsetMgrError):
+            here[name] = _merge(here[name], found)
+    return here
 
 
 def with_registered_members(
-    coordinator: DescribeGroups, cluster: KafkaCluster, session: ZookeeperSession
-) -> DescribeGroups:
-    """Returns a function that describes groups with the members that the coordinator reports and the old consumers that
-    are registered in ZooKeeper.
+    coordinator: DescribeGroups, cluster: KafkaCluster, session: ZookeeperSession, groups: Iterable[str]
+) -> Descriptions:
+    """Describes groups with the members that the coordinator reports and the old consumers that are registered in
+    ZooKeeper.
 
     With dual commit, old consumers commit to the group in Kafka, although they are not members of the Kafka group. The
     members in ZooKeeper are ignored if ZooKeeper belongs to another cluster than ``cluster``.
     """
-    with_registry = merged_describer(coordinator, registry_describer(session))
-
-    def describe(groups: Iterable[str]) -> Descriptions:
-        names = list(groups)
-        found = with_registry(names)
-        unclear = any(isinstance(one, OffsetMgrError) or one.members for one in found.values())
-        return coordinator(names) if unclear and _is_other_cluster(session, cluster) else found
-
-    return describe
+    names = list(groups)
+    found = merged_members(coordinator, partial(registered_members, session), names)
+    unclear = any(isinstance(one, OffsetMgrError) or one.members for one in found.values())
+    return coordinator(names) if unclear and _is_other_cluster(session, cluster) else found
 
 
 def _is_other_cluster(session: ZookeeperSession, cluster: KafkaCluster) -> bool:
@@ -336,44 +305,35 @@ OnWait: TypeAlias = Callable[[list[str], float], None]
 seconds."""
 
 
-def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, on_wait: OnWait) -> DescribeGroups:
-    """Returns a `DescribeGroups` that waits while groups are locked by other runs of offsetmgr. For each group, the
-    wait ends at the latest when the lock of a killed process would have expired (`GroupDescription.lock_ends_s`)."""
-
-    def describe(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        found = dict(describe_groups(list(groups)))
-        began = clock.monotonic()
-        wait_s = {group: seconds for group, one in found.items() if (seconds := _lock_ends_s(one))}
-        while wait_s:
-            waited = clock.monotonic() - began
-            on_wait(sorted(wait_s), max(wait_s.values()) - waited)
-            clock.sleep(_LOCK_POLL_S)
-            found.update(describe_groups(list(wait_s)))
-            waited = clock.monotonic() - began
-            wait_s = {g: s for g, s in wait_s.items() if _lock_ends_s(found[g]) and waited < s}
-        return found
-
-    return describe
+def without_leftover_locks(
+    describe_groups: DescribeGroups, clock: Clock, on_wait: OnWait, groups: Iterable[str]
+) -> Descriptions:
+    """Describes groups like ``describe_groups``, but waits while groups are locked by other runs of offsetmgr. For each
+    group, the wait ends at the latest when the lock of a killed process would have expired
+    (`GroupDescription.lock_ends_s`)."""
+    found = dict(describe_groups(list(groups)))
+    began = clock.monotonic()
+    wait_s = {group: seconds for group, one in found.items() if (seconds := _lock_ends_s(one))}
+    while wait_s:
+        waited = clock.monotonic() - began
+        on_wait(sorted(wait_s), max(wait_s.values()) - waited)
+        clock.sleep(_LOCK_POLL_S)
+        found.update(describe_groups(list(wait_s)))
+        waited = clock.monotonic() - began
+        wait_s = {g: s for g, s in wait_s.items() if _lock_ends_s(found[g]) and waited < s}
+    return found
 
 
 def _lock_ends_s(found: GroupDescription | OffsetMgrError) -> float:
     return found.lock_ends_s if isinstance(found, GroupDescription) else 0.0
 
 
-class _LockWaitingCluster:
-    """A cluster whose ``describe_groups`` waits until the group locks of other runs have ended."""
+class LockWaitingCluster:
+    """A `KafkaCluster` whose ``describe_groups`` waits as `without_leftover_locks` does."""
 
     def __init__(self, cluster: KafkaCluster, clock: Clock, on_wait: OnWait) -> None:
         self._cluster = cluster
-        self._describer = wait_for_leftover_locks(cluster.describe_groups, clock, on_wait)
-
-    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        return self._describer(groups)
+        self.describe_groups = partial(without_leftover_locks, cluster.describe_groups, clock, on_wait)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
-
-
-def lock_waiting_cluster(cluster: KafkaCluster, clock: Clock, on_wait: OnWait) -> KafkaCluster:
-    """Wraps ``cluster``: its ``describe_groups`` waits like the function of `wait_for_leftover_locks`."""
-    return cast("KafkaCluster", _LockWaitingCluster(cluster, clock, on_wait))

@@ -31,7 +31,6 @@ from offsetmgr.core.evaluation import rejection, same_value
 from offsetmgr.core.log_origin import FetchLogRanges, LogRangeCache
 from offsetmgr.core.model import (
     ABSENT,
-    BrokerPartition,
     Committed,
     LogRange,
     Offset,
@@ -93,12 +92,7 @@ class LogChecks:
         groups in one request. Raises any error that concerns the whole cluster."""
         for batch in batched(sources, GROUPS_AT_ONCE):
             self._ranges.load(
-                offsets=(
-                    (tp, one.offset)
-                    for found in batch
-                    for tp, one in found.offsets.items()
-                    if topics.matches(tp) and not isinstance(tp.partition, BrokerPartition)
-                )
+                offsets=((tp, one.offset) for found in batch for tp, one in found.offsets.items() if topics.matches(tp))
             )
             yield from batch
 
@@ -154,7 +148,7 @@ class OutsideLogChecks:
         nothing more, and `warnings` contains the error."""
         if self._error is None:
             try:
-                self._ranges.load(offsets=(one for one in offsets if not isinstance(one[0].partition, BrokerPartition)))
+                self._ranges.load(offsets=offsets)
             except OffsetMgrError as error:
                 self._error = error
 

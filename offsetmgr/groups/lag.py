@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.core.offset_store import TITLES, GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, title_of
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
@@ -80,6 +81,10 @@ class LagRow(NamedTuple):
         if isinstance(self.committed, Committed):
             return "committed"
         return self.note if self.note in UNREAD else "absent"
+
+
+PARTITION: Final = attrgetter("partition")
+"""The sort key of rows."""
 
 
 class NewerOffset(NamedTuple):
@@ -220,8 +225,7 @@ def _flush(
                 (tp, committed.offset)
                 for found in (*batch, *(one for several in elsewhere.values() for one in several.values()))
                 for tp, committed in found.offsets.items()
-                # a byte position of Kafka 0.7 has no lag in messages
-                if not isinstance(tp.partition, BrokerPartition) and (all_topics or topics.matches(tp))
+                if all_topics or topics.matches(tp)
             ),
         )
     known = {} if logs is None else logs.known
@@ -252,7 +256,7 @@ def _flush(
             for tp in partitions.get(found.group, ())
             if found.error is None and tp not in offsets and tp not in found.errors
         ]
-        rows.sort(key=_partition)
+        rows.sort(key=PARTITION)
         # If another store could not be read, the rows of the group contain the error. If no row contains the error, the
         # `GroupLag` contains it.
         failed = (there.error for there in several.values() if there.error is not None)
@@ -265,7 +269,7 @@ def _scan_others(others: Sequence[OffsetStore], names: list[str]) -> Mapping[str
     contain a group of a name has no offset of the group."""
     elsewhere: dict[str, dict[str, GroupOffsets]] = {name: {} for name in names}
     for other in others:
-        title = TITLES[other.uri.partition(":")[0]]
+        title = title_of(other.uri)
         for read in other.scan(names):
             absent = isinstance(read.error, UsageError)
             unknown = read if read.hidden is None else replace(read, error=read.error or read.hidden)
@@ -304,7 +308,7 @@ def _last_writers(
     """Returns the last writers of ``store`` and of each other store."""
     writers: dict[tuple[str, TopicPartition], dict[str, LastWriter]] = {}
     for other in others:
-        title = TITLES[other.uri.partition(":")[0]]
+        title = title_of(other.uri)
         pairs = (GroupPair(found, elsewhere[found.group][title]) for found in batch)
         for pair in writes(store, other, limit_s=VIEW_LIMIT_S).find(pairs):
             for tp, writer in pair.writers.items():
@@ -371,7 +375,3 @@ def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError |
     if isinstance(log, LogRange):
         return LagRow(group, tp, ABSENT, log.start, log.end, None, NOTHING)
     return LagRow(group, tp, ABSENT, None, None, None, NOTHING, log)
-
-
-def _partition(row: LagRow) -> TopicPartition:
-    return row.partition

@@ -26,8 +26,9 @@ from offsetmgr.config.connection import state_directory
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.atomic_file import append_line, reason, start_time
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion
+from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion, UsageError
 from offsetmgr.core.field_reader import FieldReader
+from offsetmgr.core.plurals import count_of
 from offsetmgr.stores.uri import redact
 
 VERSION: Final = 2
@@ -101,6 +102,25 @@ class RecordedOperation:
     def is_switch(self) -> bool:
         """Whether an earlier offsetmgr recorded a live switch, or the declaration of a storage mode."""
         return self.start.name.startswith(_SWITCH)
+
+    def undo_calls(self, *, allow_rewind: bool) -> tuple[Invocation, ...]:
+        """Returns the calls that undo the operation. With ``allow_rewind``, they also restore offsets that have changed
+        since. Raises `UsageError` if there is no undo, or if the operation is undone already."""
+        what = f"undo of {self.id}"
+        if self.is_switch:
+            hint = Advice("a rolling bounce moves a group between ZooKeeper and Kafka: {}", Invocation("runbook write"))
+            if self.start.files and self.start.changes:
+                files = Invocation("offsets import", self.start.files)
+                hint = Advice("{}; the undo of the offsets that it copied: {} {store} STORE", hint, files)
+            raise UsageError(what, f"{self.start.name} {SWITCH_NOTE}", hint)
+        if not self.start.undo:
+            is_rollback, shown = self.start.name == "migrate rollback", Invocation("edits show", (self.id,))
+            hint = Advice("make a new plan, and apply it") if is_rollback else Advice("{}", shown)
+            raise UsageError(what, f"{self.start.name} has no undo", hint)
+        if self.undone_by:
+            hint = Advice("{}", Invocation("edits show", (self.undone_by,)))
+            raise UsageError(what, f"{self.undone_by} undid it already", hint)
+        return tuple(_checked_call(call, allow_rewind=allow_rewind) for call in self.start.undo)
 
     def may_include(self, group: str) -> bool:
         """Returns whether the record names the group, or does not name all groups of the operation."""
@@ -238,6 +258,15 @@ class OperationLog:
             Advice("{} shows the ids of this log", Invocation("edits list")),
         )
 
+    def left_out(self) -> Iterator[str]:
+        """Yields warnings about `newer` records and `damaged` lines."""
+        if self.damaged:
+            yield f"{count_of(len(self.damaged), 'damaged line')} of the log left out: {self.damaged[0]}"
+        if self.newer:
+            first = next(iter(self.newer.values()))
+            left = f"{count_of(len(self.newer), 'operation')} of a newer offsetmgr"
+            yield f"{left} left out, because this version cannot read the records: {first}"
+
     def of_file(self, path: Path) -> str:
         """Returns the id of the newest operation with this file, such as its before-images; empty if there is none.
         Raises `FileFailure`."""
@@ -277,6 +306,18 @@ def undoing(id_: str) -> Iterator[None]:
 def first_groups(groups: Iterable[str]) -> tuple[str, ...]:
     """Returns the first `MAX_GROUPS` names, which a record of the operation log has."""
     return tuple(name for _, name in zip(range(MAX_GROUPS), groups, strict=False))
+
+
+def _checked_call(call: Invocation | str, *, allow_rewind: bool) -> Invocation:
+    """Returns a call of an undo, which restores offsets that have changed if ``allow_rewind``."""
+    if isinstance(call, str):
+        raise UsageError("the undo", "an earlier offsetmgr recorded it in another form", f"run it yourself: {call}")
+    if not allow_rewind:
+        return call
+    if call.verb != "offsets import":
+        hint = Advice("run it yourself: {}", call)
+        raise UsageError(Advice("{allow_rewind}"), f"the undo is a {call.verb}", hint)
+    return call._replace(named={**call.named, "allow_rewind": True})
 
 
 def _as_json(call: Invocation | str) -> object:
