@@ -164,8 +164,8 @@ def plan(
         patterns = options.group_selection.patterns
         where = f"groups {', '.join(patterns)}" if patterns else count_of(len(names), "group")
         why = f"no offset is committed in the {where} there"
-        if not options.selection.everything:
-            why += f" for topic {', '.join(map(str, options.selection.patterns))}"
+        topics = ", ".join(map(str, options.selection.patterns))
+        why += f" for topic {topics}" if topics else ""
         hint = "check the names, and the chroot of a zookeeper:// URI"
         raise GroupNotFound(f"nothing to plan in {stores.source.uri}", why, hint)
     return WrittenPlan(PlanFile(path), set(planner.tails) == {True})

@@ -27,7 +27,7 @@ from offsetmgr.cli.options import (
     SourceStore,
     StepFlags,
     TargetStore,
-    TopicsOption,
+    TopicFlags,
     TranslateOption,
     WaitEmpty,
     Yes,
@@ -124,7 +124,7 @@ def plan_command(
         Path | None,
         opt("--waves", "FILE", "CSV or JSON with group, wave and owner; without --group, it also selects the groups."),
     ] = None,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     rename: Rename = None,
     clamp: Annotated[bool, flag("--clamp", "Move offsets outside the log to its nearest end.")] = False,
     if_ahead: IfAhead = None,
@@ -165,7 +165,7 @@ def plan_command(
         raise UsageError("--allow-rewind", "means the same as --if-ahead rewind", "give one of them")
     rewind = AheadPolicy.REWIND if allow_rewind else if_ahead
     options = migrate.PlanOptions(
-        rewind, clamp, tuple(topic or ()), selection.selection(), parse_renames(rename), onto_existing, shift
+        rewind, clamp, topics.selection(), selection.selection(), parse_renames(rename), onto_existing, shift
     )
     sides = connect.sides(configs)
     inputs = migrate.PlanInputs(partition_map, waves, selects_waves, translate, window_s)
@@ -628,7 +628,7 @@ def mirror_command(
     from_: SourceStore,
     to: TargetStore,
     groups: GroupFlags,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     rename: Rename = None,
     translate: TranslateOption = None,
     if_ahead: IfAhead = None,
@@ -675,7 +675,7 @@ def mirror_command(
 
     if if_ahead is AheadPolicy.REWIND:
         raise UsageError("--if-ahead rewind", "a mirror only moves offsets forward", "use: offsetmgr migrate plan")
-    options = migrate.PlanOptions(if_ahead, False, tuple(topic or ()), groups.selection(), parse_renames(rename))
+    options = migrate.PlanOptions(if_ahead, False, topics.selection(), groups.selection(), parse_renames(rename))
     shown = MirrorLine()
     settings = migrate.MirrorSettings(
         once,

@@ -386,7 +386,7 @@ def reverse_options(plan: PlanFile, only: GroupScope | None = None, if_ahead: Ah
     reverse = {group.target_group: group.group for group in plan.groups_of(only) if group.target_group != group.group}
     groups = tuple(literal_pattern(group.target_group) for group in plan.groups_of(only))
     return PlanOptions(
-        if_ahead, options.clamp, options.topics, groups, reverse, onto_existing=True, shift=-options.shift
+        if_ahead, options.clamp, options.selection, groups, reverse, onto_existing=True, shift=-options.shift
     )
 
 

@@ -434,7 +434,7 @@ class MigrationVerifier:
             return sorted(steps)  # the most frequent case
         options = self.plan.header.options
         found = {*source.offsets, *source.errors, *target.offsets, *target.errors}
-        if options.topics:
+        if not options.selection.everything:
             found = {tp for tp in found if options.selects(tp)}
         return sorted(found.union(steps))
 

@@ -384,3 +384,10 @@ def test_a_reverse_plan_takes_no_force_and_only_planned_groups(migration):
     back = ("rollback", "--reverse-plan", str(migration.directory / "back.json"))
     assert "--force: has no effect with --reverse-plan" in migration.run(*back, "--force", code=2)
     assert "does not exist in plan" in migration.run(*back, "--group", "other", code=1)
+
+
+def test_every_step_begins_with_its_cluster_stores_and_scope(two: Migration) -> None:
+    for step in (("apply", "--yes"), ("status",), ("verify",), ("rollback", "--yes"), ("rollback", "--dry-run")):
+        first = two.run(step[0], "shop", *step[1:], code=None).splitlines()[0]
+        assert first.startswith("cluster ")
+        assert "memory:source -> memory:target: 1 of the plan's 2 groups, " in first

@@ -15,6 +15,7 @@ from stopwatch import loop_s
 from offsetmgr import AheadPolicy, GroupSelection, Migration, OffsetAndMetadata, PlanOptions
 from offsetmgr.core.errors import CorruptData, GroupNotFound, PlanError, UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange
+from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.last_writes import KnownWrite, LastWriter
 from offsetmgr.migration.plan import Action, MissingTopic, PlanStep, decide
 
@@ -260,6 +261,13 @@ def test_a_plan_keeps_its_excluded_groups(migration):
     assert [group.group for group in migration.plan().groups()] == ["a"]
     header = Migration(migration.path).header
     assert header.options.groups == GroupSelection(exclude="b")
+
+
+@pytest.mark.parametrize("topic", ["orders:0-3,9", "orders:1-2", "orders:7-2,2", "ord*:1,2", "orders"])
+def test_a_plan_keeps_its_topics(migration, topic):
+    commit(migration.source, "g", 1, 1, 1)
+    migration.options = PlanOptions(topics=TopicSelection.parse([topic]))
+    assert migration.plan().header.options == Migration(migration.path).header.options == migration.options
 
 
 def test_the_reverse_plan_of_twenty_thousand_groups_is_not_quadratic() -> None:
