@@ -32,7 +32,6 @@ from offsetmgr.migration.plan import (
     count_lines,
     expiry_line,
     expiry_text,
-    plan_lines,
     scope_line,
     select_groups,
     summary_of,
@@ -117,6 +116,8 @@ class WrittenPlan(NamedTuple):
 
     def lines(self, *, whole: bool = True) -> Iterator[str]:
         """Describes the plan. See `plan_lines`."""
+        from offsetmgr.migration.planner import plan_lines
+
         return plan_lines(self.file, whole=whole)
 
 

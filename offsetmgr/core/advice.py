@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Argument: TypeAlias = "str | int | float | bool | tuple[str, ...] | None"
@@ -77,6 +77,16 @@ class Advice(str):
         text = super().__new__(cls, _worded(template, values, lambda name, _option, value: f"{name}={value}", str))
         text.template, text.values = template, values
         return text
+
+    @classmethod
+    def joined(cls, texts: Iterable[str], separator: str = "; ") -> Advice:
+        """Returns the texts as one text.
+
+        >>> Advice.joined(["wait", Advice("add {run}")]).command_line()
+        'wait; add --run'
+        """
+        values = list(texts)
+        return cls(separator.join("{}" for _ in values), *values)
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return (self.template, *self.values)

@@ -15,7 +15,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import LogRange, TopicPartition
@@ -397,22 +396,6 @@ class PartialFailure(OffsetMgrError):
         super().__init__(what, why)
         self.successes = dict(successes)
         self.failures = dict(failures)
-
-
-class GroupsFailed(PartialFailure):
-    """A step of a migration succeeded for some groups and failed for others. ``report`` is the result of the step, with
-    the failed groups and partitions. ``group_failures`` maps each failed group to its first error."""
-
-    def __init__(
-        self, what: str, report: Any, group_failures: Mapping[str, OffsetMgrError], left_out: Mapping[str, str]
-    ) -> None:
-        reasons = {**left_out, **{group: str(error) for group, error in group_failures.items()}}
-        group, why = next(iter(sorted(reasons.items())))
-        OffsetMgrError.__init__(
-            self, what, f"{count_of(len(reasons), 'group')} failed or were left out; {group}: {why}"
-        )
-        self.successes, self.failures = {}, {}
-        self.report, self.group_failures = report, dict(group_failures)
 
 
 class AssignmentRefused(OffsetMgrError):

@@ -210,6 +210,10 @@ class GroupOffsets:
     unrecognised: tuple[UnrecognisedData, ...] = ()
     hidden: OffsetMgrError | None = None
 
+    def first_change(self, earlier: GroupOffsets) -> TopicPartition | None:
+        """Returns a partition whose commit has changed since an earlier read; None if no commit has changed."""
+        return next((tp for tp, found in self.offsets.items() if earlier.offsets.get(tp) != found), None)
+
 
 def fetched(
     what: str,

@@ -202,7 +202,7 @@ class Finalization:
         report = FinalizeReport(finalized_at=state.finalized_at)
         if state.finalized_at is None:
             self._check_plan(report)
-            evidence = [[g.group, g.evidence.value, g.detail] for g in report.gates]
+            evidence = [[g.group, g.evidence.value, for_command_line(g.detail)] for g in report.gates]
             counts = {"verified": report.verified, "left_out": report.left_out, "gates": evidence}
             self.journal.append([{"kind": "finalized", **counts}])
         self._delete(report, self.verifier)
@@ -225,17 +225,18 @@ class Finalization:
         planned = (group for group in self._plan.groups() if not group.error)
         report.gates = [found for batch in read_batches(planned) for found in self.gate(batch)]
         if closed := [found for found in report.gates if not found.passed]:
-            named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:_NAMED])
+            named = Advice.joined(Advice("{}: {}", found.group, found.detail) for found in closed[:_NAMED])
             number = f"{len(closed)} of {count_of(len(report.gates), 'group')}"
-            why = f"{number}: some members may still commit to the source alone ({named})"
+            why = Advice("{}: some members may still commit to the source alone ({})", number, named)
             hints = {found.hint for found in closed}
             raise GateRefused("finalize", why, (hints.pop() if len(hints) == 1 else "") or _BOUNCE_FIRST)
 
     def _unverified(self, what: str, failed: _Failures, others: int, *, prefix: bool) -> GateRefused:
         """Returns the error of partitions that do not verify. ``others`` counts the partitions that do."""
         first, number = failed.first[:_NAMED], failed.counts.total()
-        named = (f"{v.group if prefix else ''} {v.tp or ''} {v.status}: {v.detail}".strip() for v in first)
-        why = f"{number} of {count_of(number + others, 'partition')} do not verify ({'; '.join(named)})"
+        names = (f"{one.group if prefix else ''} {one.tp or ''} {one.status}".strip() for one in first)
+        named = Advice.joined(Advice("{}: {}", name, one.detail) for name, one in zip(names, first, strict=True))
+        why = Advice("{} of {} do not verify ({})", number, count_of(number + others, "partition"), named)
         return GateRefused(what, why, _failure_hint(set(failed.counts), self._plan.path))
 
     def _finalize_groups(self, report: FinalizeReport) -> FinalizeReport:
@@ -276,11 +277,12 @@ class Finalization:
         for found in self.gate(passing):
             name = found.group
             if not found.passed:
-                why = f"some members may still commit to the source alone ({found.detail})"
+                why = Advice("some members may still commit to the source alone ({})", found.detail)
                 self._block(report, {name: GateRefused(f"finalize {name}", why, found.hint or _BOUNCE_FIRST)})
                 continue
             verified, left_out = checks.verified[name], checks.left_out[name]
-            counts = {"verified": verified, "left_out": left_out, "gate": [found.evidence.value, found.detail]}
+            gate = [found.evidence.value, for_command_line(found.detail)]
+            counts = {"verified": verified, "left_out": left_out, "gate": gate}
             self.journal.append([{"kind": "group-finalized", "group": name, **counts}])
             report.gates.append(found)
             report.verified += verified
@@ -329,7 +331,7 @@ class Finalization:
                 continue
             for found in self.gate([plan]):
                 if not found.passed:
-                    kept.append(f"{plan.group}: {found.detail}")
+                    kept.append(Advice("{}: {}", plan.group, found.detail))
                     break
             else:
                 reasons = unseen(verifier.source, [plan.group], by_deletion=False, accept=self.accept_unseen)
@@ -358,7 +360,7 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
     (source,) = verifier.source.scan([plan.group])
     (target,) = verifier.target.scan([plan.target_group])
     if problem := source.error or target.error:
-        kept.append(f"{plan.group}: {problem}")
+        kept.append(Advice("{}: {}", plan.group, problem.text))
         return ()
     known = {step.source_tp: step for step in plan.steps if step.source is not None and not step.action.rejects}
     steps: list[PlanStep] = []
@@ -411,7 +413,8 @@ class OldConsumerGate:
         for name, group in names.items():
             history = watched[name]
             if isinstance(history, OffsetMgrError):
-                yield GroupGate(group.group, False, Confidence.UNKNOWN, f"it cannot be observed: {history}")
+                why = Advice("it cannot be observed: {}", history.text)
+                yield GroupGate(group.group, False, Confidence.UNKNOWN, why)
             else:
                 yield replace(self._gate(group, history), group=group.group)
 
@@ -443,7 +446,7 @@ class OldConsumerGate:
             detail = f"{members} as phase {passed.phase.value} does"
             accepted = _accepted_idle(assess_phase(history, passed.phase, rules=replace(self.rules, accept_idle=False)))
             return GroupGate(name, True, _weakest(passed), detail, accepted=accepted, live=True)
-        gate = closed_gate(name, history, reports, self.rules, "--delete-source" if self.exclusive else "")
+        gate = closed_gate(name, history, reports, self.rules, exclusive=self.exclusive)
         persistent = not any(member.session for member in observation.members.values())
         return replace(gate, hint=PERSISTENT_MEMBERS_HINT) if persistent else gate
 
@@ -465,10 +468,11 @@ class OldConsumerGate:
 
 
 def _accepted_idle(strict: PhaseReport) -> str:
-    """Returns the partitions that pass only with --accept-idle, as text. ``strict`` is the result without this
-    option."""
+    """Returns the partitions that pass only because the caller accepts idle ones, as text. ``strict`` is the result of
+    a check that does not accept them."""
     idle = [str(part.partition) for part in strict.partitions if not part.ok]
-    return f"{count_of(len(idle), 'partition')} without traffic (--accept-idle): {list_of(idle, 5)}" if idle else ""
+    number = count_of(len(idle), "partition")
+    return Advice("{} without traffic ({accept_idle}): {}", number, list_of(idle, 5)) if idle else ""
 
 
 def _weakest(report: PhaseReport) -> Confidence:
@@ -479,35 +483,26 @@ def _weakest(report: PhaseReport) -> Confidence:
 
 
 def closed_gate(
-    name: str,
-    history: GroupHistory,
-    reports: Sequence[PhaseReport],
-    rules: EvidenceThresholds,
-    restricting_option: str = "",
+    name: str, history: GroupHistory, reports: Sequence[PhaseReport], rules: EvidenceThresholds, *, exclusive: bool
 ) -> GroupGate:
     """Returns a closed gate for a group that is not known to be in an accepted phase. The reason is taken from the
     check of the accepted phase with the fewest failures. If the gate is closed only because of partitions without
-    traffic, the reason names these partitions, and the hint names the option that accepts them.
-
-    ``restricting_option`` is the command-line option that excludes all accepted phases but one. It is empty if no
-    option excludes a phase.
-    """
+    traffic, the reason names these partitions, and the hint names the argument that accepts them.
+    ``exclusive`` is that of `OldConsumerGate`."""
     nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
-    phase = f"phase {nearest.phase.value}" + (f" (required by {restricting_option})" if restricting_option else "")
+    phase = Advice("phase {} (required by {delete_source})" if exclusive else "phase {}", nearest.phase.value)
     lenient = assess_phase(history, nearest.phase, rules=replace(rules, accept_idle=True))
     if lenient.passed:
         idle = [str(part.partition) for part in nearest.partitions if not part.ok]
-        why = f"no commit of {phase} was seen on {count_of(len(idle), 'partition')} without traffic: {list_of(idle, 5)}"
+        number, named = count_of(len(idle), "partition"), list_of(idle, 5)
+        why = Advice("no commit of {} was seen on {} without traffic: {}", phase, number, named)
         return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
-    wanted = phase if restricting_option else f"phase {' or '.join(report.phase.value for report in reports)}"
-    return GroupGate(name, False, _weakest(nearest), f"not seen in {wanted}: {_first_problem(lenient)}")
+    wanted = phase if exclusive else f"phase {' or '.join(report.phase.value for report in reports)}"
+    why = Advice("not seen in {}: {}", wanted, _first_problem(lenient))
+    return GroupGate(name, False, _weakest(nearest), why)
 
 
-ACCEPT_IDLE: Final = "pass --accept-idle: nothing can be lost there; or send each of them a message"
-
-
-def _remedy(one: MemberEvidence | PartitionEvidence) -> str:
-    return f" ({for_command_line(one.remedy)})" if one.remedy else ""
+ACCEPT_IDLE: Final = Advice("pass {accept_idle}: nothing can be lost there; or send each of them a message")
 
 
 def _first_problem(report: PhaseReport) -> str:
@@ -516,9 +511,9 @@ def _first_problem(report: PhaseReport) -> str:
     if worst is not None:
         parts = [part for part in report.partitions if part.member == worst.member and not part.ok]
         part = next((part for part in parts if part.confidence is Confidence.SEEN), parts[0] if parts else None)
-        if part is None:
-            return f"member {worst.member}: {worst.why}{_remedy(worst)}"
-        return f"member {worst.member}: {part.partition}: {part.why}{_remedy(part)}"
+        one: MemberEvidence | PartitionEvidence = part or worst
+        where = f"member {worst.member}: {f'{part.partition}: ' if part else ''}"
+        return Advice("{}{} ({})" if one.remedy else "{}{}", where, one.why, one.remedy)
     if report.problems:
         return report.problems[0]
     part = next((part for part in report.partitions if not part.ok), None)
@@ -577,7 +572,8 @@ class InactivityGate:
         for name in names:
             found = alive.get(name, GroupMembers(name))
             if found.error is not None:
-                yield GroupGate(name, False, Confidence.UNKNOWN, f"the registered members are unknown: {found.error}")
+                why = Advice("the registered members are unknown: {}", found.error.text)
+                yield GroupGate(name, False, Confidence.UNKNOWN, why)
             elif found.members:
                 registered = ", ".join(member.member_id for member in found.members)
                 hint = "" if found.live else PERSISTENT_MEMBERS_HINT
@@ -590,8 +586,8 @@ def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, kno
     """Compares two reads of the offsets of a group without known members, and returns the gate of the group. ``known``
     is the text for the gate's ``detail`` if the gate passes."""
     if error := before.error or after.error:
-        return GroupGate(name, False, Confidence.UNKNOWN, str(error))
-    moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
+        return GroupGate(name, False, Confidence.UNKNOWN, error.text)
+    moved = after.first_change(before)
     if moved is not None:
         return GroupGate(name, False, Confidence.SEEN, f"a client commits to the source: {moved} changed while watched")
     return GroupGate(name, True, Confidence.INFERRED, known)
@@ -599,9 +595,8 @@ def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, kno
 
 def _assess_members(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
     if isinstance(found, OffsetMgrError):
-        return GroupGate(
-            name, False, Confidence.UNKNOWN, f"the source's coordinator did not report the members: {found}"
-        )
+        why = Advice("the source's coordinator did not report the members: {}", found.text)
+        return GroupGate(name, False, Confidence.UNKNOWN, why)
     if not found.membership:
         return GroupGate(name, True, Confidence.SEEN, "the source's brokers (Kafka 0.8.2) have no group members")
     if not found.idle:

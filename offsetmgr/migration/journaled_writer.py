@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
+from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line, option
 from offsetmgr.core.atomic_file import remove_abandoned
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
@@ -417,7 +417,7 @@ def _text(value: Offset) -> str:
 
 OPERATIONS: Final = {
     "apply": "migrate apply",
-    "refresh": "migrate apply --refresh",
+    "refresh": f"migrate apply {option('refresh')}",
     "undo": "migrate rollback",
     "delete": "migrate finalize",
 }

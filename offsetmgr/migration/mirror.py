@@ -47,7 +47,7 @@ from offsetmgr.core.offset_store import (
     LockableStore,
     OffsetStore,
 )
-from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff
 from offsetmgr.groups.before_images import image_file
 from offsetmgr.groups.edit_plan import EditPlan
@@ -89,11 +89,6 @@ class PollingNotifier:
             return set()
         self._last = self.clock.monotonic()
         return None
-
-
-def first_changed_partition(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
-    """Returns a partition whose commit changed between two reads; None if no commit changed."""
-    return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
 
 
 # Collects evidence that a group's live old (ZooKeeper-based) consumers commit only to ZooKeeper. Without this
@@ -353,7 +348,7 @@ class GroupMirror:
     def refused(self) -> dict[TopicPartition, str]:
         """Returns the partitions whose offset in the target stays although it may be stale, or is newer and smaller,
         each with the consequence. The mirror does not refresh them: a stale offset would look newer then."""
-        refused = {}
+        refused: dict[TopicPartition, str] = {}
         for tp, committed in sorted(self.mirrored_offsets.items()):
             here, newer, writer = committed.offset, self._newer(tp), self.writers.get(tp)
             if tp in self.unread_partitions:
@@ -362,7 +357,7 @@ class GroupMirror:
             there = self.target_offsets.get(tp, -1 if newer is None else newer)
             why = "nothing shows which store was written last" if writer is None else writer.why
             if there > here and newer is None and self.if_ahead is not AheadPolicy.KEEP:
-                refused[tp] = f"keeps {skip_text(there, here)} ({why}); --if-ahead keep accepts it"
+                refused[tp] = Advice("keeps {} ({}); {if_ahead=keep} accepts it", skip_text(there, here), why)
             elif there < here and newer is not None:
                 refused[tp] = f"would write {skip_text(here, there)} ({why})"
         return refused
@@ -381,12 +376,12 @@ class GroupMirror:
             return
         ahead = any(self.target_offsets.get(tp, -1) > c.offset for tp, c in self.mirrored_offsets.items())
         self.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
-        refused = list_of((f"{tp} {text}" for tp, text in self.refused().items()), 1, "; ")
+        refused = [Advice("{} {}", tp, text) for tp, text in self.refused().items()]
+        others = f"and {len(refused) - 1:,} more" if len(refused) > 1 else ""
         known = ((self.held.get((tp, c.offset), c.metadata), c.metadata) for tp, c in self.mirrored_offsets.items())
         forms = Counter(form_of(one) for there, one in known if one and (self.drops_metadata or there != one))
         dropped = f"drops {dropped_text(forms)}" if forms else ""
-        details = [text for text in (self.note, self.not_mirrored, refused, dropped) if text]
-        self.detail = Advice("; ".join("{}" for _ in details), *details)
+        self.detail = Advice.joined(filter(None, (self.note, self.not_mirrored, *refused[:1], others, dropped)))
 
     def record_outcomes(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
         """Records the outcomes of a write. Returns False if a partition failed with an error that should be retried
@@ -721,7 +716,7 @@ class Mirror:
             mirror.compute_lag()
             if mirror.lock is not None:
                 continue
-            if mirror.unlocked_read is not None and (moved := first_changed_partition(mirror.unlocked_read, found)):
+            if mirror.unlocked_read is not None and (moved := found.first_change(mirror.unlocked_read)):
                 mirror.reject(
                     f"another client commits to this group in the target: {moved} changed while nothing was "
                     f"mirrored (seen)"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
@@ -35,7 +34,6 @@ from offsetmgr.core.model import (
     OffsetAndMetadata,
     TopicPartition,
     dropped_form,
-    dropped_text,
     with_drop,
 )
 from offsetmgr.core.offset_store import AheadPolicy, Guard
@@ -344,13 +342,13 @@ def decide(
     current = target.value() if isinstance(target, Committed) else None
     if isinstance(target, OffsetMgrError):
         planned = None if isinstance(source, OffsetMgrError) else source
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, planned, None, None, f"target: {target}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, planned, None, None, Advice("target: {}", target.text))
     if isinstance(source, OffsetMgrError):
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, None, current, None, f"source: {source}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, None, current, None, Advice("source: {}", source.text))
     if source is None:
         return PlanStep(tp, Action.TARGET_ONLY, None, current, current)
     if isinstance(log, OffsetMgrError):
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, source, current, None, f"log: {log}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, source, current, None, Advice("log: {}", log.text))
     if isinstance(log, MissingTopic):
         action = Action.REFUSE_TOPIC_MISSING if log is MissingTopic.TOPIC else Action.REFUSE_PARTITION_MISSING
         return PlanStep(tp, action, source, current, None, log.value)
@@ -879,54 +877,16 @@ def comparison_lines(header: PlanHeader) -> Iterator[str]:
     yield from (f"warning {weakness}" for weakness in header.weaknesses)
 
 
-def _header_lines(header: PlanHeader) -> Iterator[str]:
-    """Yields what the planner checked, and the warnings that concern the whole plan."""
-    yield from comparison_lines(header)
-    if header.cluster_id is None:
-        yield Advice("logs    not checked: no {bootstrap_server}, so topics and log ranges are unknown")
-    else:
-        yield f"logs    checked against Kafka cluster {header.cluster_id}"
-    if header.options.shift:
-        yield f"shift   {header.options.shift} is added to each copied offset"
-    if (used := header.partition_map) is not None:
-        confirmed = f"as {used.confirmed_by} confirmed (sha256 {used.sha256[:16]}...)"
-        yield f"map     byte positions mapped to offsets, {confirmed}"
-
-
-def _expiry_lines(header: PlanHeader, summary: PlanSummary) -> Iterator[str]:
-    """Yields what a plan must say about the expiry of offsets."""
-    if header.retention_ms is None:
-        if header.target.kind == "kafka" and summary.writes:
-            why = "the brokers do not report offsets.retention.minutes (offsetmgr doctor: DescribeConfigs)"
-            yield f"expiry  unknown for offsets that no consumer commits again, because {why}"
-        return
-    if summary.writes:
-        yield expiry_line(header, header.created_at, header.clock)
-    if summary.writes and header.clock is not None and header.clock.exceeds():
-        yield f"warning the brokers' clock is {header.clock}: synchronise the clocks (offsetmgr doctor)"
-    held = sum(summary.actions[action] for action in (Action.SKIP_EQUAL, Action.KEEP_NEWER, Action.TARGET_ONLY))
-    if held:
-        yield Advice(
-            "expiry  unknown for {} already in the target, because Kafka counts from the commit time, which it does not"
-            " expose; migrate apply PLAN {refresh} renews them",
-            count_of(held, "offset"),
-        )
-        if summary.writes and not _expire_in_use(header):
-            yield (
-                "expiry  the group lock of a write restarts the retention of all offsets of the group, except of those"
-                " that a client committed with its own retention time"
-            )
-
-
 def expiry_line(header: PlanHeader, at_ms: int, clock: ClockDifference | None) -> str:
     """Returns when offsets expire that are written at ``at_ms``, a time of this machine, by the brokers' clock.
     ``clock`` is the difference of the two clocks."""
-    unless = "a consumer commits them again" if _expire_in_use(header) else "a consumer joins the group"
+    unless = "a consumer commits them again" if expire_in_use(header) else "a consumer joins the group"
     after = "(offsets.retention.minutes after the copy)"
     return f"expiry  offsets copied now expire about {expiry_text(header, at_ms, clock)} {after}, unless {unless}"
 
 
-def _expire_in_use(header: PlanHeader) -> bool:
+def expire_in_use(header: PlanHeader) -> bool:
+    """Returns whether the offsets of a group with members expire, too."""
     return any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)
 
 
@@ -961,39 +921,3 @@ def count_lines(summary: PlanSummary) -> Iterator[str]:
         ),
     ]
     yield from (Advice("{} {}", f"  {count:>8}", text) for count, text in counts if count)
-
-
-def plan_lines(plan: PlanFile, *, whole: bool = True) -> Iterator[str]:
-    """Describes a new plan. With ``whole``, also yields its waves and the parts that need attention, in at most `SHOWN`
-    lines."""
-    header, summary = plan.header, plan.summary
-    yield scope_line(plan, summary)
-    yield from _header_lines(header)
-    yield from _expiry_lines(header, summary)
-    yield from count_lines(summary)
-    if summary.dropped:
-        yield f"warning the plan drops {dropped_text(summary.dropped)}"
-    if not whole:
-        return
-    waves = Counter(group.wave for group in plan.groups())
-    yield from (f"wave {w}: {count_of(waves[w], 'group')}" for w in sorted(w for w in waves if w is not None))
-    if len(waves) > 1 and waves[None]:
-        yield f"no wave: {count_of(waves[None], 'group')}, which the waves file does not name"
-    lines = _attention(plan) if summary.needs_attention or header.options.clamp else iter(())
-    yield from islice(lines, SHOWN)
-    if any(lines):
-        yield Advice("  ... and more: {} (or csv) lists every step", Invocation("migrate plan", (), {"format": "json"}))
-
-
-def _attention(plan: PlanFile) -> Iterator[str]:
-    """Yields the rejected steps, the rewinds, the failed groups and the active groups of a plan."""
-    for group in plan.groups():
-        if group.error:
-            yield f"  ! {group.group}: {group.error}"
-        if group.note:
-            yield f"  {group.group}: {group.note}"
-        if group.members:
-            yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
-        for step in group.steps:
-            if step.action.rejects or step.action is Action.REWIND or (step.note and step.action.writes):
-                yield f"  ! {group.group} {step.tp}: {step.action}: {step.note}"

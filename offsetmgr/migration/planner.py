@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TypeAlias
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
@@ -22,6 +23,7 @@ from offsetmgr.core.model import (
     Offset,
     OffsetAndMetadata,
     TopicPartition,
+    dropped_text,
     with_drop,
 )
 from offsetmgr.core.offset_store import (
@@ -34,6 +36,7 @@ from offsetmgr.core.offset_store import (
     PartitionKinds,
     PartitionScanStore,
 )
+from offsetmgr.core.plurals import SHOWN, count_of
 from offsetmgr.groups.last_writes import GroupPair, LastWrites
 from offsetmgr.groups.scan import require_kind
 from offsetmgr.kafka.cluster import KafkaCluster
@@ -53,9 +56,15 @@ from offsetmgr.migration.plan import (
     PlanOptions,
     PlanSource,
     PlanStep,
+    PlanSummary,
     StoreEndpoint,
     check_renames,
+    comparison_lines,
+    count_lines,
     decide,
+    expire_in_use,
+    expiry_line,
+    scope_line,
 )
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
@@ -301,7 +310,7 @@ class Planner:
         source, target = pair.source, pair.target
         group, name = source.group, target.group
         if (unfit := unfit_name(self.target, name)) is not None:
-            return GroupPlan(group, name, (), error=f"target: {unfit}")
+            return GroupPlan(group, name, (), error=Advice("target: {}", unfit.text))
         unread = source.error or source.hidden
         if (
             failed := unread
@@ -310,14 +319,14 @@ class Planner:
             or (described if isinstance(described, OffsetMgrError) else None)
         ):
             side = "source" if unread else "target"
-            return GroupPlan(group, name, (), error=f"{side}: {failed}")
+            return GroupPlan(group, name, (), error=Advice("{}: {}", side, failed.text))
         registered = registered_members(old, name, group)
         if isinstance(registered, OffsetMgrError):
-            return GroupPlan(group, name, (), error=f"its old consumers are unknown: {registered}")
+            return GroupPlan(group, name, (), error=Advice("its old consumers are unknown: {}", registered.text))
         assert not isinstance(described, OffsetMgrError)
         if name != group and target.offsets and not self.options.onto_existing:
-            why = f"target: group {name} exists, and a rename would mix the offsets of both; --onto-existing allows it"
-            return GroupPlan(group, name, (), error=why)
+            text = "target: group {} exists, and a rename would mix the offsets of both; {onto_existing} allows it"
+            return GroupPlan(group, name, (), error=Advice(text, name))
         steps = tuple(self._steps(pair, log, self.target.capabilities))
         guard, note = self._guard(registered)
         members = tuple(str(m) for m in described.members) if described and not described.idle else ()
@@ -344,13 +353,15 @@ class Planner:
         """Returns the step of a partition that the target cannot hold unchanged, because one side is a store of Kafka
         0.7."""
         if tp in source.errors:
-            return PlanStep(tp, Action.REFUSE_UNREADABLE, None, None, None, f"source: {source.errors[tp]}")
+            return PlanStep(
+                tp, Action.REFUSE_UNREADABLE, None, None, None, Advice("source: {}", source.errors[tp].text)
+            )
         position = OffsetAndMetadata(source.offsets[tp].offset)
         if not isinstance(tp.partition, BrokerPartition):
             why = f"{self.target.uri} keeps byte positions of Kafka 0.7, and this is an offset"
             return PlanStep(tp, Action.REFUSE_UNSUPPORTED_TARGET, position, None, None, why)
         if self._translator is None:
-            why = "a byte position of Kafka 0.7 is not an offset: --partition-map defines its replacement"
+            why = Advice("a byte position of Kafka 0.7 is not an offset: {partition_map} defines its replacement")
             return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
         translated = self._translator.translate(tp, position.offset)
         if translated is None:
@@ -412,3 +423,78 @@ def _carried(found: Committed, capabilities: Capabilities, *, keeps_epoch: bool)
         timestamp if capabilities.commit_timestamp else None,
     )
     return tuple.__new__(OffsetAndMetadata, carried)  # `OffsetAndMetadata(*carried)` without its argument handling
+
+
+def plan_lines(plan: PlanFile, *, whole: bool = True) -> Iterator[str]:
+    """Describes a new plan. With ``whole``, also yields its waves and the parts that need attention, in at most `SHOWN`
+    lines."""
+    header, summary = plan.header, plan.summary
+    yield scope_line(plan, summary)
+    yield from _header_lines(header)
+    yield from _expiry_lines(header, summary)
+    yield from count_lines(summary)
+    if summary.dropped:
+        yield f"warning the plan drops {dropped_text(summary.dropped)}"
+    if not whole:
+        return
+    waves = Counter(group.wave for group in plan.groups())
+    yield from (f"wave {w}: {count_of(waves[w], 'group')}" for w in sorted(w for w in waves if w is not None))
+    if len(waves) > 1 and waves[None]:
+        yield f"no wave: {count_of(waves[None], 'group')}, which the waves file does not name"
+    lines = _attention(plan) if summary.needs_attention or header.options.clamp else iter(())
+    yield from islice(lines, SHOWN)
+    if any(lines):
+        yield Advice("  ... and more: {} (or csv) lists every step", Invocation("migrate plan", (), {"format": "json"}))
+
+
+def _attention(plan: PlanFile) -> Iterator[str]:
+    """Yields the rejected steps, the rewinds, the failed groups and the active groups of a plan."""
+    for group in plan.groups():
+        if group.error:
+            yield f"  ! {group.group}: {group.error}"
+        if group.note:
+            yield f"  {group.group}: {group.note}"
+        if group.members:
+            yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
+        for step in group.steps:
+            if step.action.rejects or step.action is Action.REWIND or (step.note and step.action.writes):
+                yield f"  ! {group.group} {step.tp}: {step.action}: {step.note}"
+
+
+def _header_lines(header: PlanHeader) -> Iterator[str]:
+    """Yields what the planner checked, and the warnings that concern the whole plan."""
+    yield from comparison_lines(header)
+    if header.cluster_id is None:
+        yield Advice("logs    not checked: no {bootstrap_server}, so topics and log ranges are unknown")
+    else:
+        yield f"logs    checked against Kafka cluster {header.cluster_id}"
+    if header.options.shift:
+        yield f"shift   {header.options.shift} is added to each copied offset"
+    if (used := header.partition_map) is not None:
+        confirmed = f"as {used.confirmed_by} confirmed (sha256 {used.sha256[:16]}...)"
+        yield f"map     byte positions mapped to offsets, {confirmed}"
+
+
+def _expiry_lines(header: PlanHeader, summary: PlanSummary) -> Iterator[str]:
+    """Yields what a plan must say about the expiry of offsets."""
+    if header.retention_ms is None:
+        if header.target.kind == "kafka" and summary.writes:
+            why = "the brokers do not report offsets.retention.minutes (offsetmgr doctor: DescribeConfigs)"
+            yield f"expiry  unknown for offsets that no consumer commits again, because {why}"
+        return
+    if summary.writes:
+        yield expiry_line(header, header.created_at, header.clock)
+    if summary.writes and header.clock is not None and header.clock.exceeds():
+        yield f"warning the brokers' clock is {header.clock}: synchronise the clocks (offsetmgr doctor)"
+    held = sum(summary.actions[action] for action in (Action.SKIP_EQUAL, Action.KEEP_NEWER, Action.TARGET_ONLY))
+    if held:
+        yield Advice(
+            "expiry  unknown for {} already in the target, because Kafka counts from the commit time, which it does not"
+            " expose; migrate apply PLAN {refresh} renews them",
+            count_of(held, "offset"),
+        )
+        if summary.writes and not expire_in_use(header):
+            yield (
+                "expiry  the group lock of a write restarts the retention of all offsets of the group, except of those"
+                " that a client committed with its own retention time"
+            )

@@ -21,8 +21,8 @@ from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.journaled_writer import RENEWED, read_batches
-from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, plan_lines, write_plan
-from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, write_plan
+from offsetmgr.migration.planner import Planner, plan_lines
 from offsetmgr.migration.progress import Journal, MigrationState, copy_journal, journal_path, read_journal
 
 MAX_AGE_MS = 24 * 3_600_000

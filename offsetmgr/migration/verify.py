@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import cache, cached_property, partial
 from typing import Final, NamedTuple, TypeAlias
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import Confidence
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPartition
@@ -103,7 +104,8 @@ def outside(offset: int, log: LogRange | MissingTopic | OffsetMgrError | None) -
         return Status.BEYOND_LOG_END, Confidence.SEEN, f"beyond the log end by {offset - log.end}"
     if isinstance(log, MissingTopic):
         return Status.NO_SUCH_LOG, Confidence.SEEN, log.value
-    return Status.UNKNOWN, Confidence.UNKNOWN, f"the log's end is unknown: {log}"
+    why = "the log's end is unknown: {}"
+    return Status.UNKNOWN, Confidence.UNKNOWN, Advice(why, log.text if isinstance(log, OffsetMgrError) else log)
 
 
 def check_unplanned(source: Committed | None, target: Committed | None, read: ReadLastWriter) -> VerifyOutcome:
@@ -194,7 +196,8 @@ def _unproven(source: int, target: int, writer: LastWriter | None) -> VerifyOutc
     """Returns the result for a target that is ahead; None if the target was written last."""
     if writer is None or writer.is_offset(target):
         return None
-    why = f"keeps {skip_text(target, source)} ({writer.why}); to accept it, plan it again with --if-ahead keep"
+    text = "keeps {} ({}); to accept it, plan it again with {if_ahead=keep}"
+    why = Advice(text, skip_text(target, source), writer.why)
     return Status.AHEAD_UNPROVEN, Confidence.UNKNOWN, why
 
 
@@ -375,10 +378,10 @@ class MigrationVerifier:
         source, target = pair.source, pair.target
         hidden = source.hidden if source.offsets or not plan.steps else None  # finalize deletes offsets, and only them
         if failed := source.error or hidden or target.error or target.hidden:
-            yield _group_result(plan, Status.UNREADABLE, Confidence.UNKNOWN, str(failed))
+            yield _group_result(plan, Status.UNREADABLE, Confidence.UNKNOWN, failed.text)
             return
         if (unfit := unfit_name(self.target, plan.target_group)) is not None:
-            yield _group_result(plan, Status.REFUSED, Confidence.SEEN, f"target: {unfit}")
+            yield _group_result(plan, Status.REFUSED, Confidence.SEEN, Advice("target: {}", unfit.text))
             return
         if plan.error:
             yield _group_result(plan, Status.REFUSED, Confidence.SEEN, f"could not be planned: {plan.error}")
@@ -449,32 +452,24 @@ class MigrationVerifier:
     ) -> PartitionResult:
         source, target, word = pair.source, pair.target, self.plan.header.options.if_ahead is AheadPolicy.KEEP
         source_offset, target_offset = source.offsets.get(tp), target.offsets.get(tp)
+        outcome: VerifyOutcome
         if unreadable := source.errors.get(tp) or target.errors.get(tp):
-            status, evidence, detail = Status.UNREADABLE, Confidence.UNKNOWN, str(unreadable)
+            outcome = Status.UNREADABLE, Confidence.UNKNOWN, unreadable.text
+        elif step is None:
+            outcome = check_unplanned(source_offset, target_offset, read)
+        elif self._rewind_is_missing(plan.group, step, target_offset):
+            outcome = Status.NOT_REWOUND, Confidence.SEEN, "the rewind was not written"
         else:
-            if step is None:
-                status, evidence, detail = check_unplanned(source_offset, target_offset, read)
-            elif self._rewind_is_missing(plan.group, step, target_offset):
-                status, evidence, detail = Status.NOT_REWOUND, Confidence.SEEN, "the rewind was not written"
-            else:
-                found = check_planned(step, source_offset, target_offset, log.end(tp), read, word=word)
-                status, evidence, detail = found
-                if status is Status.MISSING:
-                    detail = self._why_missing(plan.group, step)
-            if status.ok and target_offset is not None and not log.holds(tp, target_offset.offset):
-                status, evidence, detail = outside(target_offset.offset, log.get(tp))
-        return PartitionResult(
-            plan.group,
-            plan.target_group,
-            tp,
-            status,
-            evidence,
-            step.after.offset if step and step.after else None,
-            source_offset.offset if source_offset else None,
-            target_offset.offset if target_offset else None,
-            log.end(tp),
-            detail,
-        )
+            outcome = check_planned(step, source_offset, target_offset, log.end(tp), read, word=word)
+            if outcome[0] is Status.MISSING:
+                outcome = Status.MISSING, Confidence.SEEN, self._why_missing(plan.group, step)
+        if outcome[0].ok and target_offset is not None and not log.holds(tp, target_offset.offset):
+            outcome = outside(target_offset.offset, log.get(tp))
+        status, evidence, detail = outcome
+        offsets = (step.after if step else None, source_offset, target_offset)
+        expected, in_source, in_target = (None if one is None else one.offset for one in offsets)
+        names = (plan.group, plan.target_group, tp)
+        return PartitionResult(*names, status, evidence, expected, in_source, in_target, log.end(tp), detail)
 
 
 def _group_result(plan: GroupPlan, status: Status, evidence: Confidence, detail: str) -> PartitionResult:

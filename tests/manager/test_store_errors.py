@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from offsetmgr.core import errors
-from offsetmgr.core.errors import GroupActive, GroupsFailed, OffsetMgrError, PartialFailure, ServerError
+from offsetmgr.core.errors import GroupActive, OffsetMgrError, PartialFailure, ServerError
 from offsetmgr.kafka.protocol.errors import UnstableOffset, kafka_error
 from offsetmgr.server.store_backends.store_errors import delete_code, error_code, outcome_unknown
 
@@ -33,7 +33,7 @@ def every_error() -> list[type[OffsetMgrError]]:
     return [
         kind
         for _, kind in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(kind, OffsetMgrError) and not issubclass(kind, PartialFailure | GroupsFailed)
+        if issubclass(kind, OffsetMgrError) and not issubclass(kind, PartialFailure)
     ]
 
 

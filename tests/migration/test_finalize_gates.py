@@ -14,6 +14,7 @@ from recorded_observations import NEW, observation
 from scripted_group import ScriptedGroup, member
 
 from offsetmgr.app.connections import SourceAndTarget
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, TopicPartition
 from offsetmgr.migration.evidence import EvidenceThresholds, assess_phase
@@ -23,7 +24,7 @@ from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.testing.memory import MemoryStore
 
 RULES = EvidenceThresholds(quiet_ms=2000)
-ACCEPTED = "1 partition without traffic (--accept-idle): t-1"
+ACCEPTED = "1 partition without traffic (accept_idle=): t-1"
 
 
 def test_finalize_counts_the_groups_by_evidence_and_by_acceptance(tmp_path: Path) -> None:
@@ -66,25 +67,25 @@ NOT_SEEN = f"not seen in phase kafka or dual: member {NEW.id}: "
 
 
 @pytest.mark.parametrize(
-    ("zookeeper", "kafka", "phases", "required_by", "detail", "hint"),
+    ("zookeeper", "kafka", "phases", "exclusive", "detail", "hint"),
     [
         (
-            *({0: BUSY, 1: IDLE, 2: IDLE}, {0: BUSY, 1: IDLE, 2: IDLE}, BOTH, ""),
+            *({0: BUSY, 1: IDLE, 2: IDLE}, {0: BUSY, 1: IDLE, 2: IDLE}, BOTH, False),
             *("no commit of phase dual was seen on 2 partitions without traffic: t-1, t-2", ACCEPT_IDLE),
         ),
-        ({0: [10, 20, 30, 40]}, {0: [5] * 4}, BOTH, "", f"{NOT_SEEN}t-0: commits to ZooKeeper alone", ""),
+        ({0: [10, 20, 30, 40]}, {0: [5] * 4}, BOTH, False, f"{NOT_SEEN}t-0: commits to ZooKeeper alone", ""),
         (
-            *({0: BUSY}, {0: BUSY}, (CommitMode.KAFKA,), "--delete-source"),
+            *({0: BUSY}, {0: BUSY}, (CommitMode.KAFKA,), True),
             *(f"not seen in phase kafka (required by --delete-source): member {NEW.id}: t-0: commits to both", ""),
         ),
         (
-            *({0: IDLE}, {0: IDLE}, BOTH, ""),
+            *({0: IDLE}, {0: IDLE}, BOTH, False),
             *(f"{NOT_SEEN}no baseline to compare its id with; and none of its partitions has traffic", ""),
         ),
     ],
 )
 def test_the_report_names_the_phase_the_member_or_the_partitions_and_the_option_that_lets_them_pass(
-    zookeeper, kafka, phases, required_by, detail, hint
+    zookeeper, kafka, phases, exclusive, detail, hint
 ):
     """The gate after one observation a second. Each partition's log ends at the last offset in Kafka."""
     ends = {number: moves[-1] for number, moves in kafka.items()}
@@ -95,10 +96,10 @@ def test_the_report_names_the_phase_the_member_or_the_partitions_and_the_option_
         watch.add(observation(second, zookeeper=in_zookeeper, kafka=in_kafka, ends=ends))
     reports = [assess_phase(watch, phase, rules=RULES) for phase in phases]
     assert not any(report.passed for report in reports)
-    gate = closed_gate("shop", watch, reports, RULES, required_by)
-    assert gate.detail.startswith(detail), gate.detail
+    gate = closed_gate("shop", watch, reports, RULES, exclusive=exclusive)
+    assert for_command_line(gate.detail).startswith(detail), gate.detail
     assert gate.hint == hint
-    assert "--accept-idle" in ACCEPT_IDLE and "--accept-idle" not in gate.detail
+    assert "accept_idle" in ACCEPT_IDLE and "accept_idle" not in gate.detail
 
 
 class Brokers082:

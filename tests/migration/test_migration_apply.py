@@ -13,9 +13,10 @@ from memory_stores import HidingStore, LockableMemoryStore, OneLog
 from one_migration import ORDERS, commit
 
 from offsetmgr import AheadPolicy, Migration, PlanOptions, TopicPartition
-from offsetmgr.core.errors import CorruptData, GateRefused, GroupsFailed, OffsetOutOfRange, PlanError, Unreachable
+from offsetmgr.core.errors import CorruptData, GateRefused, OffsetOutOfRange, PlanError, Unreachable
 from offsetmgr.core.model import Committed, LogRange
 from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.results import GroupsFailed
 from offsetmgr.testing.memory import MemoryStore
 
 pytest_plugins = ["migration_fixtures"]
@@ -259,7 +260,7 @@ def test_an_offset_kept_ahead_by_an_old_plan_without_a_word_is_neither_verified_
     (found,) = [result for result in migration.results() if result.tp == ORDERS[0]]
     assert (found.status.value, found.status.ok) == ("ahead-unproven", False)
     assert found.detail.startswith("keeps 90; a start there skips 50 messages if the consumers are at 40 (")
-    assert found.detail.endswith("to accept it, plan it again with --if-ahead keep")
+    assert found.detail.endswith("to accept it, plan it again with if_ahead=keep")
     for action, *words in (("refuse-rewind",), ("keep-newer", "--if-ahead", "keep")):
         new = replace(migration, name=f"{action}.json")
         migration.run("renew", "-o", str(new.path), *words)
