@@ -11,14 +11,14 @@ It starts no threads. Only `MemoryWriter.append` and `MemoryReader.poll` wait. A
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import concurrent.futures
 import threading
 import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
@@ -39,14 +39,11 @@ from offsetmgr.manager.log.base import (
 )
 from offsetmgr.records.base import EncodedRecord
 
-# `StoredPartition`: one partition of a log in memory. It assigns offsets as Kafka does. Instances are not thread-
-# safe.
-
 
 @dataclass
 class StoredPartition:
     """The readable records of a partition, and the records of the append in flight (``open``). At most one append is in
-    flight, since a partition belongs to one shard group with one writer."""
+    flight, since a partition belongs to one shard group with one writer. Offsets are assigned as Kafka does."""
 
     start: int = 0
     next: int = 0
@@ -92,22 +89,11 @@ class StoredPartition:
         self.records = kept + rest
 
 
-# `MemoryReader`: reads the stable records of a log in memory, and waits for new ones.
-
-
 class MemoryReader:
-    """Implements `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions. ``reading`` acquires
-    ``changed`` for a read, or raises the error that a test has injected."""
+    """Implements `offsetmgr.manager.log.base.LogReader`."""
 
-    def __init__(
-        self,
-        partitions: Sequence[StoredPartition],
-        changed: threading.Condition,
-        reading: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self._partitions = partitions
-        self._changed = changed
-        self._reading = reading
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
         self._positions: dict[int, int] = {}
         self._closed = False
 
@@ -126,8 +112,7 @@ class MemoryReader:
             if stopped is not None and stopped():
                 break
             with self._reading():
-                self._check_open()
-                found = self._partitions[partition]
+                found = self._log._partitions[partition]
                 if found.stable < end:
                     raise ValueError(f"partition {partition} ends at {found.stable}, before {end}")
                 for record in found.read(starts[partition], end - starts[partition]):
@@ -146,7 +131,7 @@ class MemoryReader:
 
     def follow(self, starts: Mapping[int, int]) -> None:
         """See `LogReader.follow`."""
-        with self._changed:
+        with self._log._changed:
             self._positions = dict(starts)
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
@@ -154,28 +139,27 @@ class MemoryReader:
         deadline = time.monotonic() + timeout_s
         while True:
             with self._reading():
-                self._check_open()
                 records = self._take(max_records)
                 left = deadline - time.monotonic()
                 if records or left <= 0:
                     return records
-                self._changed.wait(left)
+                self._log._changed.wait(left)
 
     def position(self, partition: int) -> int:
         """See `LogReader.position`."""
-        with self._changed:
+        with self._log._changed:
             return self._positions[partition]
 
     def close(self) -> None:
         """Ends a `poll` of another thread at once, with `LogClosed`."""
-        with self._changed:
+        with self._log._changed:
             self._closed = True
-            self._changed.notify_all()
+            self._log._changed.notify_all()
 
     def _take(self, max_records: int) -> list[LogRecord]:
         result: list[LogRecord] = []
         for partition, position in list(self._positions.items()):
-            found = self._partitions[partition]
+            found = self._log._partitions[partition]
             records = found.read(position, max_records - len(result))
             result += records
             if len(result) < max_records:
@@ -186,9 +170,12 @@ class MemoryReader:
                 self._positions[partition] = self._positions.pop(partition)
         return result
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LogClosed("read", "the reader was closed")
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._log._reading():
+            if self._closed:
+                raise LogClosed("read", "the reader was closed")
+            yield
 
 
 _NO_CLAIM: Final = -1
@@ -221,7 +208,7 @@ class MemoryLog:
         self.max_batch_bytes = max_batch_bytes
         self._clock = SystemClock()
         self._partitions = [StoredPartition() for _ in range(partitions)]
-        self._shard_groups = [_MemoryShardGroup() for _ in range(shard_group_count(partitions))]
+        self._shard_groups = [_ShardGroup() for _ in range(shard_group_count(partitions))]
         self._read_failures: deque[OffsetMgrError] = deque()
         self._generation = 1
         self._changed = threading.Condition(threading.Lock())
@@ -240,7 +227,7 @@ class MemoryLog:
 
     def reader(self) -> MemoryReader:
         """See `PartitionLog.reader`."""
-        return MemoryReader(self._partitions, self._changed, self._reading)
+        return MemoryReader(self)
 
     def generation(self, timeout_s: float) -> str:  # noqa: ARG002 - at once
         """See `PartitionLog.generation`."""
@@ -262,17 +249,13 @@ class MemoryLog:
 
     # --- controls ------------------------------------------------------------------------------------
 
-    def advance_high_watermark(self, shard_group: int | None = None) -> int:
-        """Completes the waiting append of ``shard_group``, or the waiting appends of all shard groups if
-        ``shard_group`` is None. Returns the number of completed appends."""
+    def advance_high_watermark(self) -> int:
+        """Completes the waiting appends. Returns their number."""
         with self._changed:
-            shard_groups = self._shard_groups if shard_group is None else [self._shard_groups[shard_group]]
-            unfinished = [
-                one.unfinished for one in shard_groups if one.unfinished is not None and one.unfinished.waiting
-            ]
-            for append in unfinished:
-                self._end(append, written=True)
-            return len(unfinished)
+            waiting = [one for one in self._shard_groups if one.unfinished is not None and one.unfinished.waiting]
+            for shard_group in waiting:
+                self._end(shard_group, written=True)
+            return len(waiting)
 
     def fail_next_append(self, shard_group: int, failure: Failure) -> None:
         """Makes the next append of the shard group fail with ``failure``. After several calls, the failures apply to
@@ -307,9 +290,7 @@ class MemoryLog:
             for shard_group in self._shard_groups:
                 if shard_group.unfinished is not None:
                     shard_group.unfinished.error = OutcomeUnknown("append", "the topic was deleted")
-                    shard_group.unfinished.ended = True
-                    shard_group.unfinished.wake()
-                    shard_group.unfinished = None
+                    self._end(shard_group, written=False)
             self._changed.notify_all()
 
     def records(self, partition: int) -> list[LogRecord]:
@@ -331,133 +312,43 @@ class MemoryLog:
                 raise self._read_failures.popleft()
             yield
 
-    def _claim(self, shard_group: int, epoch: int) -> tuple[int, dict[int, int]]:
-        with self._changed:
-            found = self._shard_groups[shard_group]
-            if found.claim_failures:
-                raise found.claim_failures.popleft()
-            if epoch not in (_NO_CLAIM, found.epoch):
-                raise Fenced("claim", "another writer has claimed the shard group")
-            self._fence(found)
-            partitions = partitions_of(shard_group, len(self._partitions))
-            ends = {partition: self._partitions[partition].claim() for partition in partitions}
-            self._changed.notify_all()
-            return found.epoch, ends
-
-    def _fence(self, shard_group: _MemoryShardGroup) -> None:
+    def _fence(self, shard_group: _ShardGroup) -> None:
         shard_group.epoch += 1
         if shard_group.unfinished is not None:
             shard_group.unfinished.error = Fenced("append", "another writer has claimed the shard group")
-            self._end(shard_group.unfinished, written=shard_group.unfinished.completed_by_claim)
+            self._end(shard_group, written=shard_group.unfinished.completed_by_claim)
 
-    def _begin(self, shard_group: int, epoch: int, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
-        with self._changed:
-            found = self._shard_groups[shard_group]
-            self._check_batches(shard_group, batches)
-            failure = found.failures.popleft() if found.failures else None
-            if failure is Failure.FENCED:
-                self._fence(found)
-            if epoch != found.epoch:
-                raise Fenced("append", "another writer has claimed the shard group")
-            if found.unfinished is not None:
-                raise ValueError("the writer's previous append has not ended")
-            now = self._clock.now_ms()
-            offsets = {p: self._partitions[p].begin(p, records, now) for p, records in batches.items()}
-            append = Append(self, shard_group, offsets)
-            found.unfinished = append
-            self._apply_failure(append, failure)
-            return append
-
-    def _apply_failure(self, append: Append, failure: Failure | None) -> None:
-        """Ends an append at once or leaves it unfinished, according to ``failure`` and `hold`."""
-        if failure is Failure.NOT_WRITTEN:
-            append.error = AppendRejected("append", "failure injected by the test")
-        elif failure is not None:
-            append.error = OutcomeUnknown("append", "failure injected by the test")
-        if failure in (Failure.UNKNOWN_OPEN, Failure.UNKNOWN_OPEN_WRITTEN):
-            append.completed_by_claim = failure is Failure.UNKNOWN_OPEN_WRITTEN
-        elif failure is not None or not self.hold:
-            self._end(append, written=failure in (None, Failure.UNKNOWN_WRITTEN))
-
-    def _check_batches(self, shard_group: int, batches: Mapping[int, Sequence[EncodedRecord]]) -> None:
-        allowed = partitions_of(shard_group, len(self._partitions))
-        for partition, records in batches.items():
-            if partition not in allowed or not records:
-                raise ValueError(f"partition {partition}: not of shard group {shard_group}, or nothing to append")
-        if not batches:
-            raise ValueError("nothing to append")
-
-    def _too_large(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> dict[int, AppendOutcome]:
-        """Returns an error for each batch over the size limit."""
-        sizes = {
-            partition: sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in records)
-            for partition, records in batches.items()
-        }
-        return {
-            partition: TooLarge(f"partition {partition}", f"{size} bytes, over {self.max_batch_bytes}")
-            for partition, size in sizes.items()
-            if size > self.max_batch_bytes
-        }
-
-    def _end(self, append: Append, *, written: bool) -> None:
+    def _end(self, shard_group: _ShardGroup, *, written: bool) -> None:
+        """Ends the unfinished append."""
+        append, shard_group.unfinished = shard_group.unfinished, None
+        assert append is not None
         for partition in append.offsets:
             self._partitions[partition].end(written=written)
-        self._shard_groups[append.shard_group].unfinished = None
-        append.ended = True
-        append.wake()
+        append.ended.set_result(None)
         self._changed.notify_all()
 
 
-class Append:
-    """An append in flight, on which `MemoryWriter.append` waits. Simulations that run in one thread use this class
-    directly."""
+@dataclass(eq=False)
+class _Append:
+    """An append in flight. ``offsets`` are the offsets of its last records."""
 
-    def __init__(self, log: MemoryLog, shard_group: int, offsets: Mapping[int, int]) -> None:
-        self.shard_group = shard_group
-        self.offsets = offsets
-        self.error: OffsetMgrError | None = None
-        self.ended = False
-        self.completed_by_claim = False
-        self._log = log
-        self._wakers: list[Callable[[], None]] = []
+    offsets: Mapping[int, int]
+    error: OffsetMgrError | None = None
+    ended: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
+    completed_by_claim: bool = False
 
     @property
     def waiting(self) -> bool:
         """Whether the append waits for `MemoryLog.advance_high_watermark`."""
-        return self.error is None and not self.ended
-
-    def outcomes(self) -> Mapping[int, AppendOutcome]:
-        """Returns the result of `ShardGroupWriter.append`. Raises `ValueError` while the append waits."""
-        if self.error is not None:
-            return dict.fromkeys(self.offsets, self.error)
-        if not self.ended:
-            raise ValueError("still waits for the high watermark")
-        return self.offsets
-
-    def wake(self) -> None:
-        """Ends the waits of `wait`."""
-        for waker in self._wakers:
-            waker()
-
-    async def wait(self, timeout_s: float) -> None:
-        """Waits up to ``timeout_s`` seconds until the append has ended. After the timeout the append is aborted, and
-        its error is `AppendRejected`."""
-        log, loop, ended = self._log, asyncio.get_running_loop(), asyncio.Event()
-        with log._changed:
-            if not self.waiting:
-                return
-            self._wakers.append(lambda: _call_soon(loop, ended.set))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), timeout_s)
-        with log._changed:
-            if self.waiting:
-                self.error = AppendRejected("append", "the replicas did not confirm it within the timeout")
-                log._end(self, written=False)
+        return self.error is None and not self.ended.done()
 
 
-def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop of the waiting writer has ended
-        loop.call_soon_threadsafe(callback)
+@dataclass(eq=False)
+class _ShardGroup:
+    epoch: int = 0
+    unfinished: _Append | None = None
+    failures: deque[Failure] = field(default_factory=deque)
+    claim_failures: deque[OffsetMgrError] = field(default_factory=deque)
 
 
 class MemoryWriter:
@@ -465,7 +356,8 @@ class MemoryWriter:
 
     def __init__(self, log: MemoryLog, shard_group: int) -> None:
         self._log = log
-        self._shard_group = shard_group
+        self._shard_group = log._shard_groups[shard_group]
+        self._partitions = partitions_of(shard_group, log.partitions)
         self._epoch = _NO_CLAIM
         self._needs_claim = True
         self._terminal_error: OffsetMgrError | None = None
@@ -474,13 +366,15 @@ class MemoryWriter:
         """See `ShardGroupWriter.claim`."""
         if self._terminal_error is not None:
             raise self._terminal_error
-        try:
-            self._epoch, ends = self._log._claim(self._shard_group, self._epoch)
-        except Fenced as error:
-            self._terminal_error = error
-            raise
-        self._needs_claim = False
-        return ends
+        with self._log._changed:
+            if self._shard_group.claim_failures:
+                raise self._shard_group.claim_failures.popleft()
+            if self._epoch not in (_NO_CLAIM, self._shard_group.epoch):
+                raise self._fenced("claim")
+            self._log._fence(self._shard_group)
+            self._epoch, self._needs_claim = self._shard_group.epoch, False
+            self._log._changed.notify_all()
+            return {partition: self._log._partitions[partition].claim() for partition in self._partitions}
 
     @property
     def claimed(self) -> bool:
@@ -491,44 +385,80 @@ class MemoryWriter:
         """See `ShardGroupWriter.complete_claim`."""
         return {}
 
-    def begin(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
-        """Begins an append and does not wait for its end. Raises `Fenced`. If an earlier error has made
-        the writer unusable, raises that error."""
+    async def append(
+        self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float
+    ) -> Mapping[int, AppendOutcome]:
+        """See `ShardGroupWriter.append`. After the timeout the append is aborted, and its error is
+        `AppendRejected`."""
         if self._terminal_error is not None:
             raise self._terminal_error
         if self._epoch == _NO_CLAIM:
             raise ValueError("append before claim")
-        return self._log._begin(self._shard_group, self._epoch, batches)
-
-    async def append(
-        self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float
-    ) -> Mapping[int, AppendOutcome]:
-        """See `ShardGroupWriter.append`."""
-        if self._needs_claim and self._terminal_error is None and self._epoch != _NO_CLAIM:
+        if self._needs_claim:
             return dict.fromkeys(batches, OutcomeUnknown("append", "the outcome of an earlier append is unknown"))
-        too_large = self._log._too_large(batches)
+        too_large = self._too_large(batches)
         if len(too_large) == len(batches):
             return too_large
         try:
-            append = self.begin({p: records for p, records in batches.items() if p not in too_large})
+            append = self._begin({p: records for p, records in batches.items() if p not in too_large})
         except Fenced as error:
-            self._terminal_error = error
             return dict.fromkeys(batches, error)
-        await append.wait(timeout_s)
+        if append.waiting:
+            await asyncio.wait([asyncio.wrap_future(append.ended)], timeout=timeout_s)
+        with self._log._changed:
+            if append.waiting:
+                append.error = AppendRejected("append", "the replicas did not confirm it within the timeout")
+                self._log._end(self._shard_group, written=False)
         if isinstance(append.error, Fenced):
             self._terminal_error = append.error
-        elif isinstance(append.error, OutcomeUnknown):
-            self._needs_claim = True
-        return {**too_large, **append.outcomes()}
+        self._needs_claim = isinstance(append.error, OutcomeUnknown)
+        return {
+            **too_large,
+            **(append.offsets if append.error is None else dict.fromkeys(append.offsets, append.error)),
+        }
 
     def close(self) -> None:
         """Works as `ShardGroupWriter.close`. An unfinished append stays unfinished until the next claim."""
         self._terminal_error = self._terminal_error or LogClosed("append", "the writer was closed")
 
+    def _begin(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> _Append:
+        """Begins an append, and ends it at once or leaves it unfinished, according to the next failure and
+        `MemoryLog.hold`. Raises `Fenced`."""
+        log, shard_group = self._log, self._shard_group
+        with log._changed:
+            for partition, records in batches.items():
+                if partition not in self._partitions or not records:
+                    raise ValueError(f"partition {partition}: not of the shard group, or nothing to append")
+            failure = shard_group.failures.popleft() if shard_group.failures else None
+            if failure is Failure.FENCED:
+                log._fence(shard_group)
+            if self._epoch != shard_group.epoch:
+                raise self._fenced("append")
+            if shard_group.unfinished is not None:
+                raise ValueError("the writer's previous append has not ended")
+            now = log._clock.now_ms()
+            append = shard_group.unfinished = _Append(
+                {p: log._partitions[p].begin(p, records, now) for p, records in batches.items()}
+            )
+            if failure is not None:
+                kind = AppendRejected if failure is Failure.NOT_WRITTEN else OutcomeUnknown
+                append.error = kind("append", "failure injected by the test")
+            if failure in (Failure.UNKNOWN_OPEN, Failure.UNKNOWN_OPEN_WRITTEN):
+                append.completed_by_claim = failure is Failure.UNKNOWN_OPEN_WRITTEN
+            elif failure is not None or not log.hold:
+                log._end(shard_group, written=failure in (None, Failure.UNKNOWN_WRITTEN))
+            return append
 
-@dataclass
-class _MemoryShardGroup:
-    epoch: int = 0
-    unfinished: Append | None = None
-    failures: deque[Failure] = field(default_factory=deque)
-    claim_failures: deque[OffsetMgrError] = field(default_factory=deque)
+    def _too_large(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> dict[int, AppendOutcome]:
+        """Returns an error for each batch over the size limit."""
+        limit, errors = self._log.max_batch_bytes, dict[int, AppendOutcome]()
+        for partition, records in batches.items():
+            size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in records)
+            if size > limit:
+                errors[partition] = TooLarge(f"partition {partition}", f"{size} bytes, over {limit}")
+        return errors
+
+    def _fenced(self, what: str) -> Fenced:
+        """Makes the writer unusable."""
+        self._terminal_error = error = Fenced(what, "another writer has claimed the shard group")
+        return error

@@ -41,7 +41,7 @@ _KEYS_BATCH: Final = 200
 """Number of FindCoordinator keys processed before the handler yields to other clients."""
 _NAMELESS: Final = 12
 """The first version whose response may omit a topic's name (KIP-516)."""
-_NO_CLUSTER: Final = {"cluster_id": "", "controller_id": -1, "brokers": [], "endpoint_type": _BROKERS}
+_NO_CLUSTER: Final = {"cluster_id": "", "brokers": []}
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
@@ -123,14 +123,12 @@ async def describe_cluster(context: ApiContext, request: ApiRequest) -> Answer:
         )
     cluster_id = await _cluster_id(context)
     if cluster_id is None:
-        return encoded(request, {**_NO_CLUSTER, "error_code": ErrorCode.REQUEST_TIMED_OUT, "error_message": None})
+        return encoded(request, {**_NO_CLUSTER, "error_code": ErrorCode.REQUEST_TIMED_OUT})
     operations = authorized_operations(ACL_DESCRIBE) if message["include_cluster_authorized_operations"] else NOT_ASKED
     return encoded(
         request,
         {
             "error_code": ErrorCode.NONE,
-            "error_message": None,
-            "endpoint_type": _BROKERS,
             "cluster_id": cluster_id,
             "controller_id": context.node_id,
             "brokers": [

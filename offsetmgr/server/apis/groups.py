@@ -17,7 +17,6 @@ from offsetmgr.server.apis.api_context import (
     ACL_DELETE,
     ACL_DESCRIBE,
     ACL_READ,
-    NOT_ASKED,
     ApiContext,
     authorized_operations,
     decoded,
@@ -111,12 +110,10 @@ async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> byte
 
 EMPTY_DESCRIPTION: Final[dict[str, Any]] = {
     "error_code": ErrorCode.NONE,
-    "error_message": None,
     "group_state": "",
     "protocol_type": "",
     "protocol_data": "",
     "members": [],
-    "authorized_operations": NOT_ASKED,
 }
 """The fields of a group's description, without the group's name."""
 

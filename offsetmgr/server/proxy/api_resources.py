@@ -153,7 +153,6 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
             aborted_transactions=None,
             records=b"",
         ),
-        error_fields={"session_id": 0},
     ),
     ApiKey.LIST_OFFSETS: ApiResources(
         11,
@@ -165,7 +164,7 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         7,
         ("topics",),
         response_items="topics",
-        error_item=_simple_item("name", topic_config_error_code=ErrorCode.NONE, configs=None),
+        error_item=_simple_item("name", configs=None),
     ),
     ApiKey.DELETE_TOPICS: ApiResources(
         6, ("topics", "topic_names"), response_items="responses", error_item=_simple_item("name")
@@ -176,9 +175,7 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         response_items="topics",
         error_item=_partition_items("name", "partitions", "partition_index", "partitions", low_watermark=-1),
     ),
-    ApiKey.INIT_PRODUCER_ID: ApiResources(
-        5, transactional_id="transactional_id", error_fields={"producer_id": -1, "producer_epoch": -1}
-    ),
+    ApiKey.INIT_PRODUCER_ID: ApiResources(5, transactional_id="transactional_id", error_fields={"producer_epoch": -1}),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiResources(
         4,
         ("topics",),
@@ -261,7 +258,7 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
     ),
     ApiKey.LIST_TRANSACTIONS: ApiResources(
         2,
-        error_fields={"unknown_state_filters": [], "transaction_states": []},
+        error_fields={"transaction_states": []},
         visible_items=(("transaction_states",), "transaction"),
     ),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ApiResources(0),

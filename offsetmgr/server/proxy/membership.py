@@ -100,7 +100,6 @@ def error_response(request: ApiRequest, code: int, member_id: str = "") -> bytes
     """Builds the body of a response with this error code."""
     message = {
         "error_code": code,
-        "generation_id": _NO_GENERATION,
         "protocol_name": "",
         "leader": "",
         "member_id": member_id,

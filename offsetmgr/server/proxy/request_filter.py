@@ -132,9 +132,7 @@ class RequestFilter:
         session = session_of(request) if request.api_key == ApiKey.FETCH and self._reserved_bytes else None
         node_id = request.connection.node_id if session is not None else None
         if session is not None and session.id and not self._sessions.is_known(node_id, session.id):
-            return response_frame(
-                request, {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
-            )
+            return response_frame(request, {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "responses": []})
         if result.unresolved is not None:
             return self._resolve_and_forward(request, resources, result.unresolved)
         if result.answer is not None:
