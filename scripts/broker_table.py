@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, PartialFailure
+from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, PartialFailure, value_of
 from offsetmgr.core.model import Committed, GroupDescription, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.kafka.cluster import KafkaCluster
@@ -156,12 +156,12 @@ class Broker:
 
     def supports_static_membership(self) -> None:
         if releases.HOLDS_LOCK.supported_by(self._versions()):
-            first = self.store.lock("held", holder="me")
+            ((_, first),) = self.store.lock_many(["held"], holder="me")
             if releases.STATIC_MEMBERSHIP.supported_by(self._versions()):
-                second = self.store.lock("held", holder="me")
-                assert second.replaced
-                second.release()
-            first.release()
+                ((_, second),) = self.store.lock_many(["held"], holder="me")
+                assert value_of(second).replaced
+                self.store.release_locks([value_of(second)])
+            self.store.release_locks([value_of(first)])
         self._unless(releases.STATIC_MEMBERSHIP)
 
     def deletes_single_offsets(self) -> None:

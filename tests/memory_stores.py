@@ -66,11 +66,11 @@ class LockableMemoryStore(MemoryStore):
     def topic_creation_times(self, topics: Iterable[str]) -> dict[str, int]:
         return dict.fromkeys(topics, 5000)
 
-    def lock(self, group: str, *, holder: str) -> Any:
-        return SimpleNamespace(group=group, lost=None, replaced=False)
-
     def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, Any]]:
-        return ((group, self.unlockable.get(group) or self.lock(group, holder=holder)) for group in groups)
+        return (
+            (group, self.unlockable.get(group) or SimpleNamespace(group=group, lost=None, replaced=False))
+            for group in groups
+        )
 
     def refresh_locked(self, held: Iterable[Any], leave_out: Mapping[str, Any]) -> Iterator[tuple[str, None]]:
         for lock in held:

@@ -460,9 +460,9 @@ class HeldLock(Protocol):
     the group.
 
     If a consumer joins the group, the lock is released and the consumer continues. From then on ``lost`` returns the
-    reason, and `commit` raises `LockLost`. Brokers of Kafka 0.8.2 support neither group membership nor the group lock.
-    On these brokers other clients may commit at any moment, so the store reads and compares the offsets just before
-    each write.
+    reason, and the outcome of a commit is `LockLost`. Brokers of Kafka 0.8.2 support neither group membership nor the
+    group lock. On these brokers other clients may commit at any moment, so the store reads and compares the offsets
+    just before each write.
     """
 
     @property
@@ -480,44 +480,25 @@ class HeldLock(Protocol):
         group when this process acquired the lock."""
         ...
 
-    def fetch(self) -> Mapping[TopicPartition, Committed]:
-        """Returns all committed offsets of the group."""
-        ...
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ChangeOutcome]:
-        """Commits under the lock and returns one outcome for each partition. The method never lowers an offset. Raises
-        `LockLost`."""
-        ...
-
-    def release(self) -> None:
-        """Releases the lock. After the release, consumers can join the group without waiting for the session
-        timeout."""
-        ...
-
 
 @runtime_checkable
 class LockableStore(Protocol):
     """A store without compare-and-set, whose groups a mirror has to lock."""
 
-    def lock(self, group: str, *, holder: str) -> HeldLock:
-        """Acquires the lock of an idle group.
+    def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
+        """Acquires the locks of idle groups in parallel. Yields each group with its lock, or with an error.
 
         ``holder`` names the role of the process. A later process with the same name takes over the lock at once, and
-        the coordinator fences the earlier process (KIP-345). If the group has other members, the method raises
-        `GroupActive` with their names.
+        the coordinator fences the earlier process (KIP-345). The error of a group with other members is `GroupActive`
+        with their names.
         """
-        ...
-
-    def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
-        """Acquires the locks of many groups in parallel. Yields each group with the lock that `lock` would return, or
-        with the error that it would raise."""
         ...
 
     def commit_locked(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """Commits to many locked groups in parallel. Yields each group, in any order, with the value that
-        `HeldLock.commit` would return or with the error that it would raise."""
+        """Commits to many locked groups in parallel, and never lowers an offset. Yields each group, in any order, with
+        the outcome of each partition, or with an error: `LockLost` if its lock was lost."""
         ...
 
     def refresh_locked(
@@ -533,7 +514,8 @@ class LockableStore(Protocol):
         ...
 
     def release_locks(self, held: Iterable[HeldLock]) -> None:
-        """Releases many locks in parallel."""
+        """Releases many locks in parallel. After the release, consumers can join the groups without waiting for the
+        session timeout."""
         ...
 
 

@@ -793,8 +793,8 @@ class Mirror:
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
         """Ends the mirror of a group that another client has taken over. Locks other groups again later."""
-        assert mirror.lock is not None
-        mirror.lock.release()
+        assert mirror.lock is not None and isinstance(self.target, LockableStore)
+        self.target.release_locks([mirror.lock])
         mirror.compute_lag()
         if isinstance(error, GroupActive):
             mirror.mark_taken(error.text)

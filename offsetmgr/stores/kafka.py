@@ -12,12 +12,12 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import OffsetMgrError, PartialFailure
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
@@ -27,7 +27,7 @@ from offsetmgr.core.offset_store import (
     HeldLock,
     StoreIdentity,
 )
-from offsetmgr.stores.protocol_edits import ProtocolStore
+from offsetmgr.stores.protocol_edits import KafkaEdits, ProtocolStore, execute, without_epochs
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import RunningEditListener, RunningGroup
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.protocol.frames import Address
     from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic, SavedGroups
-    from offsetmgr.stores.protocol_edits import KafkaEdits, StoreThread
+    from offsetmgr.stores.protocol_edits import StoreThread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -75,8 +75,6 @@ class KafkaStore(ProtocolStore):
         return client
 
     def _edits(self, client: Client, timeout_s: float) -> KafkaEdits:
-        from offsetmgr.stores.protocol_edits import KafkaEdits
-
         return KafkaEdits(client, timeout_s)
 
     def identity(self) -> StoreIdentity:
@@ -179,15 +177,6 @@ class KafkaStore(ProtocolStore):
             ended.wait(LEAVE_S)
             raise
 
-    def lock(self, group: str, *, holder: str) -> KafkaGroupLock:
-        """See `offsetmgr.core.offset_store.LockableStore`. Raises `GroupActive` with the names of other members."""
-        from offsetmgr.kafka.groups.group_lock import StaticMemberLock
-
-        thread = self.store_thread()
-        return KafkaGroupLock(
-            thread, thread.run(lambda deadline: StaticMemberLock.acquire(thread.client, group, holder, deadline))
-        )
-
     def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
         """See `offsetmgr.core.offset_store.LockableStore`.
 
@@ -199,8 +188,7 @@ class KafkaStore(ProtocolStore):
         thread = self.store_thread()
 
         async def take(group: str) -> HeldLock:
-            deadline = thread.edits.deadline()
-            return KafkaGroupLock(thread, await StaticMemberLock.acquire(thread.client, group, holder, deadline))
+            return await StaticMemberLock.acquire(thread.client, group, holder, thread.edits.deadline())
 
         yield from self._many(groups, take, key=str)
 
@@ -208,14 +196,20 @@ class KafkaStore(ProtocolStore):
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
         """See `offsetmgr.core.offset_store.LockableStore`."""
+        edits = _kafka_edits(self.store_thread())
 
         async def commit(
             one: tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]],
         ) -> Mapping[TopicPartition, ChangeOutcome]:
-            held, offsets = one
-            assert isinstance(held, KafkaGroupLock)
-            changes = {tp: Change(after) for tp, after in offsets.items()}
-            return await held.edit_in_loop(changes, self.store_thread().edits.deadline())
+            lock, deadline = _member_lock(one[0]), edits.deadline()
+            changes = {tp: Change(after) for tp, after in one[1].items()}
+            if not lock.locked:
+                return (await edits.unlocked(GroupEdit(lock.group, changes), deadline)).outcomes
+            if not lock.keeps_epochs:
+                changes = without_epochs(changes)
+            write, erase = partial(lock.commit, deadline=deadline), partial(lock.delete, deadline=deadline)
+            found = await lock.fetch(list(changes), deadline)
+            return await execute(GroupEdit(lock.group, changes), found, write, erase)
 
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
@@ -227,10 +221,16 @@ class KafkaStore(ProtocolStore):
         The lock's member subscribes to no topic, so the coordinator measures the retention time of each offset from its
         commit (KIP-211), and a new commit restarts that time.
         """
+        edits = _kafka_edits(self.store_thread())
 
         async def refresh(one: HeldLock) -> OffsetMgrError | None:
-            assert isinstance(one, KafkaGroupLock)
-            return await one.recommit_in_loop(self.store_thread().edits.deadline(), leave_out.get(one.group, ()))
+            lock, deadline, left_out = _member_lock(one), edits.deadline(), leave_out.get(one.group, ())
+            if not lock.locked:
+                return next(iter((await edits.recommit(lock.group, deadline, left_out)).failures.values()), None)
+            found = await lock.fetch(None, deadline)
+            values = {tp: committed.value() for tp, committed in found.offsets.items() if tp not in left_out}
+            results = await lock.commit(values, deadline) if found.offsets else {}
+            return next((error for error in [*found.errors.values(), *results.values()] if error is not None), None)
 
         yield from self._many(held, refresh, key=lambda one: one.group)
 
@@ -238,8 +238,7 @@ class KafkaStore(ProtocolStore):
         """See `offsetmgr.core.offset_store.LockableStore`."""
 
         async def release(one: HeldLock) -> None:
-            assert isinstance(one, KafkaGroupLock)
-            await one.release_in_loop(self.store_thread().edits.deadline())
+            await _member_lock(one).release(self.store_thread().edits.deadline())
 
         for _, error in self._many(held, release, key=lambda one: one.group):
             if error is not None:
@@ -264,87 +263,12 @@ class KafkaStore(ProtocolStore):
 
 
 def _kafka_edits(thread: StoreThread) -> KafkaEdits:
-    from offsetmgr.stores.protocol_edits import KafkaEdits
-
     assert isinstance(thread.edits, KafkaEdits)  # see `KafkaStore._edits`
     return thread.edits
 
 
-class KafkaGroupLock:
-    """A long-lived group lock; see `offsetmgr.core.offset_store.HeldLock`."""
+def _member_lock(held: HeldLock) -> StaticMemberLock:
+    from offsetmgr.kafka.groups.group_lock import StaticMemberLock
 
-    def __init__(self, thread: StoreThread, member_lock: StaticMemberLock) -> None:
-        self._thread = thread
-        self._member_lock = member_lock
-
-    @property
-    def group(self) -> str:
-        return self._member_lock.group
-
-    @property
-    def lost(self) -> OffsetMgrError | None:
-        return self._member_lock.lost
-
-    @property
-    def replaced(self) -> bool:
-        return self._member_lock.replaced
-
-    def fetch(self) -> Mapping[TopicPartition, Committed]:
-        found = self._thread.run(lambda deadline: self._member_lock.fetch(None, deadline))
-        if found.errors:
-            raise PartialFailure(f"fetch of group {self.group}", successes=found.offsets, failures=found.errors)
-        return found.offsets
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ChangeOutcome]:
-        return self.edit({tp: Change(after) for tp, after in offsets.items()})
-
-    def edit(self, changes: Mapping[TopicPartition, Change]) -> Mapping[TopicPartition, ChangeOutcome]:
-        """Executes changes of this group as `OffsetStore.edit` does. Raises `LockLost`."""
-        return self._thread.run(lambda deadline: self.edit_in_loop(changes, deadline))
-
-    async def edit_in_loop(
-        self, changes: Mapping[TopicPartition, Change], deadline: float
-    ) -> dict[TopicPartition, ChangeOutcome]:
-        """Works as `edit`, for callers in the store's event loop."""
-        from offsetmgr.stores.protocol_edits import execute, without_epochs
-
-        if not self._member_lock.locked:
-            unlocked = await _kafka_edits(self._thread).unlocked(GroupEdit(self.group, changes), deadline)
-            return dict(unlocked.outcomes)
-        if not self._member_lock.keeps_epochs:
-            changes = without_epochs(changes)
-
-        lock = self._member_lock
-        write, erase = partial(lock.commit, deadline=deadline), partial(lock.delete, deadline=deadline)
-        found = await lock.fetch(list(changes), deadline)
-        return await execute(GroupEdit(self.group, changes), found, write, erase)
-
-    async def recommit_in_loop(
-        self, deadline: float, leave_out: Collection[TopicPartition] = ()
-    ) -> OffsetMgrError | None:
-        """Commits the committed offsets again, except those of ``leave_out``, for callers in the store's event loop.
-        Returns the error of the first partition that failed, or None."""
-        if not self._member_lock.locked:
-            done = await _kafka_edits(self._thread).recommit(self.group, deadline, leave_out)
-            return next(iter(done.failures.values()), None)
-        found = await self._member_lock.fetch(None, deadline)
-        results: list[OffsetMgrError | None] = list((found.errors or {}).values())
-        if found.offsets:
-            values = {tp: committed.value() for tp, committed in found.offsets.items() if tp not in leave_out}
-            results += (await self._member_lock.commit(values, deadline)).values()
-        return next((error for error in results if error is not None), None)
-
-    def release(self) -> None:
-        self._thread.run(self._member_lock.release)
-
-    async def release_in_loop(self, deadline: float) -> None:
-        """Works as `release`, for callers in the store's event loop."""
-        await self._member_lock.release(deadline)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.release()
+    assert isinstance(held, StaticMemberLock)  # see `KafkaStore.lock_many`
+    return held

@@ -130,7 +130,7 @@ def interference(monkeypatch, release_cluster, unique, tp):
 @pytest.mark.parametrize("stopped", ["waiting for the answer", "before the comparison"])
 def test_a_mirror_does_not_rewind_a_consumer_that_commits_after_the_reading(store, unique, tp, interference, stopped):
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    lock = store.lock(unique, holder="mirror")
+    ((_, lock),) = store.lock_many([unique], holder="mirror")
     if stopped == "waiting for the answer":
         interference.stopped_after("fetch", 90, seconds=1.1)
     else:
@@ -143,7 +143,7 @@ def test_a_mirror_does_not_rewind_a_consumer_that_commits_after_the_reading(stor
 
 def test_a_refresh_does_not_rewind_a_consumer_that_commits_after_the_reading(store, unique, tp, interference):
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    lock = store.lock(unique, holder="mirror")
+    ((_, lock),) = store.lock_many([unique], holder="mirror")
     interference.stopped_before(Committed, "value", 90)
     assert list(store.refresh_locked([lock])) == [(unique, None)]
     assert offset(store, unique, tp) == 90
@@ -151,7 +151,7 @@ def test_a_refresh_does_not_rewind_a_consumer_that_commits_after_the_reading(sto
 
 def test_a_mirror_reads_after_its_write_and_reports_another_clients_commit(store, unique, tp, interference):
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    lock = store.lock(unique, holder="mirror")
+    ((_, lock),) = store.lock_many([unique], holder="mirror")
     interference.stopped_after("commit", 90, seconds=0)
     ((_, outcomes),) = store.commit_locked([(lock, {tp: OffsetAndMetadata(70)})])
     assert isinstance(outcomes, Mapping)
