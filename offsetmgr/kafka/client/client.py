@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import (
@@ -33,6 +32,7 @@ from offsetmgr.core.errors import (
     value_of,
 )
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import CommitErrors
 from offsetmgr.core.retry import Retries, is_retriable
 from offsetmgr.kafka.client.connection import (
     MIN_ATTEMPT_S,
@@ -73,9 +73,7 @@ class OffsetsTopic(Protocol):
         ...
 
 
-def commit_outcomes(
-    group: str, answer: Message, *, forwarded: bool = False
-) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
+def commit_outcomes(group: str, answer: Message, *, forwarded: bool = False) -> CommitErrors | OffsetMgrError:
     """Returns the outcome of each partition of a commit, or the error of the whole commit.
 
     If an error concerns the whole group, Kafka reports the error for every partition, and the function returns it once.
@@ -83,18 +81,17 @@ def commit_outcomes(
     membership, the returned error contains the broker's error code. A retriable code in some partitions makes the whole
     commit retriable. This is safe, because the retry commits the same offsets.
     """
-    outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
-    for topic in answer["topics"]:
-        for part in topic["partitions"]:
-            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
-            if forwarded and code in _REJECTS_MEMBER:
-                return ServerError(f"commit of group {group}", reason(code), kafka_code=code)
-            if code in NOT_A_MEMBER:
-                error = kafka_error(code, f"commit of group {group}")
-                return error if code == ErrorCode.ILLEGAL_GENERATION else NotAMember(error.what, error.why)
-            if code in RETRIABLE:
-                return kafka_error(code, f"commit of group {group}")
-            outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
+    outcomes: CommitErrors = {}
+    for tp, part in requests.parts_of(answer):
+        code = part["error_code"]
+        if forwarded and code in _REJECTS_MEMBER:
+            return ServerError(f"commit of group {group}", reason(code), kafka_code=code)
+        if code in NOT_A_MEMBER:
+            error = kafka_error(code, f"commit of group {group}")
+            return error if code == ErrorCode.ILLEGAL_GENERATION else NotAMember(error.what, error.why)
+        if code in RETRIABLE:
+            return kafka_error(code, f"commit of group {group}")
+        outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
     return outcomes
 
 
@@ -219,11 +216,7 @@ async def _leaders_from(
     answer = await connection.call(requests.metadata(topics), remaining(deadline))
     brokers = requests.broker_addresses(answer)
     codes = {topic["name"]: topic["error_code"] for topic in answer["topics"]}
-    known = {
-        TopicPartition(topic["name"], part["partition_index"]): part
-        for topic in answer["topics"]
-        for part in topic["partitions"]
-    }
+    known = dict(requests.parts_of(answer))
     found: dict[TopicPartition, Address | OffsetMgrError] = {}
     for tp in partitions:
         part = known.get(tp)
@@ -444,7 +437,7 @@ class Client:
         deadline: float,
         at: Address | None = None,
         member: tuple[int, str, str | None] | None = None,
-    ) -> dict[TopicPartition, OffsetMgrError | None]:
+    ) -> CommitErrors:
         """Commits without membership, or forwards the commit of ``member`` (generation, member id and instance id).
 
         Returns one outcome for each partition. A coordinator accepts a commit without membership only if the group has
@@ -454,28 +447,24 @@ class Client:
         """
         request = requests.offset_commit(group, offsets, member)
 
-        async def ask(
-            address: Address, groups: list[str]
-        ) -> dict[str, dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError]:
+        async def ask(address: Address) -> CommitErrors:
             async with self.node(address).dedicated_connection(deadline) as dedicated:
                 answer = await dedicated.connection.call(request, remaining(deadline))
-            return dict.fromkeys(groups, commit_outcomes(group, answer, forwarded=member is not None))
+            return value_of(commit_outcomes(group, answer, forwarded=member is not None))
 
-        return value_of((await self.per_group([group], ask, deadline, at))[group])
+        return await self.for_group(group, ask, deadline, at)
 
     async def delete_group(self, group: str, deadline: float) -> None:
         """Deletes a group and its offsets. Raises `GroupActive` if the group has members, `GroupNotFound` if the group
         does not exist, or another error of the coordinator."""
 
-        async def ask(address: Address, groups: list[str]) -> dict[str, bool | OffsetMgrError]:
+        async def ask(address: Address) -> None:
             connection = await self.node(address).connection(deadline)
-            answer = await connection.call(requests.delete_groups(groups), remaining(deadline))
-            return {
-                g["group_id"]: kafka_error(g["error_code"], f"group {g['group_id']}") if g["error_code"] else True
-                for g in answer["results"]
-            }
+            (result,) = (await connection.call(requests.delete_groups([group]), remaining(deadline)))["results"]
+            if result["error_code"]:
+                raise kafka_error(result["error_code"], f"group {group}")
 
-        value_of((await self.per_group([group], ask, deadline))[group])
+        await self.for_group(group, ask, deadline)
 
     async def find_coordinators(
         self, groups: Sequence[str], deadline: float, *, of_transactions: bool = False
@@ -500,10 +489,20 @@ class Client:
     async def coordinator(self, group: str, deadline: float) -> Address:
         """Returns the coordinator of one group; retries the lookup until the deadline. Raises `OffsetMgrError`."""
 
-        async def ask(address: Address, groups: list[str]) -> dict[str, Address | OffsetMgrError]:
-            return dict.fromkeys(groups, address)
+        async def ask(address: Address) -> Address:
+            return address
 
-        return value_of((await self.per_group([group], ask, deadline))[group])
+        return await self.for_group(group, ask, deadline)
+
+    async def for_group(
+        self, group: str, ask: Callable[[Address], Awaitable[T]], deadline: float, at: Address | None = None
+    ) -> T:
+        """Like `per_group` for one group. Returns the result of ``ask``, or raises its error."""
+
+        async def ask_for_all(address: Address, groups: list[str]) -> dict[str, T | OffsetMgrError]:
+            return dict.fromkeys(groups, await ask(address))
+
+        return value_of((await self.per_group([group], ask_for_all, deadline, at))[group])
 
     async def per_group(
         self,
@@ -647,28 +646,21 @@ class PinnedCoordinatorClient(Client):
 _VERSION: Final = 3
 """The first version with features."""
 
-_known: WeakKeyDictionary[BrokerConnection, Mapping[str, int]] = WeakKeyDictionary()
-
 
 async def features(connection: BrokerConnection, timeout_s: float) -> Mapping[str, int]:
     """Returns the maximum level of each announced feature, by name.
 
-    The function caches the result for each connection. A cache for each address could be wrong, because after a restart
-    an older release of the server may listen at the same address. Raises `TimedOut`, `Unreachable`, `ServerError`.
+    The connection keeps the result. A cache for each address could be wrong, because after a restart an older release
+    of the server may listen at the same address. Raises `TimedOut`, `Unreachable`, `ServerError`.
     """
-    found = _known.get(connection)
-    if found is None:
-        found = _known[connection] = await _request_features(connection, timeout_s)
-    return found
-
-
-async def _request_features(connection: BrokerConnection, timeout_s: float) -> Mapping[str, int]:
-    low, high = connection.versions.get(ApiKey.API_VERSIONS, (0, 0))
-    if not low <= _VERSION <= high:
+    if not connection.supports(ApiKey.API_VERSIONS, _VERSION):
         return {}
-    software = {"client_software_name": "offsetmgr", "client_software_version": "1"}
-    answer = await connection.call(Request(ApiKey.API_VERSIONS, _VERSION, software), timeout_s)
-    return {feature["name"]: feature["max_version"] for feature in answer.get("supported_features", ())}
+    if connection.features is None:
+        software = {"client_software_name": "offsetmgr", "client_software_version": "1"}
+        answer = await connection.call(Request(ApiKey.API_VERSIONS, _VERSION, software), timeout_s)
+        announced = answer.get("supported_features", ())
+        connection.features = {feature["name"]: feature["max_version"] for feature in announced}
+    return connection.features
 
 
 # Runs coroutines for synchronous callers, on an event loop in a background thread. This package has no other thread.

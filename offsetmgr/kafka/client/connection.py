@@ -118,10 +118,6 @@ class Security:
         certificate = properties.get("ssl.certificate.pem") or properties.get("ssl.certificate.location", "")
         return cls(tls, sasl, properties.get("client.id", "offsetmgr"), assumed, tokens, kerberos, certificate)
 
-    @property
-    def requires_login(self) -> bool:
-        return self.sasl is not None
-
     def login(self, timeout_s: float = _LOGIN_TIMEOUT_S, host: str = "") -> Mechanism | None:
         """Returns a new SASL exchange with the broker at ``host``, or None if the connection has no SASL. With
         OAUTHBEARER, the call may have to wait for a new token."""
@@ -305,18 +301,14 @@ class FrameConnection(asyncio.Protocol):
 
     async def call_raw(self, request: EncodedRequest, timeout_s: float) -> bytes:
         """Sends an encoded request and returns the response without its correlation id."""
-        return (await self._exchange(request, timeout_s))[4:]
+        return (await self.exchange(request, timeout_s))[4:]
 
-    async def exchange(self, request: EncodedRequest, timeout_s: float) -> bytes:
-        """Sends an encoded request and returns the whole response, which starts with the correlation id.
+    async def exchange(self, request: EncodedRequest | bytes, timeout_s: float) -> bytes:
+        """Sends an encoded request and returns the whole response, which starts with the correlation id. If ``request``
+        is a bytes object, it is a SASL token. A SASL token and the response to it have no header.
 
         Raises `TimedOut`, `Unreachable` (the connection broke).
         """
-        return await self._exchange(request, timeout_s)
-
-    async def _exchange(self, request: EncodedRequest | bytes, timeout_s: float) -> bytes:
-        """Sends a request and returns the response. If ``request`` is a bytes object, it is a SASL token. A SASL token
-        and the response to it have no header."""
         belongs_to_login = isinstance(request, bytes) or request.api_key in _LOGIN_REQUESTS
         while True:
             if not belongs_to_login and self._login_is_due():
@@ -465,6 +457,8 @@ class BrokerConnection(FrameConnection):
         self._login_lock = asyncio.Lock()
         self._security: Security | None = None
         """The settings of the last login; None without one."""
+        self.features: Mapping[str, int] | None = None
+        """The features that the server announces (see `features` of the client); None until they are requested."""
 
     @classmethod
     async def open(
@@ -478,7 +472,7 @@ class BrokerConnection(FrameConnection):
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (the server is not a Kafka broker).
         """
-        known, login = versions, security.requires_login
+        known, login = versions, security.sasl is not None
         probe, suspected, last_attempt = known is None and not login, None, False
         try:
             async with asyncio.timeout(timeout_s):
@@ -553,7 +547,7 @@ class BrokerConnection(FrameConnection):
         and the broker closes the connection during the login, the method raises `AuthenticationFailed` instead of
         `ConnectionClosedByBroker`.
         """
-        login = security.requires_login
+        login = security.sasl is not None
         if versions is None and probe:
             versions = await probe_old_versions(self, timeout_s, security.assumed_versions)
         if versions is None or (login and not versions):  # the login depends on the API versions
@@ -668,7 +662,7 @@ class BrokerConnection(FrameConnection):
         self._raw_tokens = True
         try:
             while token is not None:
-                answer = await self._exchange(token, timeout_s)
+                answer = await self.exchange(token, timeout_s)
                 token = login.answer(answer)
         except Unreachable:
             if not last_attempt:

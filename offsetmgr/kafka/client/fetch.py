@@ -175,25 +175,13 @@ async def list_offsets_at(
     message = {
         "replica_id": _CONSUMER_REPLICA_ID,
         "isolation_level": int(read_committed),
-        "topics": [
-            {
-                "name": topic,
-                "partitions": [
-                    {"partition_index": number, "timestamp": timestamps[TopicPartition(topic, number)]}
-                    for number in numbers
-                ],
-            }
-            for topic, numbers in by_key(timestamps).items()
-        ],
+        "topics": requests.topics_with((tp, {"timestamp": time}) for tp, time in timestamps.items()),
     }
     answer = await connection.call(Request(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, message), timeout_s)
-    found: dict[TopicPartition, int | OffsetMgrError] = {}
-    for topic in answer["topics"]:
-        for part in topic["partitions"]:
-            tp = TopicPartition(topic["name"], part["partition_index"])
-            code = part["error_code"]
-            found[tp] = kafka_error(code, f"offsets of {tp}") if code else part["offset"]
-    return found
+    return {
+        tp: kafka_error(part["error_code"], f"offsets of {tp}") if part["error_code"] else part["offset"]
+        for tp, part in requests.parts_of(answer)
+    }
 
 
 async def newest_timestamp(
@@ -202,19 +190,10 @@ async def newest_timestamp(
     """Returns the largest timestamp of all records of these partitions, in milliseconds since 1970. Returns None if
     they have no records, or if the client may not describe the topics. The broker must support
     `MAX_TIMESTAMP_VERSION`. Raises the errors of `BrokerConnection.call`."""
-    topics = [
-        {
-            "name": topic,
-            "partitions": [
-                {"partition_index": number, "current_leader_epoch": -1, "timestamp": MAX_TIMESTAMP}
-                for number in numbers
-            ],
-        }
-        for topic, numbers in by_key(partitions).items()
-    ]
+    topics = requests.topics_with((tp, {"current_leader_epoch": -1, "timestamp": MAX_TIMESTAMP}) for tp in partitions)
     message = {"replica_id": _CONSUMER_REPLICA_ID, "isolation_level": 0, "topics": topics}
     answer = await connection.call(Request(ApiKey.LIST_OFFSETS, MAX_TIMESTAMP_VERSION, message), timeout_s)
-    times = [part["timestamp"] for topic in answer["topics"] for part in topic["partitions"] if not part["error_code"]]
+    times = [part["timestamp"] for _, part in requests.parts_of(answer) if not part["error_code"]]
     return max((time for time in times if time > 0), default=None)
 
 

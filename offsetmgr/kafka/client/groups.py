@@ -289,35 +289,33 @@ async def commit_if(
     request = conditional_commit(group, offsets, expected)
     attempts = 0
 
-    async def ask(address: Address, groups: list[str]) -> dict[str, CommitErrors | OffsetMgrError]:
+    async def ask(address: Address) -> CommitErrors:
         nonlocal attempts
         async with client.node(address).dedicated_connection(deadline) as dedicated:
             if CONDITIONAL_FEATURE not in await features(dedicated.connection, remaining(deadline)):
                 raise UnsupportedOperation(f"coordinator {address}", "it announces no conditional commits")
             attempts += 1
             answer = await dedicated.connection.call(request, remaining(deadline))
-        return dict.fromkeys(groups, _outcomes(group, answer))
+        return _outcomes(group, answer)
 
-    result = value_of((await client.per_group([group], ask, deadline))[group])
-    return CommitResult(result, attempts > 1)
+    return CommitResult(await client.for_group(group, ask, deadline), attempts > 1)
 
 
-def _outcomes(group: str, answer: Message) -> CommitErrors | OffsetMgrError:
-    """Returns the outcome of each partition, or the error of the whole commit.
+def _outcomes(group: str, answer: Message) -> CommitErrors:
+    """Returns the outcome of each partition. Raises the error of the whole commit.
 
     A retriable code in any partition makes the whole commit retriable. A retry is safe: if the first attempt has
     succeeded, the condition of the second attempt is false, so the second attempt changes nothing.
     """
     outcomes: CommitErrors = {}
-    for topic in answer["topics"]:
-        for part in topic["partitions"]:
-            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
-            if code in NOT_A_MEMBER:
-                return NotAMember(f"commit of group {group}", reason(code))
-            if code in RETRIABLE:
-                return kafka_error(code, f"commit of group {group}")
-            if code == CONFLICT:
-                outcomes[tp] = Conflict(f"group {group}, {tp}", "its committed offset is not the expected one")
-            else:
-                outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
+    for tp, part in requests.parts_of(answer):
+        code = part["error_code"]
+        if code in NOT_A_MEMBER:
+            raise NotAMember(f"commit of group {group}", reason(code))
+        if code in RETRIABLE:
+            raise kafka_error(code, f"commit of group {group}")
+        if code == CONFLICT:
+            outcomes[tp] = Conflict(f"group {group}, {tp}", "its committed offset is not the expected one")
+        else:
+            outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
     return outcomes

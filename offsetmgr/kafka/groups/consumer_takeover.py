@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, UnsupportedOperation, value_of
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import CommitErrors
 from offsetmgr.core.retry import Backoff, Retries, cancel_tasks
 from offsetmgr.kafka.client.client import Client, NotAMember, commit_outcomes
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
@@ -82,27 +83,19 @@ class ConsumerTakeover:
 
     async def fetch(self, partitions: Sequence[TopicPartition], deadline: float) -> FetchedGroup:
         """Returns the committed offsets, which no other client can change while the group is taken over."""
+        return await self._retry(lambda c: lock_membership.fetch(c, self.group, partitions, deadline), deadline)
 
-        async def attempt(connection: BrokerConnection) -> FetchedGroup:
-            return await lock_membership.fetch(connection, self.group, partitions, deadline)
-
-        return await self._retry(attempt, deadline)
-
-    async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
-    ) -> dict[TopicPartition, OffsetMgrError | None]:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float) -> CommitErrors:
         """Commits in the epoch of the membership. Raises `LockLost` if the membership has ended."""
 
-        async def attempt(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
+        async def attempt(connection: BrokerConnection) -> CommitErrors:
             member = self._membership
             request = requests.commit_in_epoch(member.group, member.member_id, member.epoch, offsets)
             return value_of(commit_outcomes(member.group, await connection.call(request, remaining(deadline))))
 
         return await self._retry(attempt, deadline)
 
-    async def delete(
-        self, partitions: Sequence[TopicPartition], deadline: float
-    ) -> dict[TopicPartition, OffsetMgrError | None]:
+    async def delete(self, partitions: Sequence[TopicPartition], deadline: float) -> CommitErrors:
         """Rejects the deletion, because the coordinator deletes no offset of a topic to which a member subscribes."""
         del deadline
         why = "the coordinator deletes no offsets of topics to which a group of the consumer protocol subscribes"

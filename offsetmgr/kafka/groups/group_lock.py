@@ -30,6 +30,7 @@ from offsetmgr.core.model import (
     TopicPartition,
     deletion_mark,
 )
+from offsetmgr.core.offset_store import CommitErrors
 from offsetmgr.core.retry import REQUEST_BACKOFF, Backoff, Retries, cancel_tasks, is_retriable
 from offsetmgr.kafka.client.client import Client, commit_outcomes
 from offsetmgr.kafka.client.connection import BrokerConnection, DedicatedConnection, remaining
@@ -81,22 +82,18 @@ class GroupLock:
         `LockLost` if the loss of the lock is already known."""
         return await self._retry(lambda c: fetch(c, self.group, partitions, deadline), deadline)
 
-    async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
-    ) -> dict[TopicPartition, OffsetMgrError | None]:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float) -> CommitErrors:
         """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost before the write.
         After this error the offsets are unchanged."""
         return await self._retry(lambda c: commit(c, self._membership, offsets, deadline), deadline, writes=True)
 
-    async def delete(
-        self, partitions: Sequence[TopicPartition], deadline: float
-    ) -> dict[TopicPartition, OffsetMgrError | None]:
+    async def delete(self, partitions: Sequence[TopicPartition], deadline: float) -> CommitErrors:
         """Deletes committed offsets, and returns one outcome for each partition. Raises `LockLost` like `commit`.
 
         The request contains no generation, so the method first checks with a heartbeat that the lock is still held.
         """
 
-        async def delete_if_locked(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
+        async def delete_if_locked(connection: BrokerConnection) -> CommitErrors:
             if self.locked:
                 await check(connection, self._membership, deadline)
             return await delete(connection, self._membership, partitions, deadline)
@@ -346,7 +343,7 @@ async def commit(
     membership: LockMembership,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     deadline: float,
-) -> dict[TopicPartition, OffsetMgrError | None]:
+) -> CommitErrors:
     """Commits as the member and returns one outcome for each partition. Raises `LockLost` if the membership has
     ended."""
     request = requests.offset_commit(membership.group, offsets, membership.committer)
@@ -364,7 +361,7 @@ async def delete(
     partitions: Sequence[TopicPartition],
     deadline: float,
     expected: Mapping[TopicPartition, Committed] | None = None,
-) -> dict[TopicPartition, OffsetMgrError | None]:
+) -> CommitErrors:
     """Deletes committed offsets and returns one outcome for each partition.
 
     An OffsetDelete request contains no generation. It is still safe, because no other client can commit during the
@@ -379,12 +376,10 @@ async def delete(
     answer = await connection.call(requests.offset_delete(group, partitions), remaining(deadline))
     if answer["error_code"]:
         raise kafka_error(answer["error_code"], f"delete in group {group}")
-    outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
-    for topic in answer["topics"]:
-        for part in topic["partitions"]:
-            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
-            outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
-    return outcomes
+    return {
+        tp: kafka_error(part["error_code"], f"group {group}, {tp}") if part["error_code"] else None
+        for tp, part in requests.parts_of(answer)
+    }
 
 
 async def _expire(
@@ -393,7 +388,7 @@ async def _expire(
     partitions: Sequence[TopicPartition],
     deadline: float,
     expected: Mapping[TopicPartition, Committed] | None,
-) -> dict[TopicPartition, OffsetMgrError | None]:
+) -> CommitErrors:
     """Commits the offsets again with a deletion mark and an expired retention (see `deletion_mark`)."""
     from offsetmgr.kafka.protocol.old_versions import expire_offsets
 
@@ -403,32 +398,27 @@ async def _expire(
         found = await fetch(connection, membership.group, partitions, deadline)
         if now() - asked_at < _STALE_READ_S:
             break
-    outcomes: dict[TopicPartition, OffsetMgrError | None] = {tp: found.errors.get(tp) for tp in partitions}
-    topics: dict[str, list[dict[str, object]]] = {}
+    outcomes: CommitErrors = {tp: found.errors.get(tp) for tp in partitions}
+    marked: dict[TopicPartition, Mapping[str, object]] = {}
     for tp, committed in found.offsets.items():
         if expected is not None and expected.get(tp) != committed:
             why = f"offset {committed.offset} was committed since it was read"
             outcomes[tp] = Conflict(f"group {membership.group}, {tp}", why, actual=committed)
             continue
-        part = {
-            "partition_index": tp.partition,
-            "committed_offset": committed.offset,
-            "committed_metadata": deletion_mark(committed.offset),
-        }
-        topics.setdefault(tp.topic, []).append(part)
-    if not topics:
+        mark = deletion_mark(committed.offset)
+        marked[tp] = {"committed_offset": committed.offset, "committed_metadata": mark}
+    if not marked:
         return outcomes
     commit = {
         "group_id": membership.group,
         "generation_id_or_member_epoch": membership.generation,
         "member_id": membership.member_id,
-        "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
+        "topics": requests.topics_with(marked.items()),
     }
     answer = await expire_offsets(connection, commit, remaining(deadline))
-    for topic in answer["topics"]:
-        for part in topic["partitions"]:
-            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
-            outcomes[tp] = kafka_error(code, f"delete in group {membership.group}, {tp}") if code else None
+    for tp, part in requests.parts_of(answer):
+        code = part["error_code"]
+        outcomes[tp] = kafka_error(code, f"delete in group {membership.group}, {tp}") if code else None
     return outcomes
 
 

@@ -26,7 +26,7 @@ from offsetmgr.kafka.protocol.frames import (
     send_in_version,
 )
 from offsetmgr.kafka.protocol.releases import ApiKey, Capability, release
-from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, metadata_reader
+from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, metadata_reader, parts_of, topics_with
 from offsetmgr.kafka.protocol.schema_codec import (
     INT8,
     INT16,
@@ -64,9 +64,7 @@ class OlderBroker(NamedTuple):
         there is no such version."""
         low, high = self.connection.versions.get(api_key, (0, -1))
         if high < 0 and api_key in _REQUIRED_CAPABILITIES:
-            raise _REQUIRED_CAPABILITIES[api_key].unsupported_error(
-                str(self.connection.address), self.connection.versions
-            )
+            raise self.lacks(_REQUIRED_CAPABILITIES[api_key])
         if not low <= min(requested, high):
             raise UnsupportedOperation(
                 f"broker {self.connection.address}",
@@ -74,6 +72,10 @@ class OlderBroker(NamedTuple):
                 f"{api_key}, but offsetmgr needs version {requested} or lower",
             )
         return min(requested, high)
+
+    def lacks(self, capability: Capability) -> UnsupportedOperation:
+        """Returns the error of an operation that needs the capability."""
+        return capability.unsupported_error(str(self.connection.address), self.connection.versions)
 
     async def send(self, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
         return await send_in_version(self.connection, Request(api_key, version, message), self.timeout_s)
@@ -169,21 +171,12 @@ async def list_offsets(broker: OlderBroker, api_key: int, requested: int, messag
     version = broker.version(api_key, requested)
     if version:
         return await broker.send(api_key, version, {"isolation_level": 0, **message})
-    for topic in message["topics"]:
-        if any(part["timestamp"] >= 0 for part in topic["partitions"]):
-            where = str(broker.connection.address)
-            raise releases.FINDS_BY_TIME.unsupported_error(where, broker.connection.versions)
-    times = {
-        TopicPartition(topic["name"], part["partition_index"]): part["timestamp"]
-        for topic in message["topics"]
-        for part in topic["partitions"]
-    }
+    times = {tp: part["timestamp"] for tp, part in parts_of(message)}
+    if any(time >= 0 for time in times.values()):
+        raise broker.lacks(releases.FINDS_BY_TIME)
     found = await broker.exchange_encoded(api_key, 0, encode_list_offsets_v0(times, 1), read_list_offsets_v0)
-    parts = (
-        (tp.topic, {"partition_index": tp.partition, "error_code": code, "offset": offsets[0] if offsets else -1})
-        for tp, (code, offsets) in found.items()
-    )
-    return {"topics": [{"name": topic, "partitions": of_topic} for topic, of_topic in by_key(parts).items()]}
+    first = ((tp, code, offsets[0] if offsets else -1) for tp, (code, offsets) in found.items())
+    return {"topics": topics_with((tp, {"error_code": code, "offset": offset}) for tp, code, offset in first)}
 
 
 def encode_list_offsets_v0(times: Mapping[TopicPartition, int], max_offsets: int) -> bytes:
@@ -335,10 +328,14 @@ async def _partition_counts(broker: OlderBroker, commit: Mapping[str, Any]) -> M
         topic["name"]: max(part["partition_index"] for part in topic["partitions"]) for topic in commit["topics"]
     }
     if now - at > _PARTITION_COUNTS_TTL_S or any(counts.get(name, 0) <= highest for name, highest in committed.items()):
-        answer = await metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
-        counts = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
+        counts = await _all_partition_counts(broker)
         _partition_counts_cache[broker.connection.address] = (now, counts)
     return counts
+
+
+async def _all_partition_counts(broker: OlderBroker) -> dict[str, int]:
+    answer = await metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
+    return {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
 
 
 def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes:
@@ -402,8 +399,7 @@ async def offset_fetch(broker: OlderBroker, api_key: int, requested: int, messag
         topics = group["topics"]
         if topics is None and version < 2:
             if not releases.READS_ALL_OFFSETS.supported_by(broker.connection.versions):
-                where = str(broker.connection.address)
-                raise releases.READS_ALL_OFFSETS.unsupported_error(where, broker.connection.versions)
+                raise broker.lacks(releases.READS_ALL_OFFSETS)
             return await _all_offsets(broker, version, group["group_id"])
         if topics is not None and not topics:
             return {"group_id": group["group_id"], "topics": [], "error_code": ErrorCode.NONE}
@@ -411,13 +407,12 @@ async def offset_fetch(broker: OlderBroker, api_key: int, requested: int, messag
         answer = await broker.send(api_key, version, request)
         error = answer.get("error_code", ErrorCode.NONE)
         if version < 2:
-            parts = [(topic["name"], part) for topic in answer["topics"] for part in topic["partitions"]]
-            error = next(
-                (part["error_code"] for _, part in parts if part["error_code"] in _GROUP_ERRORS), ErrorCode.NONE
-            )
-            unknown = [
-                (name, part) for name, part in parts if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            ]
+            parts = dict(parts_of(answer))
+            codes = (part["error_code"] for part in parts.values())
+            error = next((code for code in codes if code in _GROUP_ERRORS), ErrorCode.NONE)
+            unknown = {
+                tp: part for tp, part in parts.items() if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            }
             if unknown and not error:
                 error = await _check_unknown_partitions(broker, unknown)
         return {"group_id": group["group_id"], "topics": [] if error else answer["topics"], "error_code": error}
@@ -446,7 +441,7 @@ async def _all_offsets(broker: OlderBroker, version: int, group: str) -> Message
     return {"group_id": group, "topics": [] if error else answer["topics"], "error_code": error}
 
 
-async def _check_unknown_partitions(broker: OlderBroker, unknown: list[tuple[str, Message]]) -> int:
+async def _check_unknown_partitions(broker: OlderBroker, unknown: Mapping[TopicPartition, Message]) -> int:
     """Clears the error of partitions that do not exist, because they have no committed offset.
 
     Brokers of 0.8.2 return UNKNOWN_TOPIC_OR_PARTITION for every partition that they do not know, whether it has a
@@ -454,11 +449,10 @@ async def _check_unknown_partitions(broker: OlderBroker, unknown: list[tuple[str
     function returns a retriable error code for the whole response if the broker's metadata does not contain the offsets
     topic, or contains one of the unknown partitions. Otherwise it returns 0.
     """
-    answer = await metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
-    known = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
-    if OFFSETS_TOPIC not in known or any(part["partition_index"] < known.get(name, 0) for name, part in unknown):
+    known = await _all_partition_counts(broker)
+    if OFFSETS_TOPIC not in known or any(tp.partition < known.get(tp.topic, 0) for tp in unknown):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    for _, part in unknown:
+    for part in unknown.values():
         part["error_code"] = ErrorCode.NONE
     return ErrorCode.NONE
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import ErrorCode, InvalidRequest, MalformedData, OffsetMgrError
@@ -174,6 +174,19 @@ def metadata(topics: Sequence[str] | None = ()) -> Request:
 def broker_addresses(answer: Message) -> dict[int, Address]:
     """Returns the address of each broker in a Metadata response, by the broker's id."""
     return {broker["node_id"]: Address(broker["host"], broker["port"]) for broker in answer["brokers"]}
+
+
+def parts_of(message: Mapping[str, Any]) -> Iterator[tuple[TopicPartition, Message]]:
+    """Yields the partitions of all topics in a response or request, each with its fields."""
+    for topic in message["topics"]:
+        for part in topic["partitions"]:
+            yield TopicPartition(topic["name"], part["partition_index"]), part
+
+
+def topics_with(parts: Iterable[tuple[TopicPartition, Mapping[str, object]]]) -> list[Message]:
+    """Returns the topics of a request with their partitions, each with its fields."""
+    by_topic = by_key((tp.topic, {"partition_index": tp.partition, **fields}) for tp, fields in parts)
+    return [{"name": topic, "partitions": of_topic} for topic, of_topic in by_topic.items()]
 
 
 def list_groups() -> Request:
@@ -552,10 +565,7 @@ _LOCK_PROTOCOLS: Final = dict.fromkeys(PROTOCOLS, encode_subscription())
 
 
 def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> Request:
-    topics = [
-        {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
-        for topic, numbers in by_key(partitions).items()
-    ]
+    topics = topics_with((tp, {}) for tp in partitions)
     return Request(ApiKey.OFFSET_DELETE, 0, {"group_id": group, "topics": topics})
 
 
@@ -632,19 +642,18 @@ def commit_in_epoch(
     group: str, member_id: str, epoch: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> Request:
     """Returns the commit of a member of the consumer protocol, which the coordinator accepts from version 9 on."""
-    topics: dict[str, list[dict[str, object]]] = {}
-    for tp, new in offsets.items():
-        part = {
-            "partition_index": tp.partition,
+    parts: dict[TopicPartition, Mapping[str, object]] = {
+        tp: {
             "committed_offset": new.offset,
             "committed_leader_epoch": -1 if new.leader_epoch is None else new.leader_epoch,
             "committed_metadata": new.metadata,
         }
-        topics.setdefault(tp.topic, []).append(part)
+        for tp, new in offsets.items()
+    }
     message = {
         "group_id": group,
         "generation_id_or_member_epoch": epoch,
         "member_id": member_id,
-        "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
+        "topics": topics_with(parts.items()),
     }
     return Request(ApiKey.OFFSET_COMMIT, 9, message)
