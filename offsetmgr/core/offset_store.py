@@ -327,6 +327,15 @@ class OffsetStore(Closeable):
         and not on the total number of groups.
         """
 
+    def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:  # noqa: ARG002
+        """Works like `scan` for the given partitions of each group, which a scan did not return. `GroupOffsets.errors`
+        contains an error for each partition that could not be read.
+
+        In Kafka a scan omits a partition whose only commit belongs to an open transaction. The scan of other stores
+        omits no partition, so they yield nothing.
+        """
+        return iter(())
+
     @abstractmethod
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         """Executes edits, with many groups in flight, and yields one result for each edit, in any order.
@@ -368,20 +377,6 @@ class OffsetStore(Closeable):
             done = {tp: o for tp, o in result.outcomes.items() if o.error is None}
             raise PartialFailure(f"{verb} of group {edit.group}", successes=done, failures=failures)
         return result
-
-
-@runtime_checkable
-class PartitionScanStore(Protocol):
-    """A store whose `OffsetStore.scan` may omit partitions whose offset it cannot read. To detect omitted partitions,
-    callers pass the expected partitions to `scan_partitions`.
-
-    In Kafka a scan omits a partition whose only commit belongs to an open transaction.
-    """
-
-    def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
-        """Works like `OffsetStore.scan` for the given partitions of each group. `GroupOffsets.errors` contains an error
-        for each partition that could not be read."""
-        ...
 
 
 def has_identity(store: OffsetStore, identity: str) -> bool:

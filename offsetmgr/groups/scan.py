@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.core.errors import CorruptData, GroupNotFound, NotAuthorized, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, PartitionScanStore, fetch_group
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, fetch_group
 from offsetmgr.core.selection import KNOWN_GROUPS, GroupSelection, TopicPattern, TopicSelection
 
 if TYPE_CHECKING:
@@ -104,11 +104,10 @@ def _with_named(
 
 def _with_expected(store: OffsetStore, found: GroupOffsets, expected: Collection[TopicPartition]) -> GroupOffsets:
     missing = [tp for tp in expected if tp not in found.offsets and tp not in found.errors]
-    if not missing or not isinstance(store, PartitionScanStore):
-        return found
-    (named,) = store.scan_partitions({found.group: missing})
-    offsets, errors = {**found.offsets, **named.offsets}, {**found.errors, **named.errors}
-    return replace(found, offsets=offsets, errors=errors, error=named.error)
+    for named in store.scan_partitions({found.group: missing}) if missing else ():
+        offsets, errors = {**found.offsets, **named.offsets}, {**found.errors, **named.errors}
+        return replace(found, offsets=offsets, errors=errors, error=named.error)
+    return found
 
 
 # Finds ``--topic`` patterns that match no partition. A pattern without a match is probably mistyped, so the command

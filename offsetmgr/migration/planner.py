@@ -34,7 +34,6 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
     OtherGroupKind,
     PartitionKinds,
-    PartitionScanStore,
 )
 from offsetmgr.core.plurals import SHOWN, count_of
 from offsetmgr.groups.last_writes import GroupPair, LastWrites
@@ -254,8 +253,6 @@ class Planner:
         """Finds partitions whose offset in the target is still unknown, although the scan returned no offset. An
         example is a partition whose offset an open transaction has not committed yet. Returns the errors of these
         partitions by target group."""
-        if not isinstance(self.target, PartitionScanStore):
-            return {}
         selected: dict[str, list[TopicPartition]] = {}
         for group, name in names.items():
             known = targets[name].offsets if name in targets else {}

@@ -27,23 +27,23 @@ from offsetmgr.core.offset_store import (
     HeldLock,
     StoreIdentity,
 )
-from offsetmgr.stores.protocol_edits import KafkaEdits, ProtocolStore, execute, without_epochs
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.stores.protocol_edits import KafkaEdits, ProtocolStore, StoreThread, execute, without_epochs
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import RunningEditListener, RunningGroup
-    from offsetmgr.kafka.client.client import Client
+    from offsetmgr.kafka.client.connection import Security
     from offsetmgr.kafka.cluster import Logs
     from offsetmgr.kafka.groups.group_lock import StaticMemberLock
     from offsetmgr.kafka.protocol.frames import Address
     from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic, SavedGroups
-    from offsetmgr.stores.protocol_edits import StoreThread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class KafkaStore(ProtocolStore):
+class KafkaStore(ProtocolStore[KafkaEdits]):
     """The consumer groups of a Kafka cluster with brokers of release 0.8.2 or later.
 
     If a group has members, an edit of the group fails with `GroupActive`, and a deletion of the group raises
@@ -56,12 +56,10 @@ class KafkaStore(ProtocolStore):
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         super().__init__(bootstrap, config)
         self._identity: StoreIdentity | None = None
+        self._offsets_topic: Callable[[], KafkaOffsetsTopic]
 
-    def _client(self, config: ConnectionConfig) -> Client:
-        from offsetmgr.kafka.client.client import Client
-        from offsetmgr.kafka.client.connection import Security
-
-        client = Client(self._bootstrap, Security.of(config.kafka))
+    def _new_thread(self, security: Security, timeout_s: float) -> StoreThread[KafkaEdits]:
+        client = Client(self._bootstrap, security)
 
         @cache
         def offsets_topic() -> KafkaOffsetsTopic:
@@ -71,11 +69,8 @@ class KafkaStore(ProtocolStore):
             topic.on_read = self.on_read or topic.on_read
             return topic
 
-        client.offsets_topic = offsets_topic
-        return client
-
-    def _edits(self, client: Client, timeout_s: float) -> KafkaEdits:
-        return KafkaEdits(client, timeout_s)
+        client.offsets_topic = self._offsets_topic = offsets_topic
+        return StoreThread(client, KafkaEdits, timeout_s)
 
     def identity(self) -> StoreIdentity:
         if self._identity is None:
@@ -112,7 +107,7 @@ class KafkaStore(ProtocolStore):
         do not list to this login, or may have some. With ``by_deletion``, `delete_group` follows, and a group has no
         reason if its deletion will be the proof. With ``accept``, no group has a reason, and this object deletes each
         of them. Raises `Unreachable`, `TimedOut`."""
-        unseen = _kafka_edits(self.store_thread()).unseen
+        unseen = self.store_thread().edits.unseen
         unseen.accepted.update(groups if accept else ())
         return self.store_thread().run(lambda deadline: unseen.reasons(groups, deadline, by_deletion=by_deletion))
 
@@ -123,7 +118,7 @@ class KafkaStore(ProtocolStore):
         read, and fails, the group is as it was before this object deleted its offsets. Also raises `GroupActive` with
         the members' names, `GroupNotFound`, and the errors of `fetch`.
         """
-        _kafka_edits(self.store_thread()).unseen.accepted.update((group,) if accept_unseen else ())
+        self.store_thread().edits.unseen.accepted.update((group,) if accept_unseen else ())
         super().delete_group(group)
 
     def filter_note(self) -> str:
@@ -141,12 +136,8 @@ class KafkaStore(ProtocolStore):
     def commit_times(self, groups: Iterable[str], limit_s: float | None = None) -> SavedGroups:
         """Returns the commits of groups with their times, which only the offsets topic has. ``limit_s`` limits the
         read. Raises the errors of `KafkaOffsetsTopic.read`; a client needs READ on the offsets topic."""
-        from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
-
         thread, names = self.store_thread(), list(groups)
-        topic = thread.client.offsets_topic() if thread.client.offsets_topic is not None else None
-        assert isinstance(topic, KafkaOffsetsTopic)  # see `_client`
-        return thread.run(lambda deadline: topic.read(deadline, names, limit_s))
+        return thread.run(lambda deadline: self._offsets_topic().read(deadline, names, limit_s))
 
     def inspect_running(self, groups: Iterable[str]) -> Iterator[tuple[str, RunningGroup | OffsetMgrError]]:
         """See `offsetmgr.core.offset_store.RunningGroupStore`."""
@@ -162,7 +153,7 @@ class KafkaStore(ProtocolStore):
         """See `offsetmgr.core.offset_store.RunningGroupStore`."""
         from offsetmgr.stores.running_edits import RunningEdits
 
-        running = RunningEdits(self.store_thread().client, _kafka_edits(self.store_thread()), listener, wait_s)
+        running = RunningEdits(self.store_thread().client, self.store_thread().edits, listener, wait_s)
         for edit in edits:
             yield self._run_to_end(partial(running.edit, edit, conditional=conditional))
 
@@ -196,7 +187,7 @@ class KafkaStore(ProtocolStore):
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
         """See `offsetmgr.core.offset_store.LockableStore`."""
-        edits = _kafka_edits(self.store_thread())
+        edits = self.store_thread().edits
 
         async def commit(
             one: tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]],
@@ -221,7 +212,7 @@ class KafkaStore(ProtocolStore):
         The lock's member subscribes to no topic, so the coordinator measures the retention time of each offset from its
         commit (KIP-211), and a new commit restarts that time.
         """
-        edits = _kafka_edits(self.store_thread())
+        edits = self.store_thread().edits
 
         async def refresh(one: HeldLock) -> OffsetMgrError | None:
             lock, deadline, left_out = _member_lock(one), edits.deadline(), leave_out.get(one.group, ())
@@ -260,11 +251,6 @@ class KafkaStore(ProtocolStore):
             return list(await asyncio.gather(*map(do_one, batch)))
 
         yield from self._in_batches(items, do_all, key)
-
-
-def _kafka_edits(thread: StoreThread) -> KafkaEdits:
-    assert isinstance(thread.edits, KafkaEdits)  # see `KafkaStore._edits`
-    return thread.edits
 
 
 def _member_lock(held: HeldLock) -> StaticMemberLock:

@@ -7,12 +7,12 @@ commits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation, value_of
 from offsetmgr.core.evaluation import same_value
-from offsetmgr.core.model import ABSENT, NO_OFFSET, Offset, TopicPartition
+from offsetmgr.core.model import ABSENT, NO_OFFSET, TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
@@ -23,23 +23,30 @@ from offsetmgr.core.offset_store import (
     StoreIdentity,
 )
 from offsetmgr.core.retry import Retries
-from offsetmgr.kafka.client.client import NotAMember
-from offsetmgr.kafka.client.groups import commit_if
-from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.kafka.client.client import Client, NotAMember, features
+from offsetmgr.kafka.client.connection import Security, remaining
+from offsetmgr.kafka.client.groups import commit_if, list_manager_groups
+from offsetmgr.kafka.protocol.requests import (
+    CONDITIONAL_FEATURE,
+    DROPS_LEADER_EPOCH,
+    DROPS_METADATA,
+    LOG_FEATURE,
+    MANAGER_API_VERSIONS,
+    STORE_FEATURE,
+    FetchedGroup,
+)
 from offsetmgr.stores.protocol_edits import (
     COMPARED_FIELDS,
     ProtocolEdits,
     ProtocolStore,
+    StoreThread,
     decide,
     edit_each,
     group_id_error,
 )
 
-if TYPE_CHECKING:
-    from offsetmgr.kafka.client.client import Client
 
-
-class ManagerStore(ProtocolStore):
+class ManagerStore(ProtocolStore["ManagerEdits"]):
     """The groups that the offset manager at an address serves: the groups in the managers' offsets topic, or the groups
     of another store."""
 
@@ -50,16 +57,8 @@ class ManagerStore(ProtocolStore):
         self._features: dict[str, int] | None = None
         self._identity: StoreIdentity | None = None
 
-    def _client(self, config: ConnectionConfig) -> Client:
-        from offsetmgr.kafka.client.client import Client
-        from offsetmgr.kafka.client.connection import Security
-        from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS
-
-        return Client(self._bootstrap, Security.of(config.kafka), MANAGER_API_VERSIONS)
-
-    def _edits(self, client: Client, timeout_s: float) -> ManagerEdits:
-
-        return ManagerEdits(client, timeout_s)
+    def _new_thread(self, security: Security, timeout_s: float) -> StoreThread[ManagerEdits]:
+        return StoreThread(Client(self._bootstrap, security, MANAGER_API_VERSIONS), ManagerEdits, timeout_s)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -69,8 +68,6 @@ class ManagerStore(ProtocolStore):
         Each edit checks the capabilities of its group's coordinator again, because the coordinator may run an older
         release than the server that announced these capabilities.
         """
-        from offsetmgr.kafka.protocol.requests import CONDITIONAL_FEATURE, DROPS_LEADER_EPOCH, DROPS_METADATA
-
         offered = self._offered()
         return Capabilities(
             metadata=DROPS_METADATA not in offered,
@@ -82,8 +79,6 @@ class ManagerStore(ProtocolStore):
     def identity(self) -> StoreIdentity:
         """Returns an id that consists of the cluster id and the managers' offsets topic. If the manager serves another
         store, the kind of that store replaces the topic in the id."""
-        from offsetmgr.kafka.protocol.requests import LOG_FEATURE
-
         if self._identity is None:
             thread = self.store_thread()
             cluster_id, _ = thread.run(thread.client.cluster)
@@ -98,21 +93,14 @@ class ManagerStore(ProtocolStore):
     def served_store(self) -> str | None:
         """Returns the kind of the store whose groups the manager serves; None if the manager has its own offsets topic.
         Raises `Unreachable`, `TimedOut`."""
-        from offsetmgr.kafka.protocol.requests import STORE_FEATURE
-
         return next((n.removeprefix(STORE_FEATURE) for n in self._offered() if n.startswith(STORE_FEATURE)), None)
 
     def groups(self) -> Iterator[str]:
-        from offsetmgr.kafka.client.groups import list_manager_groups
-
         thread = self.store_thread()
         yield from thread.run(lambda deadline: list_manager_groups(thread.client, deadline))
 
     def _offered(self) -> dict[str, int]:
         if self._features is None:
-            from offsetmgr.kafka.client.client import features
-            from offsetmgr.kafka.client.connection import remaining
-
             thread = self.store_thread()
 
             async def ask(deadline: float) -> dict[str, int]:
@@ -215,30 +203,28 @@ class _EditProgress:
         again: list[TopicPartition] = []
         for tp in self.todo:
             error = results.get(tp, ServerError(str(tp), "the manager's response does not contain it"))
-            if error is None:
-                self.written = True
-                self._outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, self._current_offset(tp))
-            elif isinstance(error, Conflict):
+            if isinstance(error, Conflict):
                 again.append(tp)
                 if repeated:
                     self._in_doubt.add(tp)
-            else:
-                self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._current_offset(tp), error)
+                continue
+            self.written = self.written or error is None
+            self._set(tp, error)
         self.todo = again
         return bool(again)
 
     def fail(self, error: OffsetMgrError) -> None:
         for tp in self.todo:
-            self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._current_offset(tp), error)
+            self._set(tp, error)
 
     def fail_remaining_as_conflicts(self) -> None:
         for tp in self.todo:
-            error = Conflict(str(tp), "other clients kept changing it", "try again when the group is quiet")
-            self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._current_offset(tp), error)
+            self._set(tp, Conflict(str(tp), "other clients kept changing it", "try again when the group is quiet"))
 
     def result(self) -> dict[TopicPartition, ChangeOutcome]:
         """Returns the outcomes in the order of the changes."""
         return {tp: self._outcomes[tp] for tp in self._changes}
 
-    def _current_offset(self, tp: TopicPartition) -> Offset:
-        return self._current.offsets.get(tp, ABSENT)
+    def _set(self, tp: TopicPartition, error: OffsetMgrError | None) -> None:
+        status = EditStatus.WRITTEN if error is None else EditStatus.FAILED
+        self._outcomes[tp] = ChangeOutcome(status, self._current.offsets.get(tp, ABSENT), error)

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.advice import Advice
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import (
     Conflict,
     GateRefused,
@@ -62,9 +66,10 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.kafka.client.client import Client, ClientThread, NotAMember, PartitionLeaders
+from offsetmgr.kafka.client.client import Client, ClientThread, NotAMember, PartitionLeaders, batches, run_batches
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import LATEST, list_offsets, partition_counts
-from offsetmgr.kafka.groups.group_lock import delete, non_member
+from offsetmgr.kafka.groups.group_lock import acquire_lock, active_members_error, delete, non_member
 from offsetmgr.kafka.protocol.errors import NegativeOffset, UnstableOffset
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.releases import (
@@ -77,10 +82,6 @@ from offsetmgr.kafka.protocol.releases import (
 )
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, FetchedGroup
 
-if TYPE_CHECKING:
-    from offsetmgr.kafka.client.client import Client
-
-
 # Decides on the changes of one group's edit and executes them, for stores over Kafka's protocol. This module performs
 # no I/O: the caller passes the group's current offsets and the functions that write and delete.
 
@@ -90,6 +91,8 @@ written."""
 
 _MAX_STRING_BYTES: Final = 2**15 - 1
 
+ScanRequest: TypeAlias = tuple[str, Sequence[TopicPartition] | None]
+"""A group and the partitions to read; None selects all partitions with a commit."""
 Write = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[CommitErrors]]
 Erase = Callable[[Sequence[TopicPartition]], Awaitable[CommitErrors]]
 
@@ -137,14 +140,9 @@ async def execute(
     except OffsetMgrError as error:
         results |= {tp: error for tp in todo if tp not in results}
     for tp in todo:
-        before = current.offsets.get(tp, ABSENT)
-        if tp not in results:
-            missing = ServerError(str(tp), "the broker's response does not contain it")
-            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, missing)
-        elif (failure := results[tp]) is None:
-            outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, before)
-        else:
-            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, failure)
+        failure = results[tp] if tp in results else ServerError(str(tp), "the broker's response does not contain it")
+        status = EditStatus.WRITTEN if failure is None else EditStatus.FAILED
+        outcomes[tp] = ChangeOutcome(status, current.offsets.get(tp, ABSENT), failure)
     return {tp: outcomes[tp] for tp in changes}
 
 
@@ -187,11 +185,8 @@ def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartit
 
 def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
     """Returns the result of an edit that failed as a whole with ``error``."""
-    return GroupEditResult(
-        edit.group,
-        {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp in edit.changes},
-        how="nothing was written",
-    )
+    failed = ChangeOutcome(EditStatus.FAILED, None, error)
+    return GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), how="nothing was written")
 
 
 def value_error(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
@@ -461,33 +456,21 @@ class ProtocolEdits:
         except GroupActive:
             raise await self._group_active_error(group, deadline) from None
 
-    async def scan(self, groups: list[str]) -> list[GroupOffsets]:
-        """Returns all offsets of the groups, one result for each. Raises only if the client has never reached a
-        broker."""
-        good = [group for group in groups if group_id_error(group) is None]
-        found: dict[str, FetchedGroup | OffsetMgrError] = dict(await self.read(dict.fromkeys(good), self.deadline()))
-        return [group_offsets(group, group_id_error(group) or found[group]) for group in groups]
-
-    async def scan_partitions(self, requests: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
-        """Returns the offsets of the given partitions of each group. Raises the errors of `scan`."""
+    async def scan(self, requests: list[ScanRequest]) -> list[GroupOffsets]:
+        """Returns the offsets of the given partitions of each group, one result for each. Raises only if the client has
+        never reached a broker."""
         good = {group: partitions for group, partitions in requests if group_id_error(group) is None}
-        found: dict[str, FetchedGroup | OffsetMgrError] = await self.read(good, self.deadline())
+        found = await self.read(good, self.deadline())
         return [group_offsets(group, group_id_error(group) or found[group]) for group, _ in requests]
 
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
         """Returns one result for each edit; the edits must be of different groups. Raises only if the client has never
         reached a broker."""
         deadline = self.deadline()
-        unconditional = [edit for edit in edits if _overwrites(edit)]
-        if not unconditional:
-            return await self._edit_conditionally(edits, deadline)
-        if len(unconditional) == len(edits):
-            return await self._edit_unconditionally(unconditional, deadline)
-        others = [edit for edit in edits if not _overwrites(edit)]
-        both = await asyncio.gather(
-            self._edit_unconditionally(unconditional, deadline), self._edit_conditionally(others, deadline)
-        )
-        return [*both[0], *both[1]]
+        methods = {True: self._edit_unconditionally, False: self._edit_conditionally}
+        by_method = by_key((methods[_overwrites(edit)], edit) for edit in edits)
+        results = await asyncio.gather(*(method(its_edits, deadline) for method, its_edits in by_method.items()))
+        return list(chain.from_iterable(results))
 
     async def _edit_unconditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
         """Executes edits with `Guard.OVERWRITE`: looks up all coordinators at once, then sends one commit for each
@@ -501,16 +484,15 @@ class ProtocolEdits:
                 raise
 
         async def one(edit: GroupEdit) -> GroupEditResult:
-            rejections = {tp: bad for tp, change in edit.changes.items() if (bad := value_error(tp, change.after))}
-            decided = EditDecision(
-                {tp: ChangeOutcome(EditStatus.FAILED, None, bad) for tp, bad in rejections.items()},
-                [tp for tp in edit.changes if tp not in rejections],
-            )
-            found = where.get(edit.group)
-            at = found if isinstance(found, Address) else None
-            result = await self._write_as_simple_consumer(
-                edit, FetchedGroup({}, {}), OVERWRITTEN, deadline, at, decided
-            )
+            rejections = {
+                tp: ChangeOutcome(EditStatus.FAILED, None, bad)
+                for tp, change in edit.changes.items()
+                if (bad := value_error(tp, change.after))
+            }
+            decided = EditDecision(rejections, [tp for tp in edit.changes if tp not in rejections])
+            at = found if isinstance(found := where.get(edit.group), Address) else None
+            unknown = FetchedGroup({}, {})
+            result = await self._write_as_simple_consumer(edit, unknown, OVERWRITTEN, deadline, at, decided)
             unread = {tp: outcome._replace(before=None) for tp, outcome in result.outcomes.items()}
             return GroupEditResult(edit.group, unread, result.atomic, result.how)
 
@@ -595,8 +577,6 @@ class ProtocolEdits:
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
         async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
-            from offsetmgr.kafka.groups.group_lock import delete, non_member
-
             address = await self._client.coordinator(edit.group, deadline)
             connection = await self._client.node(address).connection(deadline)
             if not edit.group and DELETES_OFFSETS.supported_by(connection.versions):
@@ -623,8 +603,6 @@ class ProtocolEdits:
 
     async def _group_active_error(self, group: str, deadline: float) -> GroupActive:
         """Returns the error for a group that has members, with their names."""
-        from offsetmgr.kafka.groups.group_lock import active_members_error
-
         state = (await self._client.describe([group], deadline))[group]
         if not isinstance(state, GroupDescription):
             return active_members_error(group, ())
@@ -658,12 +636,15 @@ def _overwrites(edit: GroupEdit) -> bool:
     )
 
 
-class StoreThread(ClientThread):
+Edits = TypeVar("Edits", bound=ProtocolEdits)
+
+
+class StoreThread(ClientThread, Generic[Edits]):
     """The client of a store and its thread, with the object that reads and edits groups."""
 
-    def __init__(self, client: Client, edits: ProtocolEdits, timeout_s: float) -> None:
+    def __init__(self, client: Client, edits: type[Edits], timeout_s: float) -> None:
         super().__init__(client, timeout_s)
-        self.edits = edits
+        self.edits = edits(client, timeout_s)
 
 
 # Edits of Kafka groups, protected by the group lock or by a comparison just before the write. Ordering contract under
@@ -699,14 +680,16 @@ class KafkaEdits(ProtocolEdits):
             await self.unseen.add_pending(whole, found, deadline)
         return found
 
-    async def scan(self, groups: list[str]) -> list[GroupOffsets]:
-        """Like the base class. The error of a share group, and of a group of the Streams protocol without offsets, is
-        `OtherGroupKind`."""
-        found = await super().scan(groups)
+    async def scan(self, requests: list[ScanRequest]) -> list[GroupOffsets]:
+        """Like the base class. If all offsets of a share group, or of a group of the Streams protocol without offsets,
+        were requested, its error is `OtherGroupKind`."""
+        found = await super().scan(requests)
         unknown = [
             one.group
-            for one in found
-            if not (one.offsets or one.errors) and (one.error is None or isinstance(one.error, GroupNotFound))
+            for one, (_, partitions) in zip(found, requests, strict=True)
+            if partitions is None
+            and not (one.offsets or one.errors)
+            and (one.error is None or isinstance(one.error, GroupNotFound))
         ]
         if not unknown:
             return found
@@ -766,8 +749,6 @@ class KafkaEdits(ProtocolEdits):
         if not KEEPS_EPOCHS.supported_by(versions):
             edit = replace(edit, changes=without_epochs(edit.changes))
         if lockable and (not state.idle or state.members):
-            from offsetmgr.kafka.groups.group_lock import active_members_error
-
             raise active_members_error(edit.group, [str(member) for member in state.members], state.lock_ends_s)
         decided = decide(edit.group, edit.changes, current, whole=edit.whole)
         if not decided.todo:
@@ -776,8 +757,6 @@ class KafkaEdits(ProtocolEdits):
             return await self.unlocked(edit, deadline, at)
         if edit.guard is Guard.COMPARE or not edit.group:  # no client can join the group with the empty id
             return await self._compare_and_write(edit, deadline, at)
-        from offsetmgr.kafka.groups.group_lock import acquire_lock
-
         # A request for all partitions is shorter than a request that names the partitions of the edit. It has two
         # disadvantages: the response omits partitions whose only commit belongs to an open transaction, and the
         # response is long if the group has many more partitions than the edit.
@@ -846,7 +825,7 @@ _SCANS_IN_FLIGHT: Final = 3
 _EDITS_IN_FLIGHT: Final = 4
 
 
-class ProtocolStore(OffsetStore):
+class ProtocolStore(OffsetStore, Generic[Edits]):
     """An `OffsetStore` whose subclasses provide a `Client` and its `ProtocolEdits`.
 
     ``timeout_ms`` of the configuration limits each read and each edit of a batch of groups. Connections use plain text
@@ -859,16 +838,12 @@ class ProtocolStore(OffsetStore):
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         self._bootstrap = bootstrap
         self._config = config or ConnectionConfig()
-        self._connection: StoreThread | None = None
+        self._connection: StoreThread[Edits] | None = None
         self._connecting = threading.Lock()
 
-    def _client(self, config: ConnectionConfig) -> Client:
-        """Returns a client that has not connected yet."""
-        raise NotImplementedError
-
-    def _edits(self, client: Client, timeout_s: float) -> ProtocolEdits:
-        """Returns the object that reads and edits groups; ``timeout_s`` is in seconds."""
-        raise NotImplementedError
+    @abstractmethod
+    def _new_thread(self, security: Security, timeout_s: float) -> StoreThread[Edits]:
+        """Returns a client that has not connected yet, and the object that reads and edits groups."""
 
     @property
     def uri(self) -> str:
@@ -883,17 +858,17 @@ class ProtocolStore(OffsetStore):
         return fetched(f"fetch of group {group}", found.offsets, found.errors, requested)
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        yield from self._scan(groups, self.store_thread().edits.scan, str)
+        yield from self._scan((group, None) for group in groups)
 
     def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
-        """See `offsetmgr.core.offset_store.PartitionScanStore`."""
-        yield from self._scan(partitions.items(), self.store_thread().edits.scan_partitions, _named_group)
+        yield from self._scan(partitions.items())
 
-    def _scan(self, items: Iterable[A], do: Batch[A, T], key: Callable[[A], str]) -> Iterator[T]:
-        return self._in_batches(items, do, key, _SCAN_BATCH, _SCANS_IN_FLIGHT, finish=False)
+    def _scan(self, requests: Iterable[ScanRequest]) -> Iterator[GroupOffsets]:
+        scan, group_of = self.store_thread().edits.scan, itemgetter(0)
+        return self._in_batches(requests, scan, group_of, _SCAN_BATCH, _SCANS_IN_FLIGHT, finish=False)
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        yield from self._in_batches(edits, self.store_thread().edits.edit, _group_of)
+        yield from self._in_batches(edits, self.store_thread().edits.edit, attrgetter("group"))
 
     def _in_batches(
         self,
@@ -906,8 +881,6 @@ class ProtocolStore(OffsetStore):
         finish: bool = True,
     ) -> Iterator[T]:
         """Runs ``do`` on batches of the items; see `run_batches`."""
-        from offsetmgr.kafka.client.client import batches, run_batches
-
         split = batches(items, first=_FIRST_BATCH, max_size=max_size, key=key)
         return run_batches(self.store_thread().runner, split, do, max_in_flight=in_flight, key=key, finish=finish)
 
@@ -938,19 +911,10 @@ class ProtocolStore(OffsetStore):
         if connection is not None:
             connection.close()
 
-    def store_thread(self) -> StoreThread:
-        """Returns the client and its event loop. The first call creates both."""
-
+    def store_thread(self) -> StoreThread[Edits]:
+        """Returns the client and its event loop. The first call creates both. Raises the errors of `Security.of`."""
         with self._connecting:
             if self._connection is None:
-                client, timeout_s = self._client(self._config), self._config.timeout_ms / 1000
-                self._connection = StoreThread(client, self._edits(client, timeout_s), timeout_s)
+                security = Security.of(self._config.kafka)
+                self._connection = self._new_thread(security, self._config.timeout_ms / 1000)
             return self._connection
-
-
-def _named_group(request: tuple[str, Sequence[TopicPartition]]) -> str:
-    return request[0]
-
-
-def _group_of(edit: GroupEdit) -> str:
-    return edit.group
