@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.check_result import CheckResult, CheckStatus, clock_check, failed_check
 from offsetmgr.core.clock import Clock, ClockDifference, best_difference
 from offsetmgr.core.errors import AuthenticationFailed, ErrorCode, NotAuthorized, OffsetMgrError, TopicNotAuthorized
@@ -298,17 +299,9 @@ async def leader_clocks(
 
 async def _offsets_leaders(connection: BrokerConnection, deadline: float) -> dict[Address, list[TopicPartition]]:
     """Returns the partitions of ``__consumer_offsets`` by the address of their leader."""
-    message = {"topics": [{"name": OFFSETS_TOPIC}], **METADATA_OPTIONS}
-    answer = await connection.call(Request(ApiKey.METADATA, 8, message), remaining(deadline))
-    brokers = {b["node_id"]: Address(b["host"], b["port"]) for b in answer["brokers"]}
-    found: dict[Address, list[TopicPartition]] = {}
-    for topic in answer["topics"]:
-        for part in topic["partitions"]:
-            if part["leader_id"] in brokers:
-                found.setdefault(brokers[part["leader_id"]], []).append(
-                    TopicPartition(OFFSETS_TOPIC, part["partition_index"])
-                )
-    return found
+    answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), remaining(deadline))
+    brokers = requests.broker_addresses(answer)
+    return by_key((brokers[p["leader_id"]], tp) for tp, p in requests.parts_of(answer) if p["leader_id"] in brokers)
 
 
 async def _leader_clock(
@@ -464,8 +457,7 @@ def _release_row(bootstrap: str, brokers: Mapping[Address, BrokerConnection | Of
 async def _controller_row(bootstrap: str, connection: BrokerConnection, deadline: float) -> CheckResult:
     quorum = ApiKey.DESCRIBE_QUORUM in connection.versions
     kind = "KRaft" if quorum else "ZooKeeper"
-    message = {"topics": [], **requests.METADATA_OPTIONS}
-    answer = await connection.call(Request(ApiKey.METADATA, 8, message), remaining(deadline))
+    answer = await connection.call(requests.metadata(), remaining(deadline))
     number = answer.get("controller_id")
     if number is None:
         return CheckResult(

@@ -190,21 +190,32 @@ async def find_leaders(
     A partition counts as missing only if no responding broker knows it, because a broker that has just started knows no
     partitions. Raises the errors of `Client.any_connection`.
     """
+
+    def is_missing(answer: Address | OffsetMgrError) -> bool:
+        return isinstance(answer, UnknownTopicOrPartition)
+
+    return await ask_until_known(client, partitions, _leaders_from, is_missing, deadline)
+
+
+async def ask_until_known(
+    client: Client,
+    keys: Sequence[K],
+    ask: Callable[[BrokerConnection, Sequence[K], float], Awaitable[dict[K, T]]],
+    is_missing: Callable[[T], bool],
+    deadline: float,
+) -> dict[K, T]:
+    """Asks one broker about ``keys``, and then further brokers about the keys whose answer ``is_missing``, because a
+    broker that has just started knows no topics. Raises the errors of `Client.any_connection` and of the first
+    broker."""
     first = await client.any_connection(deadline)
-    found = await _leaders_from(first, partitions, deadline)
+    found = await ask(first, keys, deadline)
     for address in client.addresses:
-        missing = [tp for tp, answer in found.items() if isinstance(answer, UnknownTopicOrPartition)]
-        if not missing:
-            break
-        if address != first.address:
-            try:
-                # Another broker has already responded, so the client waits only briefly for a response from this
-                # broker.
-                by_then = min(deadline, asyncio.get_running_loop().time() + MIN_ATTEMPT_S)
-                connection = await client.node(address).connection(by_then)
-                found |= await _leaders_from(connection, missing, by_then)
-            except OffsetMgrError:
-                continue
+        missing = [key for key in keys if key not in found or is_missing(found[key])]
+        if missing and address != first.address:
+            # Another broker has already responded, so the client waits only briefly for a response from this broker.
+            by_then = min(deadline, asyncio.get_running_loop().time() + MIN_ATTEMPT_S)
+            with contextlib.suppress(OffsetMgrError):
+                found |= await ask(await client.node(address).connection(by_then), missing, by_then)
     return found
 
 

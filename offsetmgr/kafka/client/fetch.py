@@ -19,14 +19,13 @@ from offsetmgr.core.errors import (
     ErrorCode,
     NotAuthorized,
     OffsetMgrError,
-    ServerError,
     TimedOut,
     UnknownTopicOrPartition,
     UnsupportedOperation,
 )
 from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition, is_valid_topic_name
 from offsetmgr.core.retry import Backoff, Retries, UnusableAddress
-from offsetmgr.kafka.client.client import UNKNOWN_TOPIC_TIMEOUT_S, Client, PartitionLeaders
+from offsetmgr.kafka.client.client import UNKNOWN_TOPIC_TIMEOUT_S, Client, PartitionLeaders, ask_until_known
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.topics import describe_topic
 from offsetmgr.kafka.protocol import requests
@@ -242,34 +241,17 @@ def _read(cursor: Cursor) -> dict[int, ProduceResult]:
 
 # Requests partition counts of topics, log ranges of partitions, and offsets by time.
 
-_OTHER_BROKER_TIMEOUT_S: Final = 1.0
-"""The maximum time for the request to each further broker after the first broker has responded."""
-
 
 async def partition_counts(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
     """Returns the partition counts of ``topics``, or of all topics if None. Missing topics are left out.
 
-    A topic counts as missing only if no responding broker knows it (see `leader_router.find_leaders`). Raises
+    A topic counts as missing only if no responding broker knows it (see `ask_until_known`). Raises
     `TopicNotAuthorized` for a topic that the principal may not describe, and the errors of `Client.any_connection`.
     """
     if topics is None:
         return await _counts_of(await client.any_connection(deadline), None, deadline)
     topics = list(filter(is_valid_topic_name, topics))
-    if not topics:
-        return {}
-    first = await client.any_connection(deadline)
-    found = await _counts_of(first, topics, deadline)
-    for address in client.addresses:
-        missing = [topic for topic in topics if topic not in found]
-        if not missing:
-            break
-        if address != first.address:
-            try:
-                by_then = min(deadline, asyncio.get_running_loop().time() + _OTHER_BROKER_TIMEOUT_S)
-                found |= await _counts_of(await client.node(address).connection(by_then), missing, by_then)
-            except OffsetMgrError:
-                continue
-    return found
+    return await ask_until_known(client, topics, _counts_of, lambda _: False, deadline) if topics else {}
 
 
 async def _counts_of(connection: BrokerConnection, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
@@ -298,21 +280,13 @@ async def log_ranges(
     starts = await list_offsets(client, leaders, dict.fromkeys(partitions, EARLIEST), deadline)
     existing = [tp for tp, start in starts.items() if isinstance(start, int)]
     ends = await list_offsets(client, leaders, dict.fromkeys(existing, LATEST), deadline)
-    return _ranges_between(starts, ends)
-
-
-def _ranges_between(
-    starts: Mapping[TopicPartition, int | OffsetMgrError], ends: Mapping[TopicPartition, int | OffsetMgrError]
-) -> dict[TopicPartition, LogRange | OffsetMgrError]:
-    """Returns the log range of each partition in ``starts``, or the error of its start or of its end."""
     found: dict[TopicPartition, LogRange | OffsetMgrError] = {}
     for tp, start in starts.items():
-        end = ends.get(tp)
-        if isinstance(start, int) and isinstance(end, int):
-            found[tp] = LogRange(start, end)
+        if isinstance(start, OffsetMgrError):
+            found[tp] = start
         else:
-            failed = next((one for one in (start, end) if isinstance(one, OffsetMgrError)), None)
-            found[tp] = failed or ServerError(str(tp), "the broker's response does not contain it")
+            end = ends[tp]
+            found[tp] = end if isinstance(end, OffsetMgrError) else LogRange(start, end)
     return found
 
 

@@ -27,7 +27,8 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 
 # Requests topic ids (KIP-516), which distinguish a recreated topic from its predecessor with the same name.
 
-_VERSION: Final = 12
+_METADATA_VERSION: Final = 12
+"""A version whose response contains topic ids (KIP-516)."""
 _MAX_TOPICS_PER_REQUEST: Final = 5000
 
 
@@ -44,13 +45,16 @@ async def topic_ids(client: Client, topics: Collection[str] | None, deadline: fl
     found: dict[str, str] = {}
     names = None if topics is None else sorted(filter(is_valid_topic_name, topics))
     for batch in [None] if names is None else batched(names, _MAX_TOPICS_PER_REQUEST):
-        wanted = None if batch is None else [{"topic_id": None, "name": name} for name in batch]
-        request = Request(ApiKey.METADATA, _VERSION, {"topics": wanted, **requests.METADATA_OPTIONS})
-        answer = await connection.call(request, remaining(deadline))
+        answer = await connection.call(_metadata_with_ids(batch), remaining(deadline))
         for topic in answer["topics"]:
             if topic["name"] is not None and topic["topic_id"] is not None and topic["error_code"] == ErrorCode.NONE:
                 found[topic["name"]] = format_topic_id(topic["topic_id"].bytes)
     return found
+
+
+def _metadata_with_ids(names: Sequence[str] | None) -> Request:
+    wanted = None if names is None else [{"topic_id": None, "name": name} for name in names]
+    return Request(ApiKey.METADATA, _METADATA_VERSION, {"topics": wanted, **requests.METADATA_OPTIONS})
 
 
 def format_topic_id(topic_id: bytes) -> str:
@@ -60,8 +64,6 @@ def format_topic_id(topic_id: bytes) -> str:
     return urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
-_METADATA_VERSION: Final = 12
-"""A version whose response contains topic ids (KIP-516)."""
 _CREATE_TOPICS_VERSION: Final = 2
 """The oldest version that brokers of Kafka 4.x support (KIP-896)."""
 _TRANSIENT_CODES: Final = frozenset(
@@ -93,9 +95,7 @@ async def describe_topic(client: Client, name: str, deadline: float) -> TopicDes
 
     async def describe(attempt: float) -> TopicDescription | None:
         connection = await client.any_connection(attempt)
-        wanted = {"topics": [{"topic_id": None, "name": name}], **requests.METADATA_OPTIONS}
-        request = Request(ApiKey.METADATA, _METADATA_VERSION, wanted)
-        answer = await connection.call(request, remaining(attempt))
+        answer = await connection.call(_metadata_with_ids([name]), remaining(attempt))
         brokers = requests.broker_addresses(answer)
         if not brokers:  # then the broker has just started, and knows no topics either
             raise Unreachable(f"topic {name}", f"broker {connection.address} knows no brokers yet")
