@@ -114,28 +114,22 @@ class FaultyStore(OffsetStore):
         return self.store.capabilities
 
     def identity(self) -> StoreIdentity:
-        _raise_whole(self._armed("read"))
-        return self.store.identity()
+        return self._readable().identity()
 
     def log_origin(self) -> LogOrigin:
-        _raise_whole(self._armed("read"))
-        return self.store.log_origin()
+        return self._readable().log_origin()
 
     def weaknesses(self) -> tuple[Weakness, ...]:
-        _raise_whole(self._armed("read"))
-        return self.store.weaknesses()
+        return self._readable().weaknesses()
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        _raise_whole(self._armed("read"))
-        return self.store.topic_ids(topics)
+        return self._readable().topic_ids(topics)
 
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
-        _raise_whole(self._armed("read"))
-        return self.store.topic_creation_times(topics)
+        return self._readable().topic_creation_times(topics)
 
     def groups(self) -> Iterator[str]:
-        _raise_whole(self._armed("read"))
-        yield from self.store.groups()
+        yield from self._readable().groups()
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         faults = self._armed("read")
@@ -178,6 +172,11 @@ class FaultyStore(OffsetStore):
 
     def close(self) -> None:
         self.store.close()
+
+    def _readable(self) -> OffsetStore:
+        """Returns the store, unless a fault of all reads is armed."""
+        _raise_whole(self._armed("read"))
+        return self.store
 
     def _armed(self, call: Call) -> list[Fault]:
         """Returns the armed faults for this kind of call, and reduces the remaining number of calls of each returned

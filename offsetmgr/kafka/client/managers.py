@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.batches import by_key
@@ -71,13 +71,9 @@ async def inspect(client: Client, address: Address, question: dict[str, Any], de
     if not isinstance(found, dict):
         raise ServerError(f"manager {address}", "its answer is not an object")
     if "error" in found:
-        raise _error(address, found)
+        kind = NotAuthorized if found.get("kind") == "not-authorized" else ServerError
+        raise kind(f"manager {address}", str(found["error"]))
     return found
-
-
-def _error(address: Address, found: dict[str, Any]) -> OffsetMgrError:
-    kind = NotAuthorized if found.get("kind") == "not-authorized" else ServerError
-    return kind(f"manager {address}", str(found["error"]))
 
 
 def _check(connection: BrokerConnection) -> None:
@@ -124,11 +120,7 @@ class Managers(Closeable):
 
     def owned_shard(self, partition: int) -> Mapping[str, Any] | None:
         """Returns the status of a shard from the manager that owns the shard; None if no manager owns the shard."""
-        for report in self.reports():
-            for shard in (report.status or {}).get("shards", ()):
-                if shard["partition"] == partition and shard["role"] == "owner":
-                    return dict(shard)
-        return None
+        return next((shard for _, shard in _owners(self.reports(), partition)), None)
 
     def dump(self, partition: int) -> Iterator[Mapping[str, Any]]:
         """Requests the committed offsets of a shard from the owner of the shard. Yields the offsets, sorted by group,
@@ -137,14 +129,14 @@ class Managers(Closeable):
         Raises `NotCoordinator` if no manager owns the shard, and `UsageError` if the shard does not exist.
         """
         reports = self.reports()
-        owner = next((r.address for r in reports if _owns(r.status, partition)), None)
+        owner = next((report.address for report, _ in _owners(reports, partition)), None)
         if not any(r.status is None or r.status["shards"] for r in reports):
             raise NotCoordinator(
                 f"shard {partition}",
                 "no manager at this address has shards",
                 "read the store behind the listener instead",
             )
-        known = {shard["partition"] for r in reports if r.status is not None for shard in r.status["shards"]}
+        known = {shard["partition"] for _, shard in _reported_shards(reports)}
         if known and partition not in known:
             raise UsageError(f"shard {partition}", "no shard has this number", f"shards are 0 to {max(known)}")
         if owner is None:
@@ -162,10 +154,16 @@ class Managers(Closeable):
         self._thread.close()
 
 
-def _owns(status: Mapping[str, Any] | None, partition: int) -> bool:
-    return status is not None and any(
-        shard["partition"] == partition and shard["role"] == "owner" for shard in status["shards"]
-    )
+_ReportedShard: TypeAlias = tuple[ManagerReport, Mapping[str, Any]]
+
+
+def _reported_shards(reports: Sequence[ManagerReport]) -> Iterator[_ReportedShard]:
+    return ((report, shard) for report in reports for shard in (report.status or {}).get("shards", ()))
+
+
+def _owners(reports: Sequence[ManagerReport], partition: int) -> Iterator[_ReportedShard]:
+    shards = _reported_shards(reports)
+    return (one for one in shards if one[1]["partition"] == partition and one[1]["role"] == "owner")
 
 
 # The status of the offset managers, computed from what each of them reports, and its alarms. Pure.
@@ -268,8 +266,7 @@ def _manager(report: ManagerReport) -> ManagerState:
 
 
 def _shards(reports: Sequence[ManagerReport]) -> Iterator[ShardOwner]:
-    shards = ((report, shard) for report in reports for shard in (report.status or {}).get("shards", ()))
-    found = by_key((shard["partition"], (report, shard)) for report, shard in shards)
+    found = by_key((one[1]["partition"], one) for one in _reported_shards(reports))
     for partition, seen in sorted(found.items()):
         lags = [shard["lag"] for _, shard in seen if shard["role"] == "standby"]
         lag = None if not lags or None in lags else max(lags)

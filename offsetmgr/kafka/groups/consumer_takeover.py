@@ -28,7 +28,7 @@ from offsetmgr.kafka.client.client import Client, NotAMember, commit_outcomes
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.topics import format_topic_id, topic_ids
 from offsetmgr.kafka.groups import group_lock as lock_membership
-from offsetmgr.kafka.groups.group_takeover import abandon, reject_edit, was_abandoned
+from offsetmgr.kafka.groups.group_takeover import abandoned, reject_edit
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.frames import Address
@@ -229,7 +229,7 @@ async def _own(
         if evicted is None:
             membership.away = {one["member_id"] for one in others if one["member_epoch"] == _AWAY_EPOCH}
             here = (one["member_id"] for one in others if one["member_id"] not in membership.away)
-            evicted = [member_id for member_id in here if not was_abandoned(member_id)]
+            evicted = [member_id for member_id in here if member_id not in abandoned]
         request = requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
         removed, _ = await asyncio.gather(
             connection.call(request, remaining(deadline)),
@@ -263,7 +263,7 @@ async def _heartbeat(connection: BrokerConnection, membership: _Membership, dead
 
 
 async def _leave(client: Client, connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
-    abandon(membership.member_id)
+    abandoned.add(membership.member_id)
     request = requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
     await lock_membership.send_leave(client, membership.group, request, deadline, connection=connection)
 

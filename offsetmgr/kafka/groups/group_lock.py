@@ -66,7 +66,8 @@ class GroupLock:
         self._membership = membership
         self._joined_on = joined_on
         self._dedicates_writes = joined_on is None
-        self._lost: OffsetMgrError | None = None
+        self.lost: OffsetMgrError | None = None
+        """The error that describes why the lock was lost; None while the lock is held."""
 
     @property
     def group(self) -> str:
@@ -128,17 +129,17 @@ class GroupLock:
         unconfirmed: OffsetMgrError | None = None
         retries = Retries(deadline, backoff)
         while True:
-            if self._lost is not None:
+            if self.lost is not None:
                 # An earlier attempt whose outcome is unknown may have succeeded. Therefore the method raises the error
                 # of that attempt.
-                raise unconfirmed or self._lost_error(self._lost)
+                raise unconfirmed or self._lost_error(self.lost)
             sent = False
             try:
                 async with self._connect(deadline, writes=writes) as connection:
                     sent = True
                     return await attempt(connection)
             except LockLost as error:
-                self._lost = type(error)(f"lock of group {self.group}", error.why)
+                self.lost = type(error)(f"lock of group {self.group}", error.why)
                 continue
             except OffsetMgrError as error:
                 # The coordinator may have appended the commit to its log even if it reports that too few replicas are
@@ -516,11 +517,6 @@ class StaticMemberLock(GroupLock):
             except OffsetMgrError as error:
                 await retries.pause_or_raise(error)
 
-    @property
-    def lost(self) -> OffsetMgrError | None:
-        """Returns the error that describes why the lock was lost; None while the lock is held."""
-        return self._lost
-
     async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
         """Returns the committed offsets of the group. Raises `LockLost`."""
         if not self.locked:
@@ -530,29 +526,29 @@ class StaticMemberLock(GroupLock):
     async def release(self, deadline: float) -> None:
         """Releases the lock. Does nothing if the lock is already lost."""
         await cancel_tasks(self._heartbeat_task)
-        if self._lost is None:
-            self._lost = LockLost(f"lock of group {self.group}", "was released")
+        if self.lost is None:
+            self.lost = LockLost(f"lock of group {self.group}", "was released")
             if self.locked:
                 await self.leave(deadline)
 
     async def _heartbeat_loop(self) -> None:
         """Sends heartbeats until another client joins or the membership ends."""
-        while self._lost is None:
+        while self.lost is None:
             await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
             deadline = asyncio.get_running_loop().time() + LOCK_SESSION_S
             try:
                 send = partial(check, membership=self._membership, deadline=deadline)
                 rebalancing = await self._retry(send, deadline, backoff=Backoff.fixed(_HEARTBEAT_INTERVAL_S))
             except OffsetMgrError as error:
-                if self._lost is None and not is_retriable(error):
-                    self._lost = error
+                if self.lost is None and not is_retriable(error):
+                    self.lost = error
             else:
                 if rebalancing:
                     await self._leave_to_others(deadline)
 
     async def _leave_to_others(self, deadline: float) -> None:
         try:
-            self._lost = await other_members_error(self._client, self._membership, deadline)
+            self.lost = await other_members_error(self._client, self._membership, deadline)
         except OffsetMgrError:
-            self._lost = active_members_error(self.group, ())
+            self.lost = active_members_error(self.group, ())
         await self.leave(deadline)

@@ -89,7 +89,7 @@ _SWEEP_AFTER_S: Final = 0.5
 _GATHER_S: Final = 3.5
 """Seconds for which a rebalance waits for removed consumers. The heartbeat interval of consumers is 3 s by default."""
 _MAX_EVICTIONS: Final = 10
-_abandoned: Final[set[str]] = set()
+abandoned: Final[set[str]] = set()
 """The ids of members of this process that have left a group, or tried to while its coordinator was not available."""
 _CONSUMER_PROTOCOLS: Final = ("range", "roundrobin", "cooperative-sticky", "sticky")
 _CONSUMER_PROTOCOL_STATES: Final = ("ASSIGNING", "RECONCILING")
@@ -128,7 +128,7 @@ class GroupTakeover(GroupLock):
                 code = await self._heartbeat(until)
                 if code == ErrorCode.REBALANCE_IN_PROGRESS:
                     gather_until = gather_until or now() + _GATHER_S
-                    if now() >= gather_until or await self._number_of_others(until) >= wanted:
+                    if now() >= gather_until or len(await self._others(until)) >= wanted:
                         try:
                             back = await self._lead(withheld, until)
                         except TimedOut:  # a member that is in the group again does not call poll
@@ -156,7 +156,7 @@ class GroupTakeover(GroupLock):
 
     async def leave(self, deadline: float) -> None:
         await cancel_tasks(self._heartbeat_task)
-        abandon(self._membership.member_id)
+        abandoned.add(self._membership.member_id)
         await lock_membership.leave(self._client, self._membership, deadline, at=self._coordinator)
         self._connection.abort()  # a JoinGroup of this connection may still wait in the broker
 
@@ -190,9 +190,8 @@ class GroupTakeover(GroupLock):
             with contextlib.suppress(OffsetMgrError):
                 await self._heartbeat(asyncio.get_running_loop().time() + _HEARTBEAT_INTERVAL_S)
 
-    async def _number_of_others(self, until: float) -> int:
-        others = await _other_members(self._client, self.group, self._membership.member_id, until)
-        return len(others)
+    async def _others(self, until: float) -> list[GroupMember]:
+        return await _other_members(self._client, self.group, self._membership.member_id, until)
 
 
 @asynccontextmanager
@@ -243,19 +242,10 @@ async def settled(client: Client, group: str, deadline: float) -> GroupDescripti
             raise GroupActive(f"group {group}", why, hint)
 
 
-def abandon(member_id: str) -> None:
-    """Marks a member of this process as one that does not edit the group any more."""
-    _abandoned.add(member_id)
-
-
-def was_abandoned(member_id: str) -> bool:
-    return member_id in _abandoned
-
-
 def other_edit(members: Iterable[GroupMember]) -> GroupMember | None:
     """Returns the member that is an edit by another run of offsetmgr; None if there is none."""
     edits = (member for member in members if member.client_id == EDIT_CLIENT_ID)
-    return next((member for member in edits if not was_abandoned(member.member_id)), None)
+    return next((member for member in edits if member.member_id not in abandoned), None)
 
 
 def edited_error(described: GroupDescription) -> GroupActive:
@@ -278,7 +268,7 @@ async def _join_alone(
     try:
         membership, evicted = await _evict_until_alone(client, connection, group, member_id, assignor, deadline)
     except BaseException:
-        abandon(member_id)
+        abandoned.add(member_id)
         await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
         raise
     # After a failed attempt the consumers may not be back yet.
@@ -294,7 +284,7 @@ async def _evict_until_alone(
     for _ in range(_MAX_EVICTIONS):
         others = await _consumers_without_sync(client, group, member_id, deadline)
         if evicted is None:
-            evicted = tuple(member for member in others if not was_abandoned(member.member_id))
+            evicted = tuple(member for member in others if member.member_id not in abandoned)
         joined = await _evict_and_join(client, connection, group, member_id, assignor, others, deadline)
         membership = LockMembership(group, member_id, joined["generation_id"])
         alone = [member["member_id"] for member in joined["members"]] == [member_id]

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import ErrorCode, InvalidRequest, MalformedData, OffsetMgrError
@@ -295,28 +295,47 @@ def offset_commit(
 
 def parse_described_group(answer: Message, coordinator: str) -> GroupDescription | OffsetMgrError:
     """Converts one group of a DescribeGroups response. Its state ``PreparingRebalance`` becomes PREPARING_REBALANCE."""
-    group = answer["group_id"]
-    if answer["error_code"]:
-        return kafka_error(answer["error_code"], f"group {group}")
     consumer = answer["protocol_type"] == PROTOCOL_TYPE
-    return GroupDescription(
-        group=group,
-        state=upper_state(answer["group_state"]),
-        protocol_type=answer["protocol_type"],
-        partition_assignor=answer["protocol_data"],
-        coordinator=coordinator,
-        members=tuple(
-            GroupMember(
-                member_id=member["member_id"],
-                client_id=member["client_id"],
-                host=member["client_host"].removeprefix("/"),
-                instance_id=member.get("group_instance_id"),
-                partitions=decode_assignment(member["member_assignment"]) if consumer else (),
-                topics=_subscription(member.get("member_metadata", b"")) if consumer else None,
-            )
-            for member in answer["members"]
-        ),
+
+    def own_fields(member: Message) -> _OwnFields:
+        partitions = decode_assignment(member["member_assignment"]) if consumer else ()
+        topics = _subscription(member.get("member_metadata", b"")) if consumer else None
+        return member.get("group_instance_id"), partitions, topics
+
+    return _description(answer, coordinator, answer["protocol_type"], answer["protocol_data"], own_fields)
+
+
+def parse_consumer_group(answer: Message, coordinator: str) -> GroupDescription | OffsetMgrError:
+    """Converts one group of a ConsumerGroupDescribe response, for groups of the new consumer protocol (KIP-848)."""
+
+    def own_fields(member: Message) -> _OwnFields:
+        topics = member["assignment"]["topic_partitions"]
+        assigned = sorted(TopicPartition(one["topic_name"], number) for one in topics for number in one["partitions"])
+        subscribed = None if member.get("subscribed_topic_regex") else tuple(member["subscribed_topic_names"])
+        return member["instance_id"], tuple(assigned), subscribed
+
+    return _description(answer, coordinator, PROTOCOL_TYPE, answer["assignor_name"], own_fields)
+
+
+_OwnFields: TypeAlias = tuple[str | None, tuple[TopicPartition, ...], tuple[str, ...] | None]
+"""The fields of a member that depend on the protocol of its group: instance id, partitions and topics."""
+
+
+def _description(
+    answer: Message,
+    coordinator: str,
+    protocol_type: str,
+    assignor: str,
+    own_fields: Callable[[Message], _OwnFields],
+) -> GroupDescription | OffsetMgrError:
+    group, code = answer["group_id"], answer["error_code"]
+    if code:
+        return kafka_error(code, f"group {group}", detail=answer.get("error_message") or "")
+    members = tuple(
+        GroupMember(one["member_id"], one["client_id"], one["client_host"].removeprefix("/"), *own_fields(one))
+        for one in answer["members"]
     )
+    return GroupDescription(group, upper_state(answer["group_state"]), protocol_type, assignor, coordinator, members)
 
 
 def _subscription(metadata: bytes) -> tuple[str, ...] | None:
@@ -329,37 +348,6 @@ def _subscription(metadata: bytes) -> tuple[str, ...] | None:
 def group_without_membership(group: str, coordinator: str) -> GroupDescription:
     """Returns the description of a group on a broker that does not support group membership (0.8.2)."""
     return GroupDescription(group, "UNKNOWN", coordinator=coordinator, membership=False)
-
-
-def parse_consumer_group(answer: Message, coordinator: str) -> GroupDescription | OffsetMgrError:
-    """Converts one group of a ConsumerGroupDescribe response, for groups of the new consumer protocol (KIP-848)."""
-    group = answer["group_id"]
-    if answer["error_code"]:
-        return kafka_error(answer["error_code"], f"group {group}", detail=answer["error_message"] or "")
-    return GroupDescription(
-        group=group,
-        state=upper_state(answer["group_state"]),
-        protocol_type=PROTOCOL_TYPE,
-        partition_assignor=answer["assignor_name"],
-        coordinator=coordinator,
-        members=tuple(
-            GroupMember(
-                member_id=member["member_id"],
-                client_id=member["client_id"],
-                host=member["client_host"].removeprefix("/"),
-                instance_id=member["instance_id"],
-                partitions=tuple(
-                    sorted(
-                        TopicPartition(topic["topic_name"], number)
-                        for topic in member["assignment"]["topic_partitions"]
-                        for number in topic["partitions"]
-                    )
-                ),
-                topics=None if member.get("subscribed_topic_regex") else tuple(member["subscribed_topic_names"]),
-            )
-            for member in answer["members"]
-        ),
-    )
 
 
 def upper_state(state: str) -> str:
