@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.clock import ClockDifference
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
-    from offsetmgr.core.offset_store import OffsetStore, UnrecognisedData
+    from offsetmgr.core.offset_store import OffsetSource, OffsetStore, UnrecognisedData
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.groups.last_writes import LastWrites
     from offsetmgr.kafka.cluster import KafkaCluster, Logs
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.planner import Planner, ReadLegacyMembers
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.verify import MigrationVerifier
-    from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, OriginStore
+    from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
@@ -192,7 +192,7 @@ class Connections(Closeable):
         return {}
 
     def check_crossing(
-        self, what: str, source: OriginStore, target: OffsetStore, translate: OffsetTranslation | None
+        self, what: str, source: OffsetSource, target: OffsetStore, translate: OffsetTranslation | None
     ) -> CrossClusterCheck:
         """Compares the Kafka clusters of ``source`` and ``target`` before the operation ``what`` writes offsets of
         ``source`` to ``target``. Tells the user the result unless both are known to be the same cluster. Returns the

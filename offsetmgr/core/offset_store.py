@@ -12,7 +12,7 @@ before-image on disk is correct.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
@@ -230,7 +230,35 @@ def fetched(
     return offsets
 
 
-class OffsetStore(Closeable):
+class OffsetSource(ABC):
+    """A store or a file whose offsets belong to the logs of a Kafka cluster. A subclass overrides the methods if it
+    knows more."""
+
+    has_topic_creation_times: bool = False
+    """Whether the source knows creation times of topics (see `topic_creation_times`)."""
+
+    @property
+    @abstractmethod
+    def uri(self) -> str:
+        """The URI of the source, without credentials."""
+
+    def log_origin(self) -> LogOrigin:
+        """Returns the Kafka cluster whose logs the offsets belong to. Raises `Unreachable`, `TimedOut`,
+        `CorruptData`."""
+        return UNNAMED
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
+        """Returns the topic ids of ``topics`` (all topics if None). Topics whose id the source does not know are
+        missing. Raises the errors of `log_origin`."""
+        return {}
+
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+        """Returns the creation times of ``topics`` in milliseconds since 1970. Topics whose time the source does not
+        know are missing. Raises the errors of `log_origin`."""
+        return {}
+
+
+class OffsetStore(OffsetSource, Closeable):
     """A store of committed offsets; `open_store` returns one. The first call connects. One thread at a time may use it.
     A subclass implements the abstract methods, and the others if it can do better.
 
@@ -244,8 +272,6 @@ class OffsetStore(Closeable):
 
     parallel_calls: ClassVar[int] = 1
     """The maximum number of concurrent calls, each in its own thread. 1 means that calls must not overlap."""
-    has_topic_creation_times: bool = False
-    """Whether the store knows creation times of topics (see `topic_creation_times`)."""
     on_read: Callable[[int, int], object] | None = None
     """A progress callback for reads of many records, such as of the offsets topic: the number of records that the store
     has read, and that of all records to read. Set it before the first call of the store."""
@@ -267,11 +293,6 @@ class OffsetStore(Closeable):
 
     @property
     @abstractmethod
-    def uri(self) -> str:
-        """The URI of the store, without credentials."""
-
-    @property
-    @abstractmethod
     def capabilities(self) -> Capabilities:
         """The fields and partitions that the store can save, and the guarantees of its edits."""
 
@@ -279,25 +300,14 @@ class OffsetStore(Closeable):
     def identity(self) -> StoreIdentity:
         """Returns the identity of the store. Raises `Unreachable`, `TimedOut`."""
 
-    def log_origin(self) -> LogOrigin:
-        """Returns the Kafka cluster whose logs the offsets belong to. Raises `Unreachable`, `TimedOut`,
-        `CorruptData`."""
-        return UNNAMED
-
     def weaknesses(self) -> tuple[Weakness, ...]:
         """Returns the guarantees of edits that this store cannot give in full, because a broker is older than 3.0 or
         its release is unknown. Raises `Unreachable`, `TimedOut`."""
         return ()
 
-    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
-        """Returns the topic ids of ``topics`` (all topics if None). Topics whose id the store does not know are
-        missing. Raises the errors of `log_origin`."""
-        return {}
-
-    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """Returns the creation times of ``topics`` in milliseconds since 1970. Topics whose time the store does not
-        know are missing. Raises the errors of `log_origin`."""
-        return {}
+    def adopt(self, source: OffsetSource) -> None:
+        """Makes the first write record the cluster and the topic ids of ``source``, if the store belongs to no cluster
+        until then. Only a snapshot file does."""
 
     def check_group(self, group: str) -> None:
         """Raises `UsageError` if the store cannot store a group of this name."""

@@ -8,12 +8,12 @@ and partitions are still read (data rule "absent is not zero").
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core import __version__
@@ -21,7 +21,7 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import Committed, TopicPartition, is_deleted
-from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.core.offset_store import GroupOffsets, OffsetSource
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.manager.expiration import expires_at
@@ -148,10 +148,8 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 
 @dataclass(slots=True)
-class TopicDirectories:
+class TopicDirectories(OffsetSource):
     """The partition directories of an offsets topic on the disks of all brokers, by partition number."""
-
-    has_topic_creation_times: ClassVar[bool] = False
 
     topic: str
     partitions: dict[int, list[Path]] = field(default_factory=dict)
@@ -178,8 +176,7 @@ class TopicDirectories:
 
     @property
     def uri(self) -> str:
-        """The log directories as the URI of a source of offsets. With the following methods, the directories implement
-        `offsetmgr.stores.cross_cluster_check.OriginStore`."""
+        """The log directories as the URI of a source of offsets."""
         return f"log:{','.join(map(str, self.log_dirs))}"
 
     def log_origin(self) -> LogOrigin:
@@ -194,14 +191,6 @@ class TopicDirectories:
                 if name.strip() == "cluster.id" and value.strip():
                     return LogOrigin(value.strip(), "cluster.id in meta.properties")
         return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
-
-    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
-        """Returns an empty mapping, because offsetmgr does not read topic ids from log directories."""
-        return {}
-
-    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """Returns an empty mapping, because log directories do not contain the creation times of topics."""
-        return {}
 
 
 def find_topic_directories(directories: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> TopicDirectories:

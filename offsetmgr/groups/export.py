@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import LogOrigin
-from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetSource, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.scan import TopicMatches, require_known, scan_in_order
@@ -56,15 +56,17 @@ def export_groups(
     topic_matches.require_all(store.uri)
 
 
-class SnapshotFile:
+class SnapshotFile(OffsetSource):
     """An open and checked snapshot file; close it after use."""
-
-    has_topic_creation_times = False
 
     def __init__(self, stream: IO[bytes], reader: SnapshotReader, uri: str) -> None:
         self._stream = stream
         self._reader = reader
-        self.uri = uri
+        self._uri = uri
+
+    @property
+    def uri(self) -> str:
+        return self._uri
 
     @property
     def header(self) -> SnapshotHeader | None:
@@ -77,18 +79,12 @@ class SnapshotFile:
         return self._reader.format.capabilities
 
     def log_origin(self) -> LogOrigin:
-        """See `offsetmgr.stores.cross_cluster_check.OriginStore`."""
         return origin_of_snapshot(self.header)
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """Returns the topic ids at the time of the snapshot (see
-        `offsetmgr.stores.cross_cluster_check.OriginStore`)."""
+        """Returns the topic ids at the time of the snapshot."""
         known = {} if self.header is None else self.header.topic_ids
         return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
-
-    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """Returns an empty mapping, because a snapshot file does not contain creation times."""
-        return {}
 
     def groups(self) -> Iterator[str]:
         """Yields the groups of the snapshot in the order of the file."""

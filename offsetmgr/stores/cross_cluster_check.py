@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OtherCluster, RecreatedTopic
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OffsetTranslation, OriginComparison, Relation, compare_origins
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetSource, OffsetStore
 from offsetmgr.snapshots.base import SnapshotHeader
 
 _CLUSTER_ID: Final = re.compile("[A-Za-z0-9_-]{22}")
@@ -50,39 +51,6 @@ def with_origin(header: SnapshotHeader, origin: LogOrigin, topic_ids: Mapping[st
     )
 
 
-class OriginStore(Protocol):
-    """The methods of an `OffsetStore` that return the origin of its offsets."""
-
-    @property
-    def uri(self) -> str: ...
-
-    def log_origin(self) -> LogOrigin:
-        """Returns the `LogOrigin`. Raises `Unreachable`, `TimedOut`, `CorruptData`."""
-        ...
-
-    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """Returns the ids of those ``topics`` whose id the store knows. If ``topics`` is None, returns all topic ids
-        that the store knows."""
-        ...
-
-    @property
-    def has_topic_creation_times(self) -> bool: ...
-
-    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Returns the creation times of those ``topics`` whose creation time the store knows, in milliseconds since
-        1970."""
-        ...
-
-
-@runtime_checkable
-class OriginRecordingStore(Protocol):
-    """A store that belongs to no cluster until its first write: a snapshot file that does not exist yet."""
-
-    def adopt(self, source: OriginStore) -> None:
-        """Makes the first write record the cluster and the topic ids of ``source``."""
-        ...
-
-
 HINT: Final = Advice(
     "in the target's logs the same offsets belong to other records: reset the group by time (offsets reset "
     "{to_datetime}), or use offsets translated for that cluster. If the target's topics are exact copies (the same "
@@ -104,8 +72,8 @@ class CrossClusterCheck:
     write.
     """
 
-    source: OriginStore
-    target: OriginStore
+    source: OffsetSource
+    target: OffsetStore
     translate: OffsetTranslation | None = None
     roles: tuple[str, str] = ("source", "target")
     """The words that messages use for the source and the target."""
@@ -120,8 +88,7 @@ class CrossClusterCheck:
         if self.source is self.target or self.source.uri == self.target.uri:
             self.comparison = OriginComparison(Relation.SAME, "source and target are one store")
         else:
-            if isinstance(self.target, OriginRecordingStore):
-                self.target.adopt(self.source)
+            self.target.adopt(self.source)
             self.comparison = compare_origins(self.source.log_origin(), self.target.log_origin(), self.roles)
 
     def check(self, what: str) -> None:
@@ -219,7 +186,7 @@ class CrossClusterCheck:
         self._snapshot_taken_at_ms = header.taken_at
         return header.topic_ids if header.topic_ids else None
 
-    def _stores_with_creation_times(self) -> list[OriginStore]:
+    def _stores_with_creation_times(self) -> list[OffsetSource]:
         """Returns the stores that know creation times of topics, the source first."""
         return [store for store in (self.source, self.target) if store.has_topic_creation_times]
 

@@ -50,6 +50,7 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
+    OffsetSource,
     OffsetStore,
     StoreIdentity,
     fetched,
@@ -62,7 +63,7 @@ from offsetmgr.snapshots.base import (
     WriteReport,
 )
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
-from offsetmgr.stores.cross_cluster_check import OriginStore, origin_of_snapshot, with_origin
+from offsetmgr.stores.cross_cluster_check import origin_of_snapshot, with_origin
 
 # Decides on edits of a snapshot file, and encodes the decisions in a temporary file.
 
@@ -280,7 +281,7 @@ class SnapshotStore(OffsetStore):
         self._clock = clock or SystemClock()
         self._lock_timeout_ms = lock_timeout_ms
         self._opened: _OpenSnapshot | None = None
-        self._origin: OriginStore | None = None
+        self._origin: OffsetSource | None = None
         """The store whose cluster a new file will record."""
 
     @property
@@ -321,8 +322,7 @@ class SnapshotStore(OffsetStore):
             return replace(UNNAMED, how=f"{self.uri} is a new file", new=True)
         return origin_of_snapshot(self.header)
 
-    def adopt(self, source: OriginStore) -> None:
-        """See `offsetmgr.stores.cross_cluster_check.OriginRecordingStore`."""
+    def adopt(self, source: OffsetSource) -> None:
         self._origin = source
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
