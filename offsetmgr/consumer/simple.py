@@ -65,12 +65,8 @@ class OffsetManagers:
 
     def __init__(self, bootstrap: str, security: Security) -> None:
         self._security = security
-        self._client_for_groups = Client(bootstrap, security, MANAGER_API_VERSIONS)
+        self.client = Client(bootstrap, security, MANAGER_API_VERSIONS)
         self._pinned: dict[Address, PinnedCoordinatorClient] = {}
-
-    async def find(self, group: str, deadline: float) -> Address:
-        """Returns the coordinator of a group. Raises `CoordinatorNotAvailable` and others."""
-        return await self._client_for_groups.coordinator(group, deadline)
 
     async def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, coordinator: Address | None, deadline: float
@@ -112,11 +108,11 @@ class OffsetManagers:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await asyncio.gather(self._client_for_groups.close(), *(client.close() for client in self._pinned.values()))
+        await asyncio.gather(self.client.close(), *(client.close() for client in self._pinned.values()))
 
     def _client_of(self, coordinator: Address | None) -> Client:
         if coordinator is None:
-            return self._client_for_groups
+            return self.client
         if coordinator not in self._pinned:
             self._pinned[coordinator] = PinnedCoordinatorClient(coordinator, self._security)
         return self._pinned[coordinator]
@@ -261,7 +257,7 @@ class SimpleConsumer(Closeable):
 
         Raises `CoordinatorNotAvailable`, `TimedOut`, `Unreachable`, `NotAuthorized` and others.
         """
-        return self._run(lambda deadline: self._offset_managers.find(group, deadline))
+        return self._run(lambda deadline: self._offset_managers.client.coordinator(group, deadline))
 
     def fetch_offsets(
         self,

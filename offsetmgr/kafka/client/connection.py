@@ -204,6 +204,14 @@ _HEADER: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")
 
 
+_VERSIONS_TIMEOUT_S: Final = 2.0
+"""The time without a response to ApiVersions after which a login checks whether the broker is too old for that
+request."""
+
+_LIFETIME_FRACTION: Final = 0.85
+"""The part of a session's lifetime after which the client logs in again; the Java client waits for 85 to 95 %."""
+
+
 class ConnectionClosedByBroker(Exception):
     """The broker closed the connection. The caller retries on another connection, because a closed connection is not
     always a failure."""
@@ -229,9 +237,9 @@ class _Exchange(NamedTuple):
     """A time of the loop's clock."""
 
 
-class FrameConnection(asyncio.Protocol):
-    """The part of `BrokerConnection` that exchanges frames, matches responses to requests, and handles timeouts and the
-    end of the connection. It is the protocol of the connection's transport."""
+class BrokerConnection(asyncio.Protocol):
+    """An open connection, returned by `open`. Many tasks may use `call` at once. It exchanges frames, matches responses
+    to requests, and handles timeouts and the end of the connection as the protocol of its transport."""
 
     def __init__(self, address: Address, client_id: str) -> None:
         self.address = address
@@ -259,6 +267,11 @@ class FrameConnection(asyncio.Protocol):
         it. From then on, the connection sends only requests of the login until the login has succeeded."""
         self._raw_tokens = False
         """Whether the connection currently exchanges SASL tokens, which have no headers, instead of requests."""
+        self._login_lock = asyncio.Lock()
+        self._security: Security | None = None
+        """The settings of the last login; None without one."""
+        self.features: Mapping[str, int] | None = None
+        """The features that the server announces (see `features` of the client); None until they are requested."""
 
     @property
     def closed(self) -> bool:
@@ -330,10 +343,6 @@ class FrameConnection(asyncio.Protocol):
 
     def _login_is_due(self) -> bool:
         return self._login_due_at is not None and self._loop.time() >= self._login_due_at
-
-    async def _log_in_again(self, timeout_s: float) -> None:
-        """Re-authenticates (KIP-368). Overridden by connections that log in."""
-        raise NotImplementedError
 
     def _check_deadlines_at(self, time: float | None) -> None:
         """Sets the timer. One timer serves all requests of the connection, because most requests are answered long
@@ -440,25 +449,7 @@ class FrameConnection(asyncio.Protocol):
         self.abort()
         await asyncio.sleep(0)  # The transport closes its socket in the next iteration of the loop.
 
-
-_VERSIONS_TIMEOUT_S: Final = 2.0
-"""The time without a response to ApiVersions after which a login checks whether the broker is too old for that
-request."""
-
-_LIFETIME_FRACTION: Final = 0.85
-"""The part of a session's lifetime after which the client logs in again; the Java client waits for 85 to 95 %."""
-
-
-class BrokerConnection(FrameConnection):
-    """An open connection, returned by `open`. Many tasks may use `call` at once."""
-
-    def __init__(self, address: Address, client_id: str) -> None:
-        super().__init__(address, client_id)
-        self._login_lock = asyncio.Lock()
-        self._security: Security | None = None
-        """The settings of the last login; None without one."""
-        self.features: Mapping[str, int] | None = None
-        """The features that the server announces (see `features` of the client); None until they are requested."""
+    # --- opening and login ---------------------------------------------------------------------------
 
     @classmethod
     async def open(

@@ -191,7 +191,7 @@ async def send_in_version(
     connection: Channel, request: Request | EncodedRequest, timeout_s: float, *, use_codec_thread: bool = False
 ) -> Message:
     """Sends the request in its version and returns the broker's response. ``use_codec_thread``: see
-    `FrameConnection.call`. Raises `TimedOut`, `Unreachable`, `ServerError`."""
+    `BrokerConnection.call`. Raises `TimedOut`, `Unreachable`, `ServerError`."""
     own = request.read if isinstance(request, Request) else None
     read = own or partial(read_response, request.api_key, request.version)
     return await send_and_read(connection, request, timeout_s, read, use_codec_thread=use_codec_thread)
