@@ -44,7 +44,7 @@ from offsetmgr.kafka.client.connection import (
 )
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
-from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, REPORTS_CLUSTER_ID, ApiKey, Versions
 from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS, FetchedGroup
 from offsetmgr.kafka.protocol.schema_codec import Message
@@ -307,6 +307,18 @@ class Client:
             return connection
         raise failure
 
+    async def call(self, address: Address, request: Request | EncodedRequest, deadline: float) -> Message:
+        """Sends a request to the broker at ``address``. Raises the errors of `BrokerNode.connection` and of
+        `BrokerConnection.call`."""
+        connection = await self.node(address).connection(deadline)
+        return await connection.call(request, remaining(deadline))
+
+    async def brokers(self, deadline: float) -> dict[int, Address]:
+        """Returns the address of each broker of the cluster, by the broker's id. Raises the errors of
+        `any_connection`."""
+        connection = await self.any_connection(deadline)
+        return requests.broker_addresses(await connection.call(requests.metadata(), remaining(deadline)))
+
     @property
     def addresses(self) -> list[Address]:
         """Returns the known addresses of brokers."""
@@ -332,9 +344,7 @@ class Client:
         if not REPORTS_CLUSTER_ID.supported_by(connection.versions):
             for address, versions in (await self.broker_versions(brokers, deadline)).items():
                 if not cluster_id and versions is not None and REPORTS_CLUSTER_ID.supported_by(versions):
-                    other = await self.node(address).connection(deadline)
-                    response = await other.call(requests.metadata(), remaining(deadline))
-                    cluster_id = response.get("cluster_id") or ""
+                    cluster_id = (await self.call(address, requests.metadata(), deadline)).get("cluster_id") or ""
         return cluster_id, brokers
 
     async def versions(self, address: Address, deadline: float) -> Versions:
@@ -470,8 +480,7 @@ class Client:
         does not exist, or another error of the coordinator."""
 
         async def ask(address: Address) -> None:
-            connection = await self.node(address).connection(deadline)
-            (result,) = (await connection.call(requests.delete_groups([group]), remaining(deadline)))["results"]
+            (result,) = (await self.call(address, requests.delete_groups([group]), deadline))["results"]
             if result["error_code"]:
                 raise kafka_error(result["error_code"], f"group {group}")
 

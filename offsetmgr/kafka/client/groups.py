@@ -134,8 +134,7 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
 
 
 async def _list_of_broker(client: Client, broker: Address, deadline: float) -> list[str]:
-    connection = await client.node(broker).connection(deadline)
-    answer = await connection.call(requests.list_groups(), remaining(deadline))
+    answer = await client.call(broker, requests.list_groups(), deadline)
     if answer["error_code"]:
         raise kafka_error(answer["error_code"], f"groups of broker {broker}")
     return [group["group_id"] for group in answer["groups"] if group["protocol_type"] in _OFFSET_PROTOCOL_TYPES]
@@ -183,8 +182,7 @@ def _leaders(topics: Sequence[Message], brokers: dict[int, Address]) -> dict[int
 async def _probe(client: Client, leader: Address, groups: list[str], deadline: float) -> None:
     """Raises an error unless ``leader`` is the coordinator of all ``groups`` and has loaded their partitions of the
     offsets topic. The error is retriable if the coordinator is moving or loading."""
-    connection = await client.node(leader).connection(deadline)
-    answer = await connection.call(requests.describe_groups(groups), remaining(deadline))
+    answer = await client.call(leader, requests.describe_groups(groups), deadline)
     for group in answer["groups"]:
         code = group["error_code"]
         if code and code not in _NOT_ALLOWED:
@@ -245,16 +243,14 @@ async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
 
 async def _check_ownership(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:
     """Raises an error unless the manager owns the shard groups of these group names."""
-    connection = await client.node(manager).connection(deadline)
     request = requests.offset_fetch(dict.fromkeys(probes, ()))
-    for group in (await connection.call(request, remaining(deadline)))["groups"]:
+    for group in (await client.call(manager, request, deadline))["groups"]:
         if group["error_code"]:
             raise kafka_error(group["error_code"], "list of groups")
 
 
 async def _list_of_manager(client: Client, manager: Address, deadline: float) -> list[str]:
-    connection = await client.node(manager).connection(deadline)
-    answer = await connection.call(requests.list_groups(), remaining(deadline))
+    answer = await client.call(manager, requests.list_groups(), deadline)
     if answer["error_code"]:
         raise kafka_error(answer["error_code"], f"groups of the manager {manager}")
     return [group["group_id"] for group in answer["groups"]]

@@ -185,9 +185,7 @@ class ClusterBroker(NamedTuple):
 
 async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroker]:
     """Returns every broker of the cluster, sorted by id. Raises the errors of `Client.any_connection`."""
-    connection = await client.any_connection(deadline)
-    answer = await connection.call(requests.metadata(), remaining(deadline))
-    addresses = requests.broker_addresses(answer)
+    addresses = await client.brokers(deadline)
     broker_versions = await client.broker_versions(list(addresses.values()), deadline)
     found = (
         ClusterBroker(
@@ -223,10 +221,10 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
     connection = await client.any_connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return default_retention_ms(connection.versions)
-    answer = await connection.call(requests.metadata(), remaining(deadline))
-    if not answer["brokers"]:
+    first = next(iter(await client.brokers(deadline)), None)
+    if first is None:
         return None
-    minutes = await broker_setting(client, answer["brokers"][0]["node_id"], "offsets.retention.minutes", deadline)
+    minutes = await broker_setting(client, first, "offsets.retention.minutes", deadline)
     return None if minutes is None else int(minutes) * _MINUTE_MS
 
 
@@ -238,9 +236,7 @@ def default_retention_ms(versions: Versions) -> int:
 async def broker_setting(client: Client, broker: int, name: str, deadline: float) -> str | None:
     """Returns one setting of a running broker; None if the broker does not report the setting. Raises `Unreachable`,
     `TimedOut`."""
-    connection = await client.any_connection(deadline)
-    answer = await connection.call(requests.metadata(), remaining(deadline))
-    where = requests.broker_addresses(answer).get(broker)
+    where = (await client.brokers(deadline)).get(broker)
     if where is None:
         raise Unreachable(f"broker {broker}", "the cluster does not list it: it is down, or belongs to another cluster")
     connection = await client.node(where).connection(deadline)

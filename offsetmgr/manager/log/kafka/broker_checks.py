@@ -11,9 +11,7 @@ from typing import Final
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import NotAuthorized, Unreachable
 from offsetmgr.kafka.client.client import Client, with_retries
-from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.client.topics import reported_settings
-from offsetmgr.kafka.protocol import requests
 from offsetmgr.manager.log.topic import (
     FENCE_SETTINGS,
     BrokerSettings,
@@ -43,9 +41,7 @@ async def check_brokers(
 
 
 async def _ask_brokers(client: Client, deadline: float) -> list[BrokerSettings]:
-    connection = await client.any_connection(deadline)
-    answer = await connection.call(requests.metadata(), remaining(deadline))
-    brokers = sorted(requests.broker_addresses(answer).items())
+    brokers = sorted((await client.brokers(deadline)).items())
     versions = await client.broker_versions([address for _, address in brokers], deadline)
     # If an old broker is in the cluster, its error is more important than the error of a broker that is down.
     for address, supported in versions.items():

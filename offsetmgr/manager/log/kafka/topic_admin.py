@@ -16,7 +16,6 @@ from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client, ClientThread, with_retries
 from offsetmgr.kafka.client.connection import Security, attempt_deadline, remaining
 from offsetmgr.kafka.client.topics import broker_setting, create_topic, describe_topic, topic_settings
-from offsetmgr.kafka.protocol import requests
 from offsetmgr.manager.log.topic import (
     BROKER_TOPICS,
     TRANSACTIONS_TOPIC,
@@ -143,11 +142,8 @@ async def _brokers(client: Client, deadline: float, *, ask_default: bool) -> tup
     """Returns the number of live brokers, and ``offsets.topic.replication.factor`` of one of them; None if it is
     unreadable (for example without authorization), or if ``ask_default`` is False."""
 
-    async def find(attempt: float) -> list[int]:
-        connection = await client.any_connection(attempt)
-        return list(requests.broker_addresses(await connection.call(requests.metadata(), remaining(attempt))))
-
-    brokers = await with_retries(client, lambda: find(attempt_deadline(deadline)), deadline)
+    found = await with_retries(client, lambda: client.brokers(attempt_deadline(deadline)), deadline)
+    brokers = list(found)
     if not brokers or not ask_default:
         return len(brokers), None
 
