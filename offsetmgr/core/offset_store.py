@@ -305,9 +305,9 @@ class OffsetStore(OffsetSource, Closeable):
         its release is unknown. Raises `Unreachable`, `TimedOut`."""
         return ()
 
-    def adopt(self, source: OffsetSource) -> None:
-        """Makes the first write record the cluster and the topic ids of ``source``, if the store belongs to no cluster
-        until then. Only a snapshot file does."""
+    def adopt(self, log_origin: Callable[[], LogOrigin], topic_ids: Callable[[], Mapping[str, str]]) -> None:
+        """Makes the first write record the cluster and the topic ids that these functions return, if the store belongs
+        to no cluster until then, as a snapshot file that does not exist yet."""
 
     def check_group(self, group: str) -> None:
         """Raises `UsageError` if the store cannot store a group of this name."""

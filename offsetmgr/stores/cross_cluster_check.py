@@ -88,7 +88,7 @@ class CrossClusterCheck:
         if self.source is self.target or self.source.uri == self.target.uri:
             self.comparison = OriginComparison(Relation.SAME, "source and target are one store")
         else:
-            self.target.adopt(self.source)
+            self.target.adopt(self.source.log_origin, self.source.topic_ids)
             self.comparison = compare_origins(self.source.log_origin(), self.target.log_origin(), self.roles)
 
     def check(self, what: str) -> None:

@@ -18,6 +18,7 @@ from offsetmgr.core.model import TopicPartition, is_deleted
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits, list_offsets, partition_counts
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
@@ -212,9 +213,8 @@ class KafkaOffsetsTopic:
             leader: Address, partitions_of_leader: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
-            return await fetch.fetch_log(
-                connection, {tp: positions[tp] for tp in partitions_of_leader}, limits, _remaining_s(attempt)
-            )
+            theirs = {tp: positions[tp] for tp in partitions_of_leader}
+            return await fetch.fetch_log(connection, theirs, limits, remaining(attempt))
 
         return await self._leaders.per_partition(positions, ask, deadline)
 
@@ -247,7 +247,3 @@ def _is_offset(found: SavedOffset | None) -> bool:
 
 def _from_now(timeout_s: float) -> float:
     return asyncio.get_running_loop().time() + timeout_s
-
-
-def _remaining_s(deadline: float) -> float:
-    return max(deadline - asyncio.get_running_loop().time(), 0.001)

@@ -50,7 +50,6 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
-    OffsetSource,
     OffsetStore,
     StoreIdentity,
     fetched,
@@ -281,8 +280,8 @@ class SnapshotStore(OffsetStore):
         self._clock = clock or SystemClock()
         self._lock_timeout_ms = lock_timeout_ms
         self._opened: _OpenSnapshot | None = None
-        self._origin: OffsetSource | None = None
-        """The store whose cluster a new file will record."""
+        self._origin: tuple[Callable[[], LogOrigin], Callable[[], Mapping[str, str]]] | None = None
+        """The functions that return the cluster and the topic ids that a new file will record."""
 
     @property
     def uri(self) -> str:
@@ -322,8 +321,8 @@ class SnapshotStore(OffsetStore):
             return replace(UNNAMED, how=f"{self.uri} is a new file", new=True)
         return origin_of_snapshot(self.header)
 
-    def adopt(self, source: OffsetSource) -> None:
-        self._origin = source
+    def adopt(self, log_origin: Callable[[], LogOrigin], topic_ids: Callable[[], Mapping[str, str]]) -> None:
+        self._origin = log_origin, topic_ids
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         """Returns the ids of the source's topics at the time of the snapshot. Raises the errors of `fetch`."""
@@ -432,7 +431,8 @@ class SnapshotStore(OffsetStore):
         header = SnapshotHeader.new(self.uri, "file", clock=self._clock)
         if self._origin is None:
             return header
-        return with_origin(header, self._origin.log_origin(), self._origin.topic_ids())
+        log_origin, topic_ids = self._origin
+        return with_origin(header, log_origin(), topic_ids())
 
     def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], decisions: IO[bytes]) -> None:
         def merged() -> Iterator[GroupOffsets]:

@@ -434,7 +434,8 @@ class Client:
         async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
             if not DESCRIBES_MEMBERS.supported_by(connection.versions):
-                return {group: requests.group_without_membership(group, str(address)) for group in groups}
+                at = str(address)
+                return {group: GroupDescription(group, "UNKNOWN", coordinator=at, membership=False) for group in groups}
             answer = await connection.call(requests.describe_groups(groups), remaining(deadline))
             found = {g["group_id"]: requests.parse_described_group(g, str(address)) for g in answer["groups"]}
             # DescribeGroups reports groups of the new protocol (KIP-848) as dead, so the client requests dead groups

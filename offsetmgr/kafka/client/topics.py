@@ -220,17 +220,12 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
     """
     connection = await client.any_connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
-        return default_retention_ms(connection.versions)
+        return _DAY_MS if is_before("2.0", connection.versions) else 7 * _DAY_MS  # KIP-186
     first = next(iter(await client.brokers(deadline)), None)
     if first is None:
         return None
     minutes = await broker_setting(client, first, "offsets.retention.minutes", deadline)
     return None if minutes is None else int(minutes) * _MINUTE_MS
-
-
-def default_retention_ms(versions: Versions) -> int:
-    """Returns the default retention of offsets in milliseconds: one day before 2.0, one week from 2.0 on (KIP-186)."""
-    return _DAY_MS if is_before("2.0", versions) else 7 * _DAY_MS
 
 
 async def broker_setting(client: Client, broker: int, name: str, deadline: float) -> str | None:

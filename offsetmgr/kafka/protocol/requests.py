@@ -345,11 +345,6 @@ def _subscription(metadata: bytes) -> tuple[str, ...] | None:
     return None
 
 
-def group_without_membership(group: str, coordinator: str) -> GroupDescription:
-    """Returns the description of a group on a broker that does not support group membership (0.8.2)."""
-    return GroupDescription(group, "UNKNOWN", coordinator=coordinator, membership=False)
-
-
 def upper_state(state: str) -> str:
     """Returns a state as librdkafka names it: ``PreparingRebalance`` becomes ``PREPARING_REBALANCE``."""
     words = "".join(f"_{c}" if c.isupper() else c for c in state).lstrip("_")

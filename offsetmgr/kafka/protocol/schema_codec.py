@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pkgutil import resolve_name
 from types import UnionType
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
@@ -168,7 +168,10 @@ class Cursor:
         if at < len(self.data) and (byte := self.data[at]) < 0x80:  # most varints are lengths below 128
             self.at = at + 1
             return byte
-        value, self.at = read_varint(self.data, at)
+        try:
+            value, self.at = decode_varint(self.data, at, _VARINT_BYTES)
+        except (IndexError, ValueError):
+            raise InvalidRequest("message", "a variable-length number does not end") from None
         return value
 
     def tags(self, known: Callable[[int, int], None] | None = None) -> None:
@@ -220,14 +223,6 @@ class Cursor:
         return length
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decodes an unsigned varint of at most 5 bytes. Returns it and the position after it. Raises `InvalidRequest`."""
-    try:
-        return decode_varint(data, at, _VARINT_BYTES)
-    except (IndexError, ValueError):
-        raise InvalidRequest("message", "a variable-length number does not end") from None
-
-
 def string(text: str, *, flexible: bool) -> bytes:
     """Encodes a string of a response. Characters that UTF-8 cannot encode are replaced by question marks."""
     return _with_length(text.encode("utf-8", "replace"), flexible)
@@ -251,88 +246,36 @@ def count(number: int, *, flexible: bool) -> bytes:
 # Reads the fields of Kafka's messages from kio, a library with a dataclass for each message in each version. kio's
 # modules are imported only when a message is first encoded or decoded, because each takes some milliseconds.
 
-REQUIRED: Final = object()
-"""The value of `FieldDeclaration.default` for a field that has no default, so that the caller must give a value."""
+_REQUIRED: Final = object()
+"""The default of a field that has no default, so that the caller must give a value."""
 
 
 class UnknownSchema(LookupError):
     """kio has no schema of an API in a version."""
 
 
-class FieldDeclaration(NamedTuple):
-    """A field of a message."""
-
-    name: str
-    """kio's name of the field."""
-    type: Any
-    """The annotation: a scalar type, or the class of a nested message. An array is ``tuple[..., ...]``, and a nullable
-    field has ``| None``."""
-    kafka_type: str
-    """kio's name of the scalar type, or of the scalar type of the array's items, such as ``int32``. Empty for nested
-    messages."""
-    tag: int | None
-    """The tag of a tagged field (KIP-482); None for other fields."""
-    default: Any
-    """The default in the form that the codec uses (a list for an array, a dict for a nested message, milliseconds for a
-    duration), or `REQUIRED`."""
-
-
-def request_class(api_key: int, version: int) -> type:
-    """Returns the class of a request. Raises `UnknownSchema` if kio does not have the API in this version."""
-    return _message_class(api_key, version, EntityType.request)
-
-
-def response_class(api_key: int, version: int) -> type:
-    """Returns the class of a response. Raises `UnknownSchema` as `request_class` does."""
-    return _message_class(api_key, version, EntityType.response)
-
-
-def is_message(annotation: Any) -> bool:
-    """Returns whether ``annotation``, after the caller has removed ``tuple`` and ``| None``, is the class of a nested
-    message."""
-    return dataclasses.is_dataclass(annotation)
-
-
-def is_flexible(message: Any) -> bool:
-    """Returns whether this version of the message has the flexible encoding, with compact strings and tagged fields
-    (KIP-482)."""
-    return cast(bool, message.__flexible__)
-
-
-def fields_of(message: Any) -> list[FieldDeclaration]:
-    """Returns the fields of a message, in the order in which the message contains them."""
-    return [
-        FieldDeclaration(
-            field.name,
-            field.type,
-            field.metadata.get("kafka_type", ""),
-            field.metadata.get("tag"),
-            _default(field.name, field.default),
-        )
-        for field in dataclasses.fields(message)
-    ]
-
-
 def _default(name: str, default: Any) -> Any:
+    """Returns the default of a field in the form that the codec uses (a list for an array, a dict for a nested message,
+    milliseconds for a duration), or `_REQUIRED`."""
     if name == "throttle_time":  # kio declares no default, but the servers of offsetmgr throttle no client
         return 0
     if default is dataclasses.MISSING:
-        return REQUIRED
+        return _REQUIRED
     if isinstance(default, tuple):
         return list(default)
     if isinstance(default, datetime.timedelta):
         return default // datetime.timedelta(milliseconds=1)
-    if is_message(default):
+    if dataclasses.is_dataclass(default):
         return {field.name: _default(field.name, getattr(default, field.name)) for field in dataclasses.fields(default)}
     return default
 
 
-def _message_class(api_key: int, version: int, kind: EntityType) -> type:
+def _message_class(api_key: int, version: int, kind: EntityType) -> Any:
     try:
         path = schema_name_map[api_key_map[api_key]][version][kind]  # type: ignore[index]  # only requests and responses
     except KeyError:
         raise UnknownSchema(f"API {api_key} in version {version}") from None
-    return cast(type, resolve_name(path))
+    return resolve_name(path)
 
 
 Message: TypeAlias = dict[str, Any]
@@ -419,9 +362,9 @@ class _Field(NamedTuple):
 class _Schema:
     """The codec of a message, or of a nested message, in one version."""
 
-    def __init__(self, cls: type, encode_string: _StringEncoder) -> None:
-        self.flexible = is_flexible(cls)
-        fields = [_field(declared, self.flexible, encode_string) for declared in fields_of(cls)]
+    def __init__(self, cls: Any, encode_string: _StringEncoder) -> None:
+        self.flexible: bool = cls.__flexible__  # compact strings and tagged fields (KIP-482)
+        fields = [_field(declared, self.flexible, encode_string) for declared in dataclasses.fields(cls)]
         self._plain = [field for field in fields if field.tag is None]
         self._reads = [(field.name, field.read) for field in self._plain]
         self._writes = [(field.name, field.default, field.write) for field in self._plain]
@@ -458,7 +401,7 @@ class _Schema:
     def write(self, out: bytearray, message: Mapping[str, Any]) -> None:
         for name, default, write in self._writes:
             value = message.get(name, default)
-            if value is REQUIRED:
+            if value is _REQUIRED:
                 raise KeyError(name)
             write(out, value)
         if self._tagged:
@@ -481,30 +424,32 @@ class _Schema:
 
 @lru_cache(maxsize=256)
 def _request(api_key: int, version: int) -> _Schema:
-    return _Schema(request_class(api_key, version), request_string)
+    return _Schema(_message_class(api_key, version, EntityType.request), request_string)
 
 
 @lru_cache(maxsize=256)
 def _response(api_key: int, version: int) -> _Schema:
-    return _Schema(response_class(api_key, version), string)
+    return _Schema(_message_class(api_key, version, EntityType.response), string)
 
 
-def _field(field: FieldDeclaration, flexible: bool, encode_string: _StringEncoder) -> _Field:
+def _field(field: dataclasses.Field[Any], flexible: bool, encode_string: _StringEncoder) -> _Field:
+    scalar_type = field.metadata.get("kafka_type", "")  # of the field, or of an array's items
     nullable, kind = _not_null(field.type)
     array = typing.get_origin(kind) is tuple
     if array:
         items_nullable, item = _not_null(typing.get_args(kind)[0])
     else:
         items_nullable, item = nullable, kind
-    if is_message(item):
+    if dataclasses.is_dataclass(item):
         read, write, min_bytes = _nested(_Schema(item, encode_string), items_nullable)
     else:
-        read, write, min_bytes = _primitive(field.kafka_type, items_nullable, flexible, encode_string)
+        read, write, min_bytes = _primitive(scalar_type, items_nullable, flexible, encode_string)
     write_item = write
     if array:
-        read, write = _array(read, write_item, min_bytes, nullable, flexible, _NUMBERS.get(field.kafka_type))
+        read, write = _array(read, write_item, min_bytes, nullable, flexible, _NUMBERS.get(scalar_type))
         min_bytes = 1 if flexible else 4
-    return _Field(field.name, read, write, write_item, field.tag, field.default, min_bytes)
+    default = _default(field.name, field.default)
+    return _Field(field.name, read, write, write_item, field.metadata.get("tag"), default, min_bytes)
 
 
 def _not_null(hint: Any) -> tuple[bool, Any]:
