@@ -13,7 +13,6 @@ from offsetmgr.core import lazy_exports
 from offsetmgr.core.offset_store import register_scheme
 
 if TYPE_CHECKING:
-    from offsetmgr.app.edits import EditReport as EditReport
     from offsetmgr.app.edits import PlannedEdit as PlannedEdit
     from offsetmgr.app.migration import Migration as Migration
     from offsetmgr.app.migration import MigrationConfig as MigrationConfig
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.scenario import ToOffsets as ToOffsets
     from offsetmgr.core.scenario import ToTime as ToTime
     from offsetmgr.core.selection import GroupSelection as GroupSelection
+    from offsetmgr.groups.execute import EditReport as EditReport
     from offsetmgr.kafka.cluster import KafkaCluster as KafkaCluster
     from offsetmgr.manager.offset_manager import OffsetManager as OffsetManager
     from offsetmgr.manager.partitioner import shard_for as shard_for

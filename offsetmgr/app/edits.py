@@ -6,7 +6,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -14,11 +13,8 @@ from offsetmgr.app.ui import Interrupted, Ui
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, UsageError
-from offsetmgr.core.model import DELETES_OFFSETS, TopicPartition
+from offsetmgr.core.model import DELETES_OFFSETS
 from offsetmgr.core.offset_store import (
-    ChangeOutcome,
-    EditStatus,
-    GroupEditResult,
     GroupTreeStore,
     OffsetStore,
     RunningEdit,
@@ -38,7 +34,8 @@ from offsetmgr.groups.edits import (
     verify_copy,
     with_trees,
 )
-from offsetmgr.groups.execute import EditOrigin, SavedEdit, may_have_written, recorded, start_edit, undo_of
+from offsetmgr.groups.execute import EditOrigin, SavedEdit, recorded, start_edit, undo_of
+from offsetmgr.groups.execute import EditReport as EditReport
 from offsetmgr.groups.operation_log import SWITCH_NOTE as SWITCH_NOTE
 from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, first_groups
 from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
@@ -56,63 +53,6 @@ if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.core.model import Weakness
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.groups.edit_plan import GroupEditPlan
-    from offsetmgr.groups.execute import SavedEdit
-
-
-@dataclass(slots=True)
-class EditReport:
-    """The result of an executed edit.
-
-    ``written`` and ``unchanged`` count partitions. ``rejected`` counts the partitions that the plan had already
-    rejected. ``before_images`` are the files with which `OffsetAdmin.plan_undo` undoes the edit: one file, or two for a
-    ``dual:`` store; empty if nothing was to be written. ``undo`` are the calls that undo the edit, without their
-    connections; empty if nothing was changed. ``not_atomic`` has the reasons for which some groups were written without
-    a lock, so that a consumer could have committed between the comparison and the write. For each group that was edited
-    while its consumers ran (`RunningEdit`), ``evidence`` describes the commits after the edit. ``failed_groups`` maps
-    each group that could not be deleted to the error. ``kept_deletions`` counts the deleted offsets that a broker
-    before 2.4 keeps until its next check for expired offsets. ``outcomes`` maps each group that the store has answered
-    for to the outcomes of those partitions that were not written. ``operations`` are the ids of the edit in the
-    operation log: one, or two for a rename; empty if nothing was to be written.
-
-    >>> report = EditReport(written=3, rejected=1)
-    >>> report.ok
-    False
-    """
-
-    before_images: tuple[Path, ...] = ()
-    written: int = 0
-    unchanged: int = 0
-    rejected: int = 0
-    not_atomic: tuple[str, ...] = ()
-    evidence: dict[str, str] = field(default_factory=dict)
-    undo: tuple[Invocation, ...] = ()
-    failed_groups: dict[str, OffsetMgrError] = field(default_factory=dict)
-    kept_deletions: int = 0
-    outcomes: dict[str, dict[TopicPartition, ChangeOutcome]] = field(default_factory=dict)
-    operations: tuple[str, ...] = ()
-
-    @property
-    def failed(self) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
-        """The groups with partitions whose write failed, with the error of each partition."""
-        found = ((group, {tp: o.error for tp, o in of.items() if o.error}) for group, of in self.outcomes.items())
-        return {group: errors for group, errors in found if errors}
-
-    @property
-    def ok(self) -> bool:
-        """Whether every planned change was made or was already in the store."""
-        return not (self.rejected or self.failed or self.failed_groups)
-
-    def add(self, later: EditReport) -> None:
-        """Adds the report of a later edit of the same operation, which must be undone first."""
-        self.before_images += later.before_images
-        self.rejected += later.rejected
-        self.not_atomic = tuple(sorted({*self.not_atomic, *later.not_atomic}))
-        self.undo = (*later.undo, *self.undo)
-        self.failed_groups |= later.failed_groups
-        self.kept_deletions += later.kept_deletions
-        self.outcomes |= later.outcomes
-        self.operations += later.operations
 
 
 class EditListener:
@@ -175,7 +115,10 @@ class PlannedEdit(Closeable):
         self._running = running
         self._checks = None if running is None else _running_checks(connections, operation, store, uri)
         self._weaknesses: tuple[Weakness, ...] = ()
-        self._report: EditReport | None = None
+        self.report: EditReport | None = None
+        """The report of `execute`; None before it starts to write. If `execute` raised an error or was interrupted, the
+        report counts the changes that the store had confirmed, and names the before-images for the undo. Changes that
+        are in neither count may have been made."""
         self.is_confirmed = False
         """Whether the user has agreed to the edit already."""
         self.warnings: Callable[[], Iterable[str]] = lambda: ()
@@ -214,7 +157,7 @@ class PlannedEdit(Closeable):
         return iter(self._plan)
 
     def __repr__(self) -> str:
-        return f"<PlannedEdit {self.operation}: {self.counts}>"
+        return f"<PlannedEdit {self.operation}: {self.counts!r}>"
 
     def close(self) -> None:
         """Deletes the plan's temporary file. `OffsetAdmin.close` does this, too."""
@@ -242,13 +185,6 @@ class PlannedEdit(Closeable):
         return self.store.weaknesses()
 
     @property
-    def report(self) -> EditReport | None:
-        """The report of `execute`; None before it starts to write. If `execute` raised an error or was interrupted, the
-        report counts the changes that the store had confirmed, and names the before-images for the undo. Changes that
-        are in neither count may have been made."""
-        return self._report
-
-    @property
     def is_running(self) -> bool:
         """Whether the edit includes groups whose consumers run (`RunningEdit`)."""
         return self._running is not None
@@ -261,7 +197,7 @@ class PlannedEdit(Closeable):
         """Tells the user what `execute` would change. Raises `Unreachable`, `TimedOut`."""
         self._note_warnings()
         note = self._connections.ui.note
-        note(f"dry run: would change {self._amount()}{self._trees()} in {self.store.uri}; nothing was changed")
+        note(f"dry run: would change {self.counts}{self._trees()} in {self.store.uri}; nothing was changed")
         if self._has_work:
             note(Advice("hint: add {execute} to do it"))
 
@@ -286,14 +222,14 @@ class PlannedEdit(Closeable):
         before that.
         """
         self._connections.require_open()
-        if self._report is not None:
+        if self.report is not None:
             raise UsageError(self.operation, "the plan was executed already", "plan the edit again")
         report = EditReport(unchanged=self.counts.unchanged, rejected=self.counts.problems)
         call = _Execution(before_images, reason, on_durable, listener or EditListener())
         if self._has_work:
             self._execute(report, call)
         else:
-            self._report = report
+            self.report = report
             self._connections.ui.note(f"nothing to change in {self.store.uri}")
         self._finish(report, call)
         return report
@@ -301,17 +237,17 @@ class PlannedEdit(Closeable):
     def _execute(self, report: EditReport, call: _Execution) -> None:
         ui = self._connections.ui
         self._note_warnings()
-        ui.note(f"about to change {self._amount()} in {self.store.uri}")
+        ui.note(f"about to change {self.counts} in {self.store.uri}")
         if self._checks is not None and any(group.members for group in self._checks.found.values()):
             assert self._running is not None  # has the checks
             for line in notice(self._checks.found, self._running.wait_s):
                 ui.note(line)
         if not self.is_confirmed:
-            ui.confirm(f"{self.operation}: change {self._amount()}{self._trees()}?")
+            ui.confirm(f"{self.operation}: change {self.counts}{self._trees()}?")
 
         def durable(path: Path) -> None:
             # The plan stays executable until its before-images exist: no write precedes them.
-            self._report = report
+            self.report = report
             report.before_images += (path,)
             call.on_durable(path)
             ui.note(f"before-images: {path}")
@@ -339,47 +275,25 @@ class PlannedEdit(Closeable):
         undo = tuple(undo_of(image, options, execute=True) for image in started.images)
         report.operations = (OperationLog().new_id(),)
         written = recorded(started, self._plan, EditOrigin(self.operation, reason, options), *report.operations)
-        not_atomic: set[str] = set()
         ui, counts = self._connections.ui, self.counts
         try:
             undone = undoing(self.undoes) if self.undoes else nullcontext()
             with undone, closing(written) as results:
                 for result in ui.progress(results, self.operation, counts.groups):
-                    self._count(report, result)
-                    if not result.atomic:
-                        not_atomic.add(result.how)
-                        report.not_atomic = tuple(sorted(not_atomic))
+                    report.count(result)
+                    if self._running is not None and result.how:
+                        report.evidence[result.group] = result.how
+                        if result.atomic:
+                            ui.note(f"group {result.group}: {result.how}")
         except KeyboardInterrupt as error:
             known = report.written + report.unchanged - counts.unchanged + sum(map(len, report.failed.values()))
             changed, calls = count_of(report.written, "offset"), "; ".join("{}" for _ in undo)
             text = "{} changed, {} not confirmed; undo: " + calls
             raise Interrupted(Advice(text, changed, f"{counts.writes - known:,}", *undo)) from error
-        errors = [*report.failed_groups.values(), *(e for of in report.failed.values() for e in of.values())]
-        if report.written or counts.trees or any(may_have_written(type(error).__name__) for error in errors):
+        if report.may_have_written or counts.trees:
             report.undo = undo
         if any(weakness.subject == DELETES_OFFSETS for weakness in self._weaknesses):
-            report.kept_deletions = self._deleted(report)
-
-    def _count(self, report: EditReport, result: GroupEditResult) -> None:
-        if self._running is not None and result.how:
-            report.evidence[result.group] = result.how
-            if result.atomic:
-                self._connections.ui.note(f"group {result.group}: {result.how}")
-        rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome.status is not EditStatus.WRITTEN}
-        report.written += len(result.outcomes) - len(rest)
-        report.unchanged += sum(outcome.status is EditStatus.UNCHANGED for outcome in rest.values())
-        report.outcomes.setdefault(result.group, {}).update(rest)
-        if result.error is not None:
-            report.failed_groups[result.group] = result.error
-
-    def _deleted(self, report: EditReport) -> int:
-        """Returns the number of offsets that the edit has deleted."""
-        return sum(
-            change.after is None and change.writes and change.partition not in report.outcomes[group.group]
-            for group in self._plan
-            if group.group in report.outcomes
-            for change in group.changes
-        )
+            report.kept_deletions = report.deleted(self._plan)
 
     def _start(self, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
         """Starts the edit with its before-images at ``path``. See `start_edit`."""
@@ -397,9 +311,6 @@ class PlannedEdit(Closeable):
         self._weaknesses = self.store.weaknesses()
         for text in (*(weakness.text for weakness in self._weaknesses), *self.warnings()):
             self._connections.ui.note(text, warning=True)
-
-    def _amount(self) -> str:
-        return f"{count_of(self.counts.writes, 'offset')} in {count_of(self.counts.groups, 'group')}"
 
     def _trees(self) -> str:
         trees = self.counts.trees

@@ -109,6 +109,9 @@ class Counts:
     trees: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
+    def __str__(self) -> str:
+        return f"{count_of(self.writes, 'offset')} in {count_of(self.groups, 'group')}"
+
 
 @dataclass(slots=True)
 class EditPlan(Closeable):

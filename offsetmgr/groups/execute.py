@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -322,6 +323,87 @@ class SavedEdit(NamedTuple):
 
     images: tuple[BeforeImageFile, ...]
     results: Generator[GroupEditResult, None, None]
+
+
+@dataclass(slots=True)
+class EditReport:
+    """The result of an executed edit.
+
+    ``written`` and ``unchanged`` count partitions. ``rejected`` counts the partitions that the plan had already
+    rejected. ``before_images`` are the files with which `OffsetAdmin.plan_undo` undoes the edit: one file, or two for a
+    ``dual:`` store; empty if nothing was to be written. ``undo`` are the calls that undo the edit, without their
+    connections; empty if nothing was changed. ``not_atomic`` has the reasons for which some groups were written without
+    a lock, so that a consumer could have committed between the comparison and the write. For each group that was edited
+    while its consumers ran (`RunningEdit`), ``evidence`` describes the commits after the edit. ``failed_groups`` maps
+    each group that could not be deleted to the error. ``kept_deletions`` counts the deleted offsets that a broker
+    before 2.4 keeps until its next check for expired offsets. ``outcomes`` maps each group that the store has answered
+    for to the outcomes of those partitions that were not written. ``operations`` are the ids of the edit in the
+    operation log: one, or two for a rename; empty if nothing was to be written.
+
+    >>> report = EditReport(written=3, rejected=1)
+    >>> report.ok
+    False
+    """
+
+    before_images: tuple[Path, ...] = ()
+    written: int = 0
+    unchanged: int = 0
+    rejected: int = 0
+    not_atomic: tuple[str, ...] = ()
+    evidence: dict[str, str] = field(default_factory=dict)
+    undo: tuple[Invocation, ...] = ()
+    failed_groups: dict[str, OffsetMgrError] = field(default_factory=dict)
+    kept_deletions: int = 0
+    outcomes: dict[str, dict[TopicPartition, ChangeOutcome]] = field(default_factory=dict)
+    operations: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
+        """The groups with partitions whose write failed, with the error of each partition."""
+        found = ((group, {tp: o.error for tp, o in of.items() if o.error}) for group, of in self.outcomes.items())
+        return {group: errors for group, errors in found if errors}
+
+    @property
+    def ok(self) -> bool:
+        """Whether every planned change was made or was already in the store."""
+        return not (self.rejected or self.failed or self.failed_groups)
+
+    @property
+    def may_have_written(self) -> bool:
+        """Whether the edit has written an offset, or failed so that it may have."""
+        errors = (*self.failed_groups.values(), *(e for of in self.failed.values() for e in of.values()))
+        return bool(self.written) or any(may_have_written(type(error).__name__) for error in errors)
+
+    def count(self, result: GroupEditResult) -> None:
+        """Adds the result of one group."""
+        rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome.status is not EditStatus.WRITTEN}
+        self.written += len(result.outcomes) - len(rest)
+        self.unchanged += sum(outcome.status is EditStatus.UNCHANGED for outcome in rest.values())
+        self.outcomes.setdefault(result.group, {}).update(rest)
+        if result.error is not None:
+            self.failed_groups[result.group] = result.error
+        if not result.atomic and result.how not in self.not_atomic:
+            self.not_atomic = tuple(sorted({*self.not_atomic, result.how}))
+
+    def deleted(self, plan: Iterable[GroupEditPlan]) -> int:
+        """Returns the number of offsets of ``plan`` that the edit has deleted."""
+        return sum(
+            change.after is None and change.writes and change.partition not in self.outcomes[group.group]
+            for group in plan
+            if group.group in self.outcomes
+            for change in group.changes
+        )
+
+    def add(self, later: EditReport) -> None:
+        """Adds the report of a later edit of the same operation, which must be undone first."""
+        self.before_images += later.before_images
+        self.rejected += later.rejected
+        self.not_atomic = tuple(sorted({*self.not_atomic, *later.not_atomic}))
+        self.undo = (*later.undo, *self.undo)
+        self.failed_groups |= later.failed_groups
+        self.kept_deletions += later.kept_deletions
+        self.outcomes |= later.outcomes
+        self.operations += later.operations
 
 
 def start_edit(
