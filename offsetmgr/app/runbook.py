@@ -17,6 +17,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.migration.baseline_file import BaselineFile, NoBaseline
 from offsetmgr.migration.bounce_checkpoint import OPERATION, default_state_file, state_stem, unfinished_texts
+from offsetmgr.migration.bounce_plan import BounceOptions as BounceOptions
 from offsetmgr.migration.bounce_plan import BounceResult as BounceResult
 from offsetmgr.migration.bounce_plan import BounceSpec, GateClosed, run_command_tests
 from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
@@ -32,7 +33,7 @@ from offsetmgr.migration.fleet_bounce import (
 )
 from offsetmgr.migration.journaled_writer import append_to_journal
 from offsetmgr.migration.observation import ObservationWindow as ObservationWindow
-from offsetmgr.migration.restart_command import KILL_AFTER_S, NO_RESTART, InvalidWorkload, options_text
+from offsetmgr.migration.restart_command import NO_RESTART, InvalidWorkload, options_text
 from offsetmgr.migration.restart_command import Restart as Restart
 from offsetmgr.migration.runbook import (
     Runbook,
@@ -230,20 +231,6 @@ def check(
     return report
 
 
-class BounceOptions(NamedTuple):
-    """How the bounces work: the present phase of the groups (``start``), the files with the members before this bounce
-    and before the one before it, the file that saves the progress, and the limits of the gates. A restarted member must
-    be back after ``restart_timeout_s`` seconds."""
-
-    start: CommitMode | None = None
-    baseline: Path | None = None
-    start_baseline: Path | None = None
-    state: Path | None = None
-    rules: EvidenceThresholds = EvidenceThresholds()
-    window: ObservationWindow = ObservationWindow()
-    restart_timeout_s: float = 120
-
-
 _DEFAULTS: Final = BounceOptions()
 
 
@@ -287,9 +274,7 @@ def bounce(
     )
     if restart.test_command and not execute:
         log = state.with_suffix(".log")
-        tests = [
-            test for name in names for test in run_command_tests(groups.view, spec(name), restart.test_command, log)
-        ]
+        tests = [test for name in names for test in run_command_tests(groups.view, spec(name), log)]
         return BounceRun(names, [], tests, log)
     if execute:
         ui.confirm(restart.question(names, to))
@@ -314,25 +299,15 @@ def _specs(groups: _Groups, to: CommitMode, restart: Restart, options: BounceOpt
     plan, baseline_of = groups.plan, groups.baselines(options.baseline)
     start_baseline_of = groups.baselines(options.start_baseline)
     servers = Invocation("", (), groups.connections.given).options() if groups.names_servers else groups.login
+    options = options._replace(window=groups.window(options.window))
 
     def spec(name: str) -> BounceSpec:
-        return BounceSpec(
-            name,
-            to,
-            restart.command or "",
-            start=options.start,
-            baseline=baseline_of(name),
-            start_baseline=start_baseline_of(name),
-            hosts=restart.hosts,
-            rules=options.rules,
-            window=groups.window(options.window),
-            restart_timeout_s=options.restart_timeout_s,
-            command_timeout_s=restart.timeout_s + (KILL_AFTER_S if restart.kubernetes else 0),
-            rollout=restart.rollout(name),
-            recorded=plan.recorded_phase(name) if plan else None,
-            source=plan.source_phase if plan else None,
-            way_back=plan.way_back(restart, name, servers) if plan else "",
-        )
+        baselines = baseline_of(name), start_baseline_of(name)
+        found = BounceSpec(name, to, restart, options, *baselines, restart.rollout(name))
+        if plan is None:
+            return found
+        way_back = plan.way_back(restart, name, servers)
+        return replace(found, recorded=plan.recorded_phase(name), source=plan.source_phase, way_back=way_back)
 
     return spec
 

@@ -145,13 +145,13 @@ class _BounceRun:
             step.pid = pid
             save(state, self.state_path)
 
-        done = run_in_shell(step.command, self.log, self.spec.command_timeout_s, started)
+        done = run_in_shell(step.command, self.log, self.spec.restart.limit_s, started)
         step.exit_code, step.pid = done.exit_code, None
         step.status = StepStatus.RETURNED if done.exit_code == 0 else StepStatus.COMMAND_FAILED
         save(state, self.state_path)
         if done.exit_code == 0:
             return None
-        how = f"killed after {self.spec.command_timeout_s:g} s" if done.timed_out else f"exit code {done.exit_code}"
+        how = f"killed after {self.spec.restart.limit_s:g} s" if done.timed_out else f"exit code {done.exit_code}"
         return self._result(
             BounceOutcome.FAILED,
             state,
@@ -173,24 +173,24 @@ class _BounceRun:
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
         """Waits until a member that has lost its registration registers again. A member whose session expired, but
         whose process still runs, registers with the same id."""
-        window = replace(self.spec.window, duration_s=self.spec.restart_timeout_s)
+        window = replace(self.spec.options.window, duration_s=self.spec.options.restart_timeout_s)
         self.progress(f"  {step.member} is not registered: waiting up to {window.duration_s:g} s for it to come back")
         history = self._watch_until(window, lambda w: w.latest is not None and bool(step.present(w.latest.members)))
         return {} if history.latest is None else history.latest.members
 
     def _registered(self) -> Mapping[str, RegisteredMember]:
-        observed = self._watch_until(self.spec.window, lambda _history: True).latest
+        observed = self._watch_until(self.spec.options.window, lambda _history: True).latest
         assert observed is not None  # a history begins with an observation
         return observed.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
         """If an earlier run was killed but its restart command is still running, waits until the command ends.
         Otherwise the member could be restarted twice."""
-        deadline = self.view.clock.monotonic() + self.spec.command_timeout_s
+        deadline = self.view.clock.monotonic() + self.spec.restart.limit_s
         if step.pid is not None and still_running(step.pid):
             self.progress(f"  the command of an earlier run (process {step.pid}) is still running: waiting for it")
         while step.pid is not None and still_running(step.pid) and self.view.clock.monotonic() < deadline:
-            self.view.clock.sleep(self.spec.window.poll_s)
+            self.view.clock.sleep(self.spec.options.window.poll_s)
         step.pid = None
 
     def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
@@ -199,7 +199,7 @@ class _BounceRun:
         if step.status is StepStatus.MEMBER_LEFT:
             return None
         spec = self.spec
-        window = replace(spec.window, duration_s=spec.restart_timeout_s)
+        window = replace(spec.options.window, duration_s=spec.options.restart_timeout_s)
         expected = len(step.members)
         history = self._watch_until(window, lambda w: len(_successors(w, step)) >= expected)
         if self.stop():
@@ -208,13 +208,13 @@ class _BounceRun:
             return self._result(
                 BounceOutcome.FAILED,
                 state,
-                why=_missing_successors(history, step, spec.restart_timeout_s),
+                why=_missing_successors(history, step, spec.options.restart_timeout_s),
                 hint=f"see {self.log} and the member's own log; start it with the phase's settings, then resume"
                 + self._undo(state),
             )
         self.progress(f"  restarted as {', '.join(_successors(history, step))}; watching its commits")
         copies_later = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
-        rules = replace(spec.rules, catch_up_later=copies_later)
+        rules = replace(spec.options.rules, catch_up_later=copies_later)
         report, _ = self._gate(state.baseline, rules, step)
         if not report.passed:
             if self.stop():
@@ -248,7 +248,7 @@ class _BounceRun:
             report = assess(history)
             return report.final or report.cannot_pass
 
-        history = self._watch_until(self.spec.window, enough)
+        history = self._watch_until(self.spec.options.window, enough)
         return assess(history), history
 
     def _watch_until(self, window: ObservationWindow, enough: Callable[[GroupHistory], bool]) -> GroupHistory:
@@ -267,12 +267,12 @@ class _BounceRun:
         spec = self.spec
         self.progress(f"gate of the whole group: are all members in phase {spec.to.value}?")
         to_dual_from_kafka = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
-        rules = replace(spec.rules, catch_up_later=True) if to_dual_from_kafka else spec.rules
+        rules = replace(spec.options.rules, catch_up_later=True) if to_dual_from_kafka else spec.options.rules
         report, history = self._gate(state.baseline, rules)
         # If the gate has passed, all members are in the dual phase. In partitions without traffic, dual members never
         # raise a ZooKeeper offset that is below Kafka's.
         if to_dual_from_kafka and report.passed and self._copy(state, history):
-            report, _ = self._gate(state.baseline, spec.rules)
+            report, _ = self._gate(state.baseline, spec.options.rules)
         if not report.passed:
             if self.stop():
                 why = "stopped on request before the last gate was passed"

@@ -162,11 +162,6 @@ def save(state: BounceState, path: Path) -> None:
     replace_file(path, lambda out: out.write(text.encode()), overwrite=True)
 
 
-def load(path: Path, group: str) -> BounceState | None:
-    """Returns the saved bounce of the group; None if the file does not have it. Raises any error from `load_all`."""
-    return load_all(path).get(group)
-
-
 def load_all(path: Path) -> dict[str, BounceState]:
     """Returns the saved bounces by group; empty if there is no file. Raises `JournalError` if the file cannot be read,
     and any error from `decode_all`."""

@@ -4,10 +4,10 @@ restart command."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence, require_safe
@@ -40,6 +40,7 @@ from offsetmgr.migration.observation import (
 )
 from offsetmgr.migration.restart_command import (
     CommandResult,
+    Restart,
     Rollout,
     check_template,
     fill_template,
@@ -47,32 +48,38 @@ from offsetmgr.migration.restart_command import (
 )
 
 
+class BounceOptions(NamedTuple):
+    """How the bounces work: the present phase of the groups (``start``), the files with the members before this bounce
+    and before the one before it, the file that saves the progress, and the limits of the gates. A restarted member must
+    be back after ``restart_timeout_s`` seconds."""
+
+    start: CommitMode | None = None
+    baseline: Path | None = None
+    start_baseline: Path | None = None
+    state: Path | None = None
+    rules: EvidenceThresholds = EvidenceThresholds()
+    window: ObservationWindow = ObservationWindow()
+    restart_timeout_s: float = 120
+
+
 @dataclass(frozen=True, slots=True)
 class BounceSpec:
-    """The parameters of a bounce. ``start`` is the phase in which the bounce starts. If it is None, the phase is
-    inferred from the group's commits.
+    """The parameters of a bounce. ``options.start`` is the phase in which the bounce starts. If it is None, the phase
+    is inferred from the group's commits.
 
     ``baseline`` has the members to restart; None means the members that are registered now. ``start_baseline`` is the
-    baseline of the previous bounce; the gate before this bounce compares the members with ``start_baseline``. ``hosts``
-    maps member ids to hosts, for members whose id does not contain the host. ``window`` limits the time for which each
-    gate is watched. ``restart_timeout_s`` limits the time in which a restarted member must register again.
-    ``command_timeout_s`` limits the run time of the command. With ``rollout``, one command restarts all members, and
-    ``command`` is not used. ``recorded`` is the last phase in the journal of the plan, if there is one. ``source`` is
-    the phase in which the groups of the plan began. If it is set, a bounce to dual from the other end needs ``start``,
-    and ``way_back`` is the command line with it.
+    baseline of the previous bounce; the gate before this bounce compares the members with ``start_baseline``. With
+    ``rollout``, one command restarts all members. ``recorded`` is the last phase in the journal of the plan, if there
+    is one. ``source`` is the phase in which the groups of the plan began. If it is set, a bounce to dual from the other
+    end needs ``options.start``, and ``way_back`` is the command line with it.
     """
 
     group: str
     to: CommitMode
-    command: str = ""
-    start: CommitMode | None = None
+    restart: Restart
+    options: BounceOptions
     baseline: Observation | None = None
     start_baseline: Observation | None = None
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    rules: EvidenceThresholds = field(default_factory=EvidenceThresholds)
-    window: ObservationWindow = field(default_factory=ObservationWindow)
-    restart_timeout_s: float = 120.0
-    command_timeout_s: float = 600.0
     rollout: Rollout | None = None
     recorded: CommitMode | None = None
     source: CommitMode | None = None
@@ -81,18 +88,21 @@ class BounceSpec:
     def check_command(self) -> None:
         """Raises `UsageError` if the template of the restart command does not name the member."""
         if self.rollout is None:
-            check_template(self.command)
+            check_template(self.restart.command or "")
 
     def host_of(self, member: str, host: str | None) -> str | None:
-        """Returns the host of a member: from ``hosts``, else ``host``."""
-        return self.hosts.get(member, host or "") or None
+        """Returns the host of a member: from the hosts of the restart, else ``host``."""
+        return self.restart.hosts.get(member, host or "") or None
+
+    def filled(self, template: str, member: str, host: str | None) -> str:
+        """Returns the command of a member. Raises any error from `fill_template`."""
+        return fill_template(template, group=self.group, member=member, host=host, phase=self.to)
 
     def command_of(self, step: RestartStep) -> str:
         """Returns the command of a step. Raises any error from `fill_template`."""
         if self.rollout is not None:
             return self.rollout.command(self.group, self.to)
-        host = self.host_of(step.member, step.host)
-        return fill_template(self.command, group=self.group, member=step.member, host=host, phase=self.to)
+        return self.filled(self.restart.command or "", step.member, self.host_of(step.member, step.host))
 
 
 class BounceOutcome(Enum):
@@ -214,7 +224,7 @@ def find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
 
     Raises `GateRefused` with the reason; `GateClosed` if the evidence is insufficient, and `UnrequestedReturn`.
     """
-    group, start, to = spec.group, spec.start, spec.to
+    group, start, to = spec.group, spec.options.start, spec.to
     if not view.members(group):
         raise GateRefused(
             f"bounce of group {group}",
@@ -226,7 +236,7 @@ def find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
         require_safe(start, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
     if to is not CommitMode.DUAL:
         return _check_change_from_dual(view, spec)
-    found = _check_change_to_dual(view, group, start, spec.window)
+    found = _check_change_to_dual(view, group, start, spec.options.window)
     present = found.change.start
     if start is None and spec.source not in (None, present):
         raise UnrequestedReturn(
@@ -290,14 +300,14 @@ def _start_of(found: PhaseEvidence) -> CommitMode:
 
 
 def _check_change_from_dual(view: GroupView, spec: BounceSpec) -> BounceStart:
-    to, rules = spec.to, replace(spec.rules, catch_up_later=True)
+    to, rules = spec.to, replace(spec.options.rules, catch_up_later=True)
     change = CommitModeChange(CommitMode.DUAL, to)
 
     def report_of(history: GroupHistory) -> PhaseReport:
         # If an earlier bounce was reversed or lost its state file, members may already be in the target phase.
         return assess_phase(history, CommitMode.DUAL, baseline=spec.start_baseline, rules=rules, also=to)
 
-    history = watch_group(view, spec.group, spec.window, enough=lambda w: report_of(w).final)
+    history = watch_group(view, spec.group, spec.options.window, enough=lambda w: report_of(w).final)
     report, found, observation = report_of(history), infer_phase(history), history.latest
     mode = found.phase.mode if found.confidence is Confidence.SEEN else None
     if mode not in (None, CommitMode.DUAL) and observation is not None:
@@ -349,10 +359,9 @@ class CommandTest:
         return f"failed (exit code {self.result.exit_code})" if self.result.exit_code else "ok"
 
 
-def run_command_tests(view: GroupView, spec: BounceSpec, template: str, log: Path) -> Iterator[CommandTest]:
-    """Runs the template for each live member of the group, or of the baseline, and yields each result. Members with the
-    same command share one run. If the specification has a restart command, it is filled in too, so that an invalid one
-    is found.
+def run_command_tests(view: GroupView, spec: BounceSpec, log: Path) -> Iterator[CommandTest]:
+    """Runs the test of the restart for each live member of the group, or of the baseline, and yields each result.
+    Members with the same command share one run. A restart command is filled in too, so that an invalid one is found.
 
     Raises `GroupNotFound` if no member is alive, and any error from `fill_template`.
     """
@@ -363,11 +372,11 @@ def run_command_tests(view: GroupView, spec: BounceSpec, template: str, log: Pat
     done: dict[str, tuple[CommandResult, float]] = {}
     for member in members:
         host = spec.host_of(member.id, member.host)
-        command = fill_template(template, group=spec.group, member=member.id, host=host, phase=spec.to)
-        if spec.command:
-            fill_template(spec.command, group=spec.group, member=member.id, host=host, phase=spec.to)
+        command = spec.filled(spec.restart.test_command or "", member.id, host)
+        if spec.restart.command:
+            spec.filled(spec.restart.command, member.id, host)
         if command not in done:
             began = view.clock.monotonic()
-            result = run_in_shell(command, log, spec.command_timeout_s)
+            result = run_in_shell(command, log, spec.restart.limit_s)
             done[command] = (result, view.clock.monotonic() - began)
         yield CommandTest(spec.group, member.id, host, command, *done[command])

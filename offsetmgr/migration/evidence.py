@@ -7,7 +7,7 @@ remedy). An unknown result never passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,7 @@ class PartitionEvidence:
     log_end: int | None = None
 
 
+_STOP_OTHER = "stop the other client, then check again"
 _SEND_MESSAGE = "send a message to this partition: its commit shows the phase"
 
 
@@ -91,41 +92,7 @@ def _offset_or_none(offset: int) -> int | None:
 
 def assess_owned(history: PartitionHistory, phase: CommitMode, rules: EvidenceThresholds) -> PartitionEvidence:
     """Returns the evidence for or against the assumption that the partition's owner is in ``phase``."""
-
-    def result(ok: bool, known: Confidence, why: str, remedy: str = "", *, final: bool = True) -> PartitionEvidence:
-        return PartitionEvidence(
-            history.partition,
-            history.owned.member,
-            ok,
-            known,
-            why,
-            remedy,
-            final,
-            _offset_or_none(offset_or(history.zookeeper.last)),
-            _offset_or_none(offset_or(history.kafka.last)),
-            None if history.log is None else history.log.end,
-        )
-
-    for name, store in (("ZooKeeper", history.zookeeper), ("Kafka", history.kafka)):
-        if store.error is not None:
-            why = f"{name}'s offset cannot be read: {store.error}"
-            return result(
-                False,
-                Confidence.UNKNOWN,
-                why,
-                "make it readable (an unreadable offset never counts as absent)",
-                final=False,
-            )
-        if store.lowered is not None:
-            why = f"{name} went backwards: {store.lowered}; no consumer does that, so another client writes there"
-            return result(False, Confidence.UNKNOWN, why, "stop the other client, then check again")
-    if why := _other_client(history):
-        return result(False, Confidence.UNKNOWN, why, "stop the other client, then check again")
-    behaviour = behaviour_of(history)
-    if behaviour is not None:
-        found, why = behaviour
-        return result(found is phase, Confidence.SEEN, f"{describe_behaviour(found)}: {why}")
-    return _WITHOUT_PROOF[phase](history, rules, result)
+    return _OwnerCheck(history, phase, rules).assess()
 
 
 def describe_behaviour(found: CommitMode) -> str:
@@ -172,146 +139,140 @@ def behaviour_behind(history: PartitionHistory) -> tuple[CommitMode, str] | None
     return (CommitMode.KAFKA, why) if read_since and new.offset < old.offset else None
 
 
-_MakeResult = Callable[..., PartitionEvidence]
+@dataclass(frozen=True, slots=True)
+class _OwnerCheck:
+    history: PartitionHistory
+    phase: CommitMode
+    rules: EvidenceThresholds
 
+    def assess(self) -> PartitionEvidence:
+        history = self.history
+        for name, store in (("ZooKeeper", history.zookeeper), ("Kafka", history.kafka)):
+            if store.error is not None:
+                remedy = "make it readable (an unreadable offset never counts as absent)"
+                return self._undecided(f"{name}'s offset cannot be read: {store.error}", remedy)
+            if store.lowered is not None:
+                why = f"{name} went backwards: {store.lowered}; no consumer does that, so another client writes there"
+                return self._result(False, Confidence.UNKNOWN, why, _STOP_OTHER)
+        if why := _other_client(history):
+            return self._result(False, Confidence.UNKNOWN, why, _STOP_OTHER)
+        if (behaviour := behaviour_of(history)) is not None:
+            found, why = behaviour
+            return self._result(found is self.phase, Confidence.SEEN, f"{describe_behaviour(found)}: {why}")
+        return self._unproven_dual() if self.phase is CommitMode.DUAL else self._unproven_alone()
 
-def _numbers(history: PartitionHistory) -> str:
-    end = "unknown" if history.log is None else str(history.log.end)
-    return (
-        f"ZooKeeper {reading_text(history.zookeeper.last)}, Kafka {reading_text(history.kafka.last)}, log end {end},"
-        f" no change for {history.unchanged_ms / 1000:.1f} s"
-    )
-
-
-def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence | None:
-    """Returns None if the partition is idle. If the partition is not known to be idle, returns a result with the
-    reason: the log end is unknown, messages are waiting, or an offset or the log end has changed during the last
-    ``quiet_ms``."""
-    if history.lag is None:
-        why = (
-            f"the log's end cannot be read, so an idle partition cannot be distinguished from a stuck one; "
-            f"{_numbers(history)}"
+    def _result(
+        self, ok: bool, known: Confidence, why: str, remedy: str = "", *, final: bool = True
+    ) -> PartitionEvidence:
+        history = self.history
+        return PartitionEvidence(
+            history.partition,
+            history.owned.member,
+            ok,
+            known,
+            why,
+            remedy,
+            final,
+            _offset_or_none(offset_or(history.zookeeper.last)),
+            _offset_or_none(offset_or(history.kafka.last)),
+            None if history.log is None else history.log.end,
         )
-        return result(False, Confidence.UNKNOWN, why, "check the brokers of this partition", final=False)
-    if history.lag > 0:
-        why = f"{history.lag} messages are waiting and no commit was seen; {_numbers(history)}"
-        remedy = (
-            "use a {window} of at least three times auto.commit.interval.ms; if that does not help, the member is stuck"
-        )
-        return result(False, Confidence.UNKNOWN, why, Advice(remedy), final=False)
-    if history.unchanged_ms < rules.quiet_ms:
-        return result(
-            False, Confidence.UNKNOWN, f"idle for too short a time; {_numbers(history)}", _SEND_MESSAGE, final=False
-        )
-    return None
 
+    def _undecided(self, why: str, remedy: str) -> PartitionEvidence:
+        """Returns the result if further observations may decide."""
+        return self._result(False, Confidence.UNKNOWN, why, remedy, final=False)
 
-def _assess_idle(
-    history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult, *, safe: bool, because: str, unsafe: str
-) -> PartitionEvidence:
-    """Returns the result for a partition without traffic. The partition passes only if the offsets show that nothing
-    can be lost (``safe``), and if the caller accepts idle partitions.
+    @property
+    def _numbers(self) -> str:
+        history = self.history
+        end = "unknown" if history.log is None else str(history.log.end)
+        offsets = f"ZooKeeper {reading_text(history.zookeeper.last)}, Kafka {reading_text(history.kafka.last)}"
+        return f"{offsets}, log end {end}, no change for {history.unchanged_ms / 1000:.1f} s"
 
-    If ``safe`` is False, the result is not final, because the next automatic commit may change the offsets.
-    """
-    if not safe:
-        why = f"no traffic; {_numbers(history)}: {unsafe}"
-        return result(False, Confidence.UNKNOWN, why, _SEND_MESSAGE, final=False)
-    if not rules.accept_idle:
-        remedy = Advice("{}; or pass {accept_idle}: {}", _SEND_MESSAGE, because)
-        return result(False, Confidence.UNKNOWN, f"no traffic; {_numbers(history)}", remedy)
-    return result(True, Confidence.INFERRED, f"no traffic, {because}; {_numbers(history)}")
+    def _check_idle(self) -> PartitionEvidence | None:
+        """Returns None if the partition is idle. If the partition is not known to be idle, returns a result with the
+        reason: the log end is unknown, messages are waiting, or an offset or the log end has changed during the last
+        ``quiet_ms``."""
+        lag = self.history.lag
+        if lag is None:
+            why = "the log's end cannot be read, so an idle partition cannot be distinguished from a stuck one"
+            return self._undecided(f"{why}; {self._numbers}", "check the brokers of this partition")
+        if lag > 0:
+            why = f"{lag} messages are waiting and no commit was seen; {self._numbers}"
+            longer = "use a {window} of at least three times auto.commit.interval.ms"
+            return self._undecided(why, Advice(f"{longer}; if that does not help, the member is stuck"))
+        if self.history.unchanged_ms < self.rules.quiet_ms:
+            return self._undecided(f"idle for too short a time; {self._numbers}", _SEND_MESSAGE)
+        return None
 
+    def _assess_idle(self, *, safe: bool, because: str, unsafe: str) -> PartitionEvidence:
+        """Returns the result for a partition without traffic. The partition passes only if the offsets show that
+        nothing can be lost (``safe``), and if the caller accepts idle partitions.
 
-def _unproven_dual(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence:
-    not_idle = _check_idle(history, rules, result)
-    if fresh := history.new_kafka_changes:
-        why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(history.zookeeper.last)}"
+        If ``safe`` is False, the result is not final, because the next automatic commit may change the offsets.
+        """
+        if not safe:
+            return self._undecided(f"no traffic; {self._numbers}: {unsafe}", _SEND_MESSAGE)
+        if not self.rules.accept_idle:
+            remedy = Advice("{}; or pass {accept_idle}: {}", _SEND_MESSAGE, because)
+            return self._result(False, Confidence.UNKNOWN, f"no traffic; {self._numbers}", remedy)
+        return self._result(True, Confidence.INFERRED, f"no traffic, {because}; {self._numbers}")
+
+    def _unproven_dual(self) -> PartitionEvidence:
+        history, not_idle = self.history, self._check_idle()
+        if fresh := history.new_kafka_changes:
+            why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(history.zookeeper.last)}"
+            if not_idle is not None:
+                return self._undecided(f"one store changed so far: {why}", "wait for the next commit")
+            # The result is not final: if a dual member's write to ZooKeeper has failed, the member writes ZooKeeper
+            # again with its next commit.
+            why = f"commits to Kafka alone: {why}; {self._numbers}"
+            return self._result(False, Confidence.INFERRED, why, final=False)
+        if history.zookeeper.changes:
+            why = f"ZooKeeper {history.zookeeper.changes[-1]}, Kafka {reading_text(history.kafka.last)} has not changed"
+            return self._undecided(why, "wait for the next commit")
         if not_idle is not None:
-            return result(
-                False, Confidence.UNKNOWN, f"one store changed so far: {why}", "wait for the next commit", final=False
-            )
-        # The result is not final: if a dual member's write to ZooKeeper has failed, the member writes ZooKeeper again
-        # with its next commit.
-        return result(False, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(history)}", final=False)
-    if history.zookeeper.changes:
-        why = f"ZooKeeper {history.zookeeper.changes[-1]}, Kafka {reading_text(history.kafka.last)} has not changed"
-        return result(False, Confidence.UNKNOWN, why, "wait for the next commit", final=False)
-    if not_idle is not None:
-        return not_idle
-    zookeeper, kafka = offset_or(history.zookeeper.last), offset_or(history.kafka.last)
-    unsafe = (
-        "ZooKeeper is behind and will not catch up by itself, because a dual member starts from the larger offset, "
-        "assumes that both stores have it, and does not write it again: copy Kafka's offset to ZooKeeper, as "
-        "`runbook bounce` does before its gate"
-        if zookeeper < kafka
-        else "Kafka is behind, though a dual member commits idle partitions to Kafka at every interval"
-    )
-    if zookeeper < kafka and rules.catch_up_later:
-        because = "ZooKeeper is behind and Kafka's offset will be copied there before the gate"
-        return _assess_idle(history, rules, result, safe=True, because=because, unsafe=unsafe)
-    return _assess_idle(
-        history, rules, result, safe=zookeeper == kafka, because="both stores hold the same", unsafe=unsafe
-    )
-
-
-def _unproven_kafka(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence:
-    if history.zookeeper.changes:
-        return result(
-            False,
-            Confidence.SEEN,
-            f"still commits to ZooKeeper (dual, or not bounced): {history.zookeeper.changes[-1]}",
+            return not_idle
+        zookeeper, kafka = offset_or(history.zookeeper.last), offset_or(history.kafka.last)
+        if zookeeper < kafka and self.rules.catch_up_later:
+            because = "ZooKeeper is behind and Kafka's offset will be copied there before the gate"
+            return self._assess_idle(safe=True, because=because, unsafe="")
+        unsafe = (
+            "ZooKeeper is behind and will not catch up by itself, because a dual member starts from the larger offset, "
+            "assumes that both stores have it, and does not write it again: copy Kafka's offset to ZooKeeper, as "
+            "`runbook bounce` does before its gate"
+            if zookeeper < kafka
+            else "Kafka is behind, though a dual member commits idle partitions to Kafka at every interval"
         )
-    not_idle = _check_idle(history, rules, result)
-    if fresh := history.new_kafka_changes:
-        why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(history.zookeeper.last)}"
+        return self._assess_idle(safe=zookeeper == kafka, because="both stores hold the same", unsafe=unsafe)
+
+    def _unproven_alone(self) -> PartitionEvidence:
+        """Returns the result for the phase kafka or zookeeper."""
+        history, is_kafka = self.history, self.phase is CommitMode.KAFKA
+        stores = {"Kafka": history.kafka, "ZooKeeper": history.zookeeper}
+        (used, its), (other, theirs) = stores.items() if is_kafka else reversed(stores.items())
+        if theirs.changes:
+            why = f"still commits to {other} (dual, or not bounced): {theirs.changes[-1]}"
+            return self._result(False, Confidence.SEEN, why)
+        if not is_kafka and its.changes:
+            begin = f"ZooKeeper {its.changes[-1]} is not beyond Kafka's {reading_text(theirs.last)}"
+            why = f"{begin}: the member consumes again what the group has already consumed"
+            return self._undecided(why, "wait until ZooKeeper has passed Kafka")
+        not_idle = self._check_idle()
+        if is_kafka and (fresh := history.new_kafka_changes):
+            why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(theirs.last)}"
+            if not_idle is not None:
+                remedy = "wait for one more commit: a dual member writes ZooKeeper after Kafka"
+                return self._undecided(f"one commit seen: {why}", remedy)
+            return self._result(True, Confidence.INFERRED, f"commits to Kafka alone: {why}; {self._numbers}")
         if not_idle is not None:
-            remedy = "wait for one more commit: a dual member writes ZooKeeper after Kafka"
-            return result(False, Confidence.UNKNOWN, f"one commit seen: {why}", remedy, final=False)
-        return result(True, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(history)}")
-    if not_idle is not None:
-        return not_idle
-    zookeeper, kafka = offset_or(history.zookeeper.last), offset_or(history.kafka.last)
-    return _assess_idle(
-        history,
-        rules,
-        result,
-        safe=kafka >= zookeeper,
-        because="Kafka holds all of the group's progress",
-        unsafe="Kafka is behind ZooKeeper: a member that reads Kafka alone repeats messages or uses auto.offset.reset",
-    )
-
-
-def _unproven_zookeeper(history: PartitionHistory, rules: EvidenceThresholds, result: _MakeResult) -> PartitionEvidence:
-    if history.kafka.changes:
-        return result(
-            False, Confidence.SEEN, f"still commits to Kafka (dual, or not bounced): {history.kafka.changes[-1]}"
+            return not_idle
+        repeats = "alone repeats messages or uses auto.offset.reset"
+        return self._assess_idle(
+            safe=offset_or(its.last) >= offset_or(theirs.last),
+            because=f"{used} holds all of the group's progress",
+            unsafe=f"{used} is behind {other}: a member that reads {'Kafka' if is_kafka else 'it'} {repeats}",
         )
-    if history.zookeeper.changes:
-        why = (
-            f"ZooKeeper {history.zookeeper.changes[-1]} is not beyond Kafka's {reading_text(history.kafka.last)}: the"
-            " member consumes again what the group has already consumed"
-        )
-        return result(False, Confidence.UNKNOWN, why, "wait until ZooKeeper has passed Kafka", final=False)
-    not_idle = _check_idle(history, rules, result)
-    if not_idle is not None:
-        return not_idle
-    zookeeper, kafka = offset_or(history.zookeeper.last), offset_or(history.kafka.last)
-    return _assess_idle(
-        history,
-        rules,
-        result,
-        safe=zookeeper >= kafka,
-        because="ZooKeeper holds all of the group's progress",
-        unsafe="ZooKeeper is behind Kafka: a member that reads it alone repeats messages or uses auto.offset.reset",
-    )
-
-
-_WITHOUT_PROOF: dict[CommitMode, Callable[[PartitionHistory, EvidenceThresholds, _MakeResult], PartitionEvidence]] = {
-    CommitMode.ZOOKEEPER: _unproven_zookeeper,
-    CommitMode.DUAL: _unproven_dual,
-    CommitMode.KAFKA: _unproven_kafka,
-}
 
 
 # Checks and infers the phase of a whole group from the evidence that the watched partitions give about each member.

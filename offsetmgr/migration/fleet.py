@@ -37,14 +37,6 @@ class WaveCounts(NamedTuple):
         return ", ".join(f"{count} {state}" for state, count in sorted(self.states.items()))
 
 
-def waves(found: Iterable[GroupStatus]) -> list[WaveCounts]:
-    """Returns the counts of each wave."""
-    return [
-        WaveCounts(wave, Counter(one.state for one in members), sum(bool(one.blocked_by) for one in members))
-        for wave, members in by_key((one.wave, one) for one in found).items()
-    ]
-
-
 _GROUP: Final = DocumentColumn("group", "name")
 _WAVES: Final = (
     DocumentColumn("wave", "name"),
@@ -87,7 +79,10 @@ class FleetStatus(NamedTuple):
 
     def waves(self) -> list[WaveCounts]:
         """Returns the number of groups in each state, by wave."""
-        return waves(self.groups)
+        return [
+            WaveCounts(wave, Counter(one.state for one in members), sum(bool(one.blocked_by) for one in members))
+            for wave, members in by_key((one.wave, one) for one in self.groups).items()
+        ]
 
     @property
     def restart_note(self) -> str:
@@ -108,13 +103,14 @@ class FleetStatus(NamedTuple):
 
     def page(self, at_ms: int) -> tuple[str, list[DocumentPart]]:
         """Returns the title and the parts of a page, which is written at ``at_ms`` (milliseconds since 1970)."""
-        return f"Migration {self.plan.path.stem}", _parts(self.plan, self.groups, at_ms, watched=self.watched)
+        return f"Migration {self.plan.path.stem}", _parts(self, at_ms)
 
 
-def _parts(plan: PlanFile, found: Sequence[GroupStatus], made_at: int, *, watched: bool) -> list[DocumentPart]:
-    """Returns the parts of the page. ``watched`` is True if the servers were asked; otherwise the page shows what the
-    plan and the journal record."""
-    states, by_wave = Counter(one.state for one in found), waves(found)
+def _parts(status: FleetStatus, made_at: int) -> list[DocumentPart]:
+    """Returns the parts of the page. Unless the servers were asked, the page shows what the plan and the journal
+    record."""
+    plan, found, watched = status.plan, status.groups, status.watched
+    states, by_wave = Counter(one.state for one in found), status.waves()
     finalized = states[Stage.FINALIZED]
     other_plan = states[Stage.NOT_PLANNED] + states[Stage.ROLLED_BACK] + states[Stage.ROLLED_BACK_IN_PART]
     expiring = expiry_texts(str(plan.path), (one.expires_ms for one in found), made_at, {}, watched=watched)

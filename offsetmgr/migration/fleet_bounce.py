@@ -16,7 +16,7 @@ from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.groups.execute import EditOrigin, caused_by
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 from offsetmgr.migration.bounce import bounce
-from offsetmgr.migration.bounce_checkpoint import is_unchanged, load
+from offsetmgr.migration.bounce_checkpoint import is_unchanged, load_all
 from offsetmgr.migration.bounce_plan import (
     BounceOutcome,
     BounceResult,
@@ -149,7 +149,7 @@ def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Cal
 
     Raises `UsageError` if the group may have left the phase since, or if the file belongs to another cluster.
     """
-    saved = load(state_path, spec.group)
+    saved = load_all(state_path).get(spec.group)
     if saved is None or saved.finished_ms is None or saved.change.to is not spec.to:
         return ""
     view.require_stores(f"state file {state_path}", saved.baseline)
@@ -165,10 +165,10 @@ def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Cal
     if later and spec.recorded is later:
         return gone_on
     progress(f"group {spec.group}: restarted since the finished bounce in {state_path}; watching its commits")
-    report = check_phase(view, spec.group, spec.to, rules=spec.rules, window=spec.window)
+    report = check_phase(view, spec.group, spec.to, rules=spec.options.rules, window=spec.options.window)
     if report.passed:
         return by_file
-    if later and check_phase(view, spec.group, later, rules=spec.rules, window=spec.window).passed:
+    if later and check_phase(view, spec.group, later, rules=spec.options.rules, window=spec.options.window).passed:
         return gone_on
     raise UsageError(
         f"state file {state_path}",
@@ -180,7 +180,7 @@ def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Cal
 
 def _already_in_phase(view: GroupView, spec: BounceSpec, error: AlreadyInPhase) -> GroupBounce:
     """Returns the result for a group that commits as the phase does: an error if some members may not."""
-    report = check_phase(view, spec.group, spec.to, rules=spec.rules, window=spec.window)
+    report = check_phase(view, spec.group, spec.to, rules=spec.options.rules, window=spec.options.window)
     if report.passed:
         return GroupBounce(spec.group, note=f"in phase {spec.to.value} already")
     why = f"the group commits as this phase does, but the evidence is incomplete: {report.missing}"

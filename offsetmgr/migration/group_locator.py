@@ -5,11 +5,11 @@ The number of requests depends on the number of stores and of batches, not on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 _NO_OWNER: Final = PartitionOwner("no registered owner", 0)
 """The owner of a partition that no old consumer owns, so that commits of other clients are seen too."""
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 _Owners = Mapping[str, Mapping[TopicPartition, PartitionOwner] | OffsetMgrError]
 
 
@@ -52,9 +54,10 @@ def _observe(
     zookeeper: OffsetStore, session: ZookeeperSession, kafka: OffsetStore, clock: Clock, names: Sequence[str], _: bool
 ) -> dict[str, Observation | OffsetMgrError]:
     """Returns one observation of each group, for `watch`. The order of the reads is the contract of `observation`."""
-    before = _owners(session, names)
+    read_owners = partial(_owners, session)
+    before = _of_each(read_owners, list(names))
     in_zookeeper, in_kafka = scan_tolerantly(zookeeper, names), scan_tolerantly(kafka, names)
-    after = _owners(session, names)
+    after = _of_each(read_owners, list(names))
     now = clock.now_ms()
     found: dict[str, Observation | OffsetMgrError] = {}
     for name in names:
@@ -78,13 +81,9 @@ def _observe(
     return found
 
 
-def _owners(session: ZookeeperSession, names: Sequence[str]) -> _Owners:
-    try:
-        found = list(owners_many(session, names))
-    except OffsetMgrError as error:
-        return dict.fromkeys(names, error)
+def _owners(session: ZookeeperSession, names: list[str]) -> _Owners:
     owners: dict[str, dict[TopicPartition, PartitionOwner] | OffsetMgrError] = {}
-    for one in found:
+    for one in owners_many(session, names):
         if one.error is not None and not isinstance(one.error, UsageError):
             owners[one.group] = one.error
             continue
@@ -259,7 +258,7 @@ class GroupLocator:
             unread = StoreSample(one.name, one.store.uri, error=one.error, members_error=one.error)
             return dict.fromkeys(names, unread)
         offsets = scan_tolerantly(one.store, names)
-        members = _describe(one.describe, names)
+        members = _of_each(one.describe, names)
         samples = {}
         for name in names:
             found, described = offsets[name], members[name]
@@ -278,19 +277,17 @@ class GroupLocator:
 
     def _logs(self, partitions: set[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         numbered = sorted(tp for tp in partitions if type(tp.partition) is int)
-        if self._cluster is None or not numbered:
-            return {}
-        try:
-            return self._cluster.log_ranges(numbered)
-        except OffsetMgrError as error:
-            return dict.fromkeys(numbered, error)
+        return {} if self._cluster is None or not numbered else _of_each(self._cluster.log_ranges, numbered)
 
 
-def _describe(describe: DescribeGroups, names: list[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+def _of_each(
+    read: Callable[[list[_Key]], Mapping[_Key, _Value | OffsetMgrError]], keys: list[_Key]
+) -> Mapping[_Key, _Value | OffsetMgrError]:
+    """Reads a value for each key. An error of the whole read is the value of each."""
     try:
-        return describe(names)
+        return read(keys)
     except OffsetMgrError as error:
-        return dict.fromkeys(names, error)
+        return dict.fromkeys(keys, error)
 
 
 def _offsets(group: str, read: StoreSample) -> GroupOffsets:

@@ -246,6 +246,11 @@ class Restart(NamedTuple):
     hosts: Mapping[str, str] = {}
     timeout_s: float = 600
 
+    @property
+    def limit_s(self) -> float:
+        """The seconds after which offsetmgr kills a command."""
+        return self.timeout_s + (KILL_AFTER_S if self.kubernetes else 0)
+
     def question(self, groups: Sequence[str], to: CommitMode) -> str:
         """Returns the question before the restarts."""
         which = f"group {groups[0]}" if len(groups) == 1 else f"{len(groups)} groups"
