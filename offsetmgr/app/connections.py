@@ -782,7 +782,7 @@ class SourceAndTarget:
         if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
             yield PollingNotifier(SystemClock(), interval_ms / 1000), None
             return
-        from offsetmgr.migration.group_locator import legacy_groups
+        from offsetmgr.migration.mirror import legacy_groups
         from offsetmgr.zookeeper.client.session import ZookeeperSession
         from offsetmgr.zookeeper.offsets.offset_watcher import OffsetWatcher
 

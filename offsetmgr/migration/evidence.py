@@ -647,7 +647,7 @@ def used_and_other_store(change: CommitModeChange) -> tuple[str, str]:
 
 def jumps(change: CommitModeChange, history: GroupHistory) -> Mapping[TopicPartition, tuple[int | None, int]]:
     """Returns the partitions in which the unused store is ahead before a change into dual, with the offset of the used
-    store and the larger one. A partition whose owner commits to both stores is none of them."""
+    store and the larger one. Partitions whose owner commits to both stores are left out."""
     observation = history.latest
     if observation is None or change.start is CommitMode.DUAL:
         return {}

@@ -30,13 +30,12 @@ from offsetmgr.migration.location import (
     locate,
     migrated_group,
 )
-from offsetmgr.migration.mirror import LegacyGroup, LegacyOwner, ReadLegacyGroups
 from offsetmgr.migration.observation import GroupHistory, Observation, ObservationWindow, PartitionOwner, watch
 from offsetmgr.migration.plan import PlanFile, StoreEndpoint
 from offsetmgr.migration.progress import MigrationState, Stage
 from offsetmgr.stores.dual_policy import outcome_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.groups.registry import members_many, owners_many
+from offsetmgr.zookeeper.groups.registry import owners_many
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import KafkaCluster
@@ -297,26 +296,3 @@ def _offsets(group: str, read: StoreSample) -> GroupOffsets:
 def _live(described: GroupDescription) -> tuple[GroupMember, ...]:
     """Returns the members, without processes of offsetmgr that hold the group lock."""
     return () if described.lock_ends_s else described.members
-
-
-# Reads the live old consumers of many groups from ZooKeeper's registry, for `mirror_safety`.
-
-
-def legacy_groups(session: ZookeeperSession) -> ReadLegacyGroups:
-    """Returns a function that reads the members and owners of groups.
-
-    The returned function raises an error if the session fails. An error that concerns a single group is not raised, but
-    stored in `LegacyGroup.error` of this group.
-    """
-
-    def read(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
-        found = {group.group: group for group in members_many(session, groups) if group.members or group.error}
-        found_groups = {name: LegacyGroup({}, {}, group.error) for name, group in found.items()}
-        for owned in owners_many(session, [name for name, group in found.items() if group.error is None]):
-            problem = owned.error or next(iter(owned.errors.values()), None)
-            members = {member.member_id: member.node.ephemeral_owner for member in found[owned.group].members}
-            owners = {tp: LegacyOwner(owner.member_id, owner.node.czxid) for tp, owner in owned.owners.items()}
-            found_groups[owned.group] = LegacyGroup(members, owners, problem)
-        return found_groups
-
-    return read
