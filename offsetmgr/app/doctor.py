@@ -3,27 +3,20 @@ nothing."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from offsetmgr.app.connections import nothing_named
-from offsetmgr.config.connection import ResolvedConnection, state_directory
-from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
+from offsetmgr.config.connection import ResolvedConnection
+from offsetmgr.config.user_directories import check_state_directory
+from offsetmgr.core.check_result import CheckResult, failed_check
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
-
-_MIB: Final = 1024 * 1024
-_LOW_DISK_BYTES: Final = 1024 * _MIB
-"""Below this free space, the check warns."""
-_FULL_DISK_BYTES: Final = 50 * _MIB
-"""Below this free space, the check fails."""
 
 
 def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckResult]:
@@ -60,7 +53,7 @@ def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckRe
         checks += [partial(check_server, host) for host in connect.partition("/")[0].split(",")]
         checks.append(partial(check_access, connect))
     checks += [partial(check_cluster, at, manager) for at, manager in clusters]
-    return _run_all([*checks, lambda: list(_local_checks())])
+    return _run_all([*checks, check_state_directory])
 
 
 def _endpoints(resolved: ResolvedConnection) -> tuple[list[str], list[tuple[str, bool]]]:
@@ -98,27 +91,3 @@ def _run_all(checks: Sequence[Callable[[], list[CheckResult]]]) -> list[CheckRes
     if failures:
         raise failures[0]
     return [row for number in range(len(checks)) for row in found[number]]
-
-
-def _local_checks() -> Iterator[CheckResult]:
-    """Checks the state directory, which gets the before-images and the operation log, and the disk space there."""
-    directory = state_directory()
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    fix = "change its owner or permissions, or set XDG_STATE_HOME to a writable directory"
-    if not existing.is_dir():
-        why = f"{existing} is not a directory"
-        yield CheckResult("state directory", str(directory), CheckStatus.FAILED, why, fix)
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        why = f"{existing} is not writable, so no edit could save its before-image"
-        yield CheckResult("state directory", str(directory), CheckStatus.FAILED, why, fix)
-    else:
-        detail = "writable" if existing == directory else f"the first edit creates it in {existing}"
-        yield CheckResult("state directory", str(directory), CheckStatus.OK, detail)
-    free = shutil.disk_usage(existing).free
-    shown = f"{free // _MIB:,} MiB free"
-    if free >= _LOW_DISK_BYTES:
-        yield CheckResult("disk space", str(directory), CheckStatus.OK, shown)
-        return
-    status = CheckStatus.FAILED if free < _FULL_DISK_BYTES else CheckStatus.WARNING
-    why = f"{shown}; before-images, journals and exports of many groups need more"
-    yield CheckResult("disk space", str(directory), status, why, "free space, or set XDG_STATE_HOME to another disk")

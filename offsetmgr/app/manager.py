@@ -36,21 +36,9 @@ def serve(connections: Connections, settings: ManagerSettings, *, log_format: st
     from offsetmgr.server.manager_process import run_manager
 
     bootstrap = connections.resolved.bootstrap_server
-    if settings.translate is not None and settings.store is None:
-        why = Advice("works only with {store}: a manager's topic is in the cluster of its clients")
-        raise UsageError(Advice("{translate}"), why)
+    settings.check()
     if bootstrap is None:
         raise UsageError("manager serve", "no brokers are known", Advice("add {bootstrap_server} HOST:PORT"))
-    if (settings.tls_certificate is None) != (settings.tls_key is None):
-        why = Advice("{tls_certificate} and {tls_key} go together")
-        raise UsageError("manager serve", why, "add the other one")
-    if settings.relay_ports is not None and not settings.relay:
-        raise UsageError(Advice("{relay_ports}"), Advice("works only with {relay}"), Advice("add {relay}"))
-    if (settings.advertise or settings.listen)[0] in ("0.0.0.0", "::"):
-        host, port = settings.listen
-        what = Advice("{listen} {}", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        hint = Advice("add {advertise} HOST:PORT")
-        raise UsageError(what, "is not an address that clients can connect to", hint)
     if log_format is not None:
         start_logging(sys.stderr, log_format)
     run_manager(replace(settings, bootstrap=bootstrap, connection=connections.resolved.connection))

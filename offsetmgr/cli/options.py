@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, g
 import typer
 
 from offsetmgr.cli.render import COLLECTOR, OutputFormat
-from offsetmgr.core.durations import parse_duration, parse_milliseconds
+from offsetmgr.core.durations import parse_milliseconds, parse_seconds
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.offset_store import RunningEdit, example_uris
@@ -36,22 +35,6 @@ def parsed_by(parse: Callable[[str], Any]) -> dict[str, Any]:
     """Returns arguments of an option whose text ``parse`` converts. Typer replaces the message of a `ValueError`, such
     as a `UsageError`, that its own ``parser`` raises."""
     return {"parser": str, "callback": lambda value: None if value is None else parse(value)}
-
-
-def parse_seconds(text: str, option: str, least: float = 0) -> float:
-    """Converts a number of seconds, or a duration such as ``5m``, to seconds. Raises `UsageError` if it is less than
-    ``least``."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = parse_duration(text, option) / 1000
-        except UsageError:
-            why = f"{text!r} is not a number of seconds or a duration"
-            raise UsageError(option, why, "as in 30, 0.5, 90s, 5m, 1h30m") from None
-    if not least <= seconds < math.inf:
-        raise UsageError(option, f"{text} is not allowed", f"the least value is {least:g} s")
-    return seconds
 
 
 def seconds_option(option: str, help: str, *, least: float = 0, metavar: str = "SECONDS", **others: Any) -> Any:

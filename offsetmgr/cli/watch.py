@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
-from offsetmgr.cli.options import FormatOption, flag, opt, parse_seconds, seconds_option
+from offsetmgr.cli.options import FormatOption, flag, opt, seconds_option
 from offsetmgr.cli.render import (
     COLLECTOR,
     FAILED,
@@ -29,6 +29,7 @@ from offsetmgr.cli.render import (
     worded,
     write_rows,
 )
+from offsetmgr.core.durations import parse_seconds
 from offsetmgr.core.errors import ConfigError, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 

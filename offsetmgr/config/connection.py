@@ -196,13 +196,6 @@ def config_path(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CONFIG_HOME") or home_directory(environ) / ".config") / "offsetmgr" / "config.toml"
 
 
-def state_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """Returns the directory for before-images, ``offsetmgr`` in the XDG state directory. The function does not create
-    the directory."""
-    environ = os.environ if environ is None else environ
-    return Path(environ.get("XDG_STATE_HOME") or home_directory(environ) / ".local" / "state") / "offsetmgr"
-
-
 def load_document(path: Path, *, required: bool) -> dict[str, Any]:
     """Returns the content of the configuration file; empty if there is no file, unless it is ``required``. Raises
     `ConfigError`."""

@@ -323,6 +323,22 @@ class ManagerSettings:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be more than 0")
 
+    def check(self) -> None:
+        """Raises `UsageError` if settings of a manager with a listener contradict each other."""
+        if self.translate is not None and self.store is None:
+            why = Advice("works only with {store}: a manager's topic is in the cluster of its clients")
+            raise UsageError(Advice("{translate}"), why)
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            why = Advice("{tls_certificate} and {tls_key} go together")
+            raise UsageError("manager serve", why, "add the other one")
+        if self.relay_ports is not None and not self.relay:
+            raise UsageError(Advice("{relay_ports}"), Advice("works only with {relay}"), Advice("add {relay}"))
+        if (self.advertise or self.listen)[0] in ("0.0.0.0", "::"):
+            host, port = self.listen
+            what = Advice("{listen} {}", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            hint = Advice("add {advertise} HOST:PORT")
+            raise UsageError(what, "is not an address that clients can connect to", hint)
+
     @property
     def timeout_s(self) -> float:
         """The timeout of each request to the brokers about the topic."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -54,6 +55,22 @@ def parse_milliseconds(text: str, option: str) -> int:
     if milliseconds < 1:
         raise UsageError(option, f"{text} is not allowed", "the least value is 1 ms")
     return milliseconds
+
+
+def parse_seconds(text: str, option: str, least: float = 0) -> float:
+    """Converts a number of seconds, or a duration such as ``5m``, to seconds. Raises `UsageError` if it is less than
+    ``least``."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parse_duration(text, option) / 1000
+        except UsageError:
+            why = f"{text!r} is not a number of seconds or a duration"
+            raise UsageError(option, why, "as in 30, 0.5, 90s, 5m, 1h30m") from None
+    if not least <= seconds < math.inf:
+        raise UsageError(option, f"{text} is not allowed", f"the least value is {least:g} s")
+    return seconds
 
 
 def utc_text(at_ms: int) -> str:

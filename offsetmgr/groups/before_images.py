@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from offsetmgr.config.connection import state_directory
+from offsetmgr.config.user_directories import state_directory
 from offsetmgr.core import __version__
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import remove_abandoned, write_atomically

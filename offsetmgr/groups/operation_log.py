@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.config.connection import state_directory
+from offsetmgr.config.user_directories import state_directory
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.atomic_file import append_line, reason, start_time
 from offsetmgr.core.clock import SystemClock

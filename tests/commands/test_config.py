@@ -9,9 +9,10 @@ from typing import NoReturn
 import pytest
 from in_process import command
 
-from offsetmgr.config.connection import SettingsLayer, config_path, resolve, state_directory
+from offsetmgr.config.connection import SettingsLayer, config_path, resolve
 from offsetmgr.config.java_config import translate_properties
 from offsetmgr.config.properties import parse_properties
+from offsetmgr.config.user_directories import state_directory
 from offsetmgr.core.errors import ConfigError
 from offsetmgr.stores.uri import open_store
 

@@ -51,17 +51,37 @@ def test_an_option_overrides_a_variable_which_overrides_the_file(
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [("retention = 1", "unknown key 'retention'"), ("partitions = '1'", "partitions must be a whole number")],
+    ("text", "options", "why"),
+    [
+        ("[manager]\nretention = 1", (), "[manager]: unknown key 'retention'"),
+        ("[manager]\npartitions = '1'", (), "[manager]: partitions must be a whole number"),
+        ("manager = 1", (), "'manager' must be a table [manager]"),
+        ("", ("--advertise", "h"), "--advertise h: is not HOST:PORT"),
+        ("", ("--relay-ports", "9-8"), "--relay-ports 9-8: is not FIRST-LAST"),
+        ("", ("--tls-key", "k"), "--tls-certificate and --tls-key go together"),
+        ("", ("--relay-ports", "8-9"), "--relay-ports: works only with --relay"),
+    ],
 )
-def test_a_wrong_key_of_the_file_is_named(
-    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_setting_is_named(
+    text: str,
+    options: tuple[str, ...],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "c.toml").write_text(f"[manager]\n{text}\n")
+    (tmp_path / "c.toml").write_text(text)
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
     with pytest.raises(AssertionError):
-        serve_options("nowhere:1")
-    assert f"[manager]: {why}" in capsys.readouterr().err
+        serve_options("nowhere:1", *options)
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "why"), [("load_threads", "at least 1"), ("lag_interval_s", "more than 0")])
+def test_a_setting_of_a_program_has_a_minimum(name: str, why: str) -> None:
+    given: dict[str, Any] = {name: 0}
+    with pytest.raises(ValueError, match=f"{name} must be {why}"):
+        ManagerSettings(**given)
 
 
 def test_an_embedded_manager_uses_the_connection_and_the_members_of_its_settings() -> None:
