@@ -81,6 +81,9 @@ CONNECTION_LOST: Final = (
     kazoo.OperationTimeoutError,
 )
 
+_NODE_ERRORS: Final = (kazoo.NoNodeError, kazoo.NoAuthError)
+"""The errors of a request that concern one node."""
+
 ResponseQueue: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
 """Queue for responses. Each item contains the number of a request, the result (None if the request failed), and the
 exception (None if the request succeeded)."""
@@ -179,9 +182,7 @@ class ZookeeperSession(Closeable):
     def sync(self) -> None:
         """Waits until the server has caught up with the ensemble's leader. Later reads show every write that was
         completed before this call."""
-        for _, answer in self._send_reads([requests.Sync(self.chroot or "/")], 1):
-            if isinstance(answer, Exception):
-                raise self._request_error(answer)
+        list(self._send_reads([requests.Sync(self.chroot or "/")], 1))
 
     def begin_get_many(self, paths: Sequence[str]) -> Callable[[], list[Node]]:
         """Sends the reads of `get_many`. Returns a function that waits for their responses and returns the nodes.
@@ -240,13 +241,10 @@ class ZookeeperSession(Closeable):
         """Reads one path per request, with many requests in flight, for servers before 3.6."""
         decode = jute.node_data if op is Op.GET else jute.child_names
         results: list[Any] = [None] * len(paths)
-        for index, answer in self._send_reads([SingleRead(op, path) for path in paths], MAX_SINGLE_READS_IN_FLIGHT):
-            if not isinstance(answer, Exception):
-                results[index] = self._decode(decode, *answer)
-            elif isinstance(answer, kazoo.NoNodeError | kazoo.NoAuthError):
-                results[index] = int(answer.code)
-            else:
-                raise self._request_error(answer)
+        reads = [SingleRead(op, path) for path in paths]
+        for index, answer in self._send_reads(reads, MAX_SINGLE_READS_IN_FLIGHT, expected=_NODE_ERRORS):
+            failed = isinstance(answer, Exception)
+            results[index] = int(answer.code) if failed else self._decode(decode, *answer)
         return results
 
     def supports_bulk_reads(self) -> bool:
@@ -263,31 +261,32 @@ class ZookeeperSession(Closeable):
             if self._multi_read is None:
                 try:
                     probe = BulkRead.of(BULK_DATA, [(self.chroot or "/").encode()])
-                    ((_, answer),) = self._send_reads([probe], 1, max_losses=1)
+                    list(self._send_reads([probe], 1, max_losses=1))
+                    self._multi_read = True
                 except _ConnectionLost:
                     self._multi_read = False
-                    return False
-                if isinstance(answer, kazoo.UnimplementedError):
+                except _NoMultiReads:
                     self._multi_read = False
                     self._connection.await_replacement()
-                elif isinstance(answer, Exception):
-                    raise self._request_error(answer)
-                else:
-                    self._multi_read = True
             return self._multi_read
 
     # --- sending, and error handling -----------------------------------------------------------------
 
     def _send_reads(
-        self, reads: Sequence[Any], max_in_flight: int, max_losses: int | None = None
+        self,
+        reads: Sequence[Any],
+        max_in_flight: int,
+        *,
+        max_losses: int | None = None,
+        expected: tuple[type[Exception], ...] = (),
     ) -> Iterator[tuple[int, Any]]:
         """Sends requests that change nothing. Returns an iterator over their responses in the order of arrival.
 
         At most ``max_in_flight`` requests are open at a time; the first are sent at once. The first item of each result
-        is the index of a request. The second item is either the response to this request or the exception that the
-        server returned for this request. If the connection is lost, requests without a response are sent again on the
-        next connection. Raises an error if no response arrives for the whole timeout, and `_ConnectionLost` if more
-        than ``max_losses`` consecutive connections are lost.
+        is the index of a request. The second item is the response to this request, or the exception that the server
+        returned for it if its type is in ``expected``. The error of any other exception is raised. If the connection is
+        lost, requests without a response are sent again on the next connection. Raises an error if no response arrives
+        for the whole timeout, and `_ConnectionLost` if more than ``max_losses`` consecutive connections are lost.
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
         inbox: ResponseQueue = SimpleQueue()
@@ -314,6 +313,8 @@ class ZookeeperSession(Closeable):
                 if not isinstance(exception, CONNECTION_LOST):
                     lost = 0
                     send()
+                    if exception is not None and not isinstance(exception, expected):
+                        raise self._request_error(exception)
                     yield index, value if exception is None else exception
                     deadline = time.monotonic() + self._timeout_s
                     continue
@@ -452,13 +453,11 @@ class ZookeeperSession(Closeable):
         hashes of digest entries if the client does not have the admin permission."""
         full = [self.chroot + path if path != "/" else self.chroot or "/" for path in paths]
         found: list[Acl | OffsetMgrError | None] = [None] * len(full)
-        for index, answer in self._send_reads([requests.GetACL(path) for path in full], MAX_SINGLE_READS_IN_FLIGHT):
+        reads = [requests.GetACL(path) for path in full]
+        for index, answer in self._send_reads(reads, MAX_SINGLE_READS_IN_FLIGHT, expected=_NODE_ERRORS):
             if isinstance(answer, kazoo.NoAuthError):
                 found[index] = self._no_auth_error(paths[index], "read its ACL, which new nodes below it need")
-            elif isinstance(answer, Exception):
-                if not isinstance(answer, kazoo.NoNodeError):
-                    raise self._request_error(answer)
-            else:
+            elif not isinstance(answer, Exception):
                 found[index] = tuple(AclEntry(entry.perms, entry.id.scheme, entry.id.id) for entry in answer[0])
         return found
 
@@ -528,8 +527,6 @@ class ZookeeperSession(Closeable):
     def _decoded(self, reads: Sequence[BulkRead[T]], responses: Iterator[tuple[int, Any]]) -> list[list[T]]:
         found: dict[int, list[T]] = {}
         for index, answer in responses:
-            if isinstance(answer, Exception):
-                raise self._request_error(answer)
             found[index] = self._decode(reads[index].decode, *answer)
         return [found[index] for index in range(len(reads))]
 
@@ -550,18 +547,15 @@ class ZookeeperSession(Closeable):
             callback(path)
 
         while True:
-            ((_, answer),) = self._send_reads([requests.GetChildren(full, watcher)], 1)
+            reads = [requests.GetChildren(full, watcher)]
+            ((_, answer),) = self._send_reads(reads, 1, expected=_NODE_ERRORS)
             if not isinstance(answer, kazoo.NoNodeError):
                 break
             ((_, stat),) = self._send_reads([requests.Exists(full, watcher)], 1)
-            if isinstance(stat, Exception):
-                raise self._request_error(stat)
             if stat is None:
                 return None
-        if isinstance(answer, kazoo.NoAuthError):
-            raise self._no_auth_error(path, "read this node")
         if isinstance(answer, Exception):
-            raise self._request_error(answer)
+            raise self._no_auth_error(path, "read this node")
         return list(answer)
 
     def watch_many(self, nodes: Sequence[str], parents: Sequence[str], callback: WatchCallback) -> list[str]:
@@ -579,13 +573,11 @@ class ZookeeperSession(Closeable):
         reads += [requests.GetChildren(self.chroot + path, watcher(path)) for path in parents]
         paths = [*nodes, *parents]
         missing: list[str] = []
-        for index, answer in self._send_reads(reads, MAX_SINGLE_READS_IN_FLIGHT):
+        for index, answer in self._send_reads(reads, MAX_SINGLE_READS_IN_FLIGHT, expected=_NODE_ERRORS):
             if isinstance(answer, kazoo.NoNodeError):
                 missing.append(paths[index])
-            elif isinstance(answer, kazoo.NoAuthError):
-                raise self._no_auth_error(paths[index], "read this node")
             elif isinstance(answer, Exception):
-                raise self._request_error(answer)
+                raise self._no_auth_error(paths[index], "read this node")
         return missing
 
 
