@@ -9,10 +9,10 @@ import pytest
 
 from offsetmgr.config.connection import SettingsLayer, resolve, with_properties
 from offsetmgr.core.errors import ConfigError, NotAuthorized, OffsetMgrError
-from offsetmgr.zookeeper.client.connection import OPEN, Acl, AclEntry, AclPolicy, acls_for, is_masked, parse_acl
+from offsetmgr.zookeeper.client.connection import OPEN, Acl, AclEntry, acls_for, is_masked, parse_acl, persistent_acl
 
 HASH = "app:kHP2v+6mzQJBv8Iqz0y6GFn2XEs="
-CREATOR = AclPolicy((AclEntry(31, "auth", ""),))
+CREATOR = (AclEntry(31, "auth", ""),)
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ CREATOR = AclPolicy((AclEntry(31, "auth", ""),))
         ("creator", CREATOR),
         (
             f"sasl:app@HOST:cdrw, digest:{HASH}:r,world:anyone:r",
-            AclPolicy((AclEntry(15, "sasl", "app@HOST"), AclEntry(1, "digest", HASH), AclEntry(1, "world", "anyone"))),
+            (AclEntry(15, "sasl", "app@HOST"), AclEntry(1, "digest", HASH), AclEntry(1, "world", "anyone")),
         ),
     ],
 )
-def test_an_acl_is_open_the_creators_or_a_list_of_entries(text: str, expected: AclPolicy | None) -> None:
+def test_an_acl_is_open_the_creators_or_a_list_of_entries(text: str, expected: Acl | None) -> None:
     assert parse_acl(text, authenticated=True) == expected
 
 
@@ -86,7 +86,7 @@ def test_each_new_node_gets_its_acl_from_the_nearest_existing_node() -> None:
         **dict.fromkeys(("/secured/a", "/secured/a/b"), secured),
         "/hidden/a": hidden,
     }
-    everyone = AclPolicy((AclEntry(31, "sasl", "a"), AclEntry(17, "world", "anyone")))
-    assert everyone.persistent(OPEN) == (AclEntry(31, "sasl", "a"), AclEntry(31, "world", "anyone"))
+    everyone = (AclEntry(31, "sasl", "a"), AclEntry(17, "world", "anyone"))
+    assert persistent_acl(everyone, OPEN) == (AclEntry(31, "sasl", "a"), AclEntry(31, "world", "anyone"))
     assert is_masked((AclEntry(1, "world", "anyone"), AclEntry(31, "digest", "app:x")))
     assert not is_masked((AclEntry(31, "digest", HASH), AclEntry(31, "sasl", "app:x")))

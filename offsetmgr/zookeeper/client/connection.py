@@ -17,7 +17,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
@@ -69,35 +68,27 @@ OPEN: Final[Acl] = (AclEntry(_ALL, "world", "anyone"),)
 """All permissions for every client. Kafka sets this ACL on the nodes under ``/consumers``."""
 
 
-@dataclass(frozen=True, slots=True)
-class AclPolicy:
-    """Decides the ACL of each node that offsetmgr creates.
+def ephemeral_acl(configured: Acl) -> Acl:
+    """Returns the ACL of an ephemeral node: ``configured``, from ``zookeeper.acl``, and an entry that permits every
+    client to read the node, because other members need to read it."""
+    return _grant_to_everybody(configured, _READ)
 
-    ``configured`` is the ACL from ``zookeeper.acl``. An ephemeral node gets this ACL and an entry that permits every
-    client to read the node, because other members need to read it. The ACL of a persistent node also depends on the ACL
-    of its parent (see `persistent`), because old consumers that do not have offsetmgr's credentials may have to write
-    the node.
+
+def persistent_acl(configured: Acl, parent: Acl) -> Acl:
+    """Returns the ACL of a persistent node below a node with the ACL ``parent``, because old consumers that do not have
+    offsetmgr's credentials may have to write the node.
+
+    If only some clients may write the parent, the new node gets the parent's ACL, so that the same clients may write
+    both nodes. If every client may write the parent, the new node gets the configured ACL and an entry that gives every
+    client all permissions except admin. With these permissions, an old consumer can write the node but cannot change
+    the node's ACL.
     """
-
-    configured: Acl
-
-    def ephemeral(self) -> Acl:
-        return _grant_to_everybody(self.configured, _READ)
-
-    def persistent(self, parent: Acl) -> Acl:
-        """Returns the ACL of a persistent node below a node with the ACL ``parent``.
-
-        If only some clients may write the parent, the new node gets the parent's ACL, so that the same clients may
-        write both nodes. If every client may write the parent, the new node gets the configured ACL and an entry that
-        gives every client all permissions except admin. With these permissions, an old consumer can write the node but
-        cannot change the node's ACL.
-        """
-        if not any(entry.scheme == "world" and entry.permissions & _WRITE for entry in parent):
-            return parent
-        return _grant_to_everybody(self.configured, _ALL_BUT_ADMIN)
+    if not any(entry.scheme == "world" and entry.permissions & _WRITE for entry in parent):
+        return parent
+    return _grant_to_everybody(configured, _ALL_BUT_ADMIN)
 
 
-def parse_acl(text: str, authenticated: bool) -> AclPolicy | None:
+def parse_acl(text: str, authenticated: bool) -> Acl | None:
     """Parses ``zookeeper.acl``: ``open``, ``creator``, or a list such as ``sasl:app:cdrw,digest:USER:HASH:r``.
 
     Returns None for ``open``, which means that new nodes get the ACL `OPEN`, as in Kafka. Raises `ConfigError`, which
@@ -113,8 +104,8 @@ def parse_acl(text: str, authenticated: bool) -> AclPolicy | None:
                 "a session without credentials cannot own a node",
                 "also set zookeeper.auth=digest:USER:PASSWORD or sasl:USER:PASSWORD",
             )
-        return AclPolicy((AclEntry(_ALL, "auth", ""),))
-    return AclPolicy(tuple(_parse_entry(number, part.strip()) for number, part in enumerate(text.split(","), 1)))
+        return (AclEntry(_ALL, "auth", ""),)
+    return tuple(_parse_entry(number, part.strip()) for number, part in enumerate(text.split(","), 1))
 
 
 def _parse_entry(number: int, text: str) -> AclEntry:
@@ -139,7 +130,7 @@ def _parse_entry(number: int, text: str) -> AclEntry:
 
 
 def acls_for(
-    policy: AclPolicy,
+    configured: Acl,
     ephemeral: Iterable[str],
     persistent: Iterable[str],
     read: Callable[[Sequence[str]], Sequence[Acl | OffsetMgrError]],
@@ -149,7 +140,7 @@ def acls_for(
     ``read`` returns the ACLs of existing nodes. If ``read`` returns an error for a parent, this error is the result for
     each new node below the parent.
     """
-    acls: dict[str, Acl | OffsetMgrError] = {path: policy.ephemeral() for path in ephemeral}
+    acls: dict[str, Acl | OffsetMgrError] = {path: ephemeral_acl(configured) for path in ephemeral}
     parents_first = sorted(persistent, key=lambda path: path.count("/"))
     new = set(parents_first)
     parents = list(dict.fromkeys(parent_path for path in parents_first if (parent_path := _parent(path)) not in new))
@@ -160,7 +151,7 @@ def acls_for(
         if parent is None:  # the same transaction creates the parent; both get the same ACL
             acls[path] = acls[parent_path]
         else:
-            acls[path] = parent if isinstance(parent, OffsetMgrError) else policy.persistent(parent)
+            acls[path] = parent if isinstance(parent, OffsetMgrError) else persistent_acl(configured, parent)
     return acls
 
 
@@ -444,8 +435,8 @@ class KazooConnection:
             from offsetmgr.config.tls_context import tls_context
 
             self._tls = tls_context(config.zookeeper_tls)
-        self.acl_policy = parse_acl(config.zookeeper_acl, bool(config.zookeeper_auth))
-        """The ACL policy for created nodes; None if created nodes are open to every client."""
+        self.acl = parse_acl(config.zookeeper_acl, bool(config.zookeeper_auth))
+        """The configured ACL of created nodes; None if created nodes are open to every client."""
         self.identity = _identity(config.zookeeper_auth)
         """The identity as which the client authenticates, formatted for messages."""
         self.timeout_s = config.timeout_ms / 1000

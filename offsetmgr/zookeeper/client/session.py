@@ -32,7 +32,6 @@ from offsetmgr.zookeeper.client.connection import (
     Completion,
     KazooConnection,
     acls_for,
-    encode,
     is_masked,
     parse_connect,
 )
@@ -97,7 +96,6 @@ _MAX_TRANSACTIONS_IN_FLIGHT: Final = 10
 """As many as a batch of offsets usually needs, so that the server executes them while the client decides about the next
 batch."""
 
-_OPEN: Final = encode(OPEN)
 _NEEDED_PERMISSIONS: Final[dict[type, str]] = {
     Create: "create it (permission c of its parent)",
     SetData: "write it (w)",
@@ -401,10 +399,9 @@ class ZookeeperSession(Closeable):
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)
         results = [_acl_failure(operations, acls) for operations in batches]
+        known = {path: acl for path, acl in acls.items() if not isinstance(acl, OffsetMgrError)}
         sent = {
-            n: TransactionRequest(
-                [encode_operation(op, self.chroot, _acl_of(op, acls) if acls else _OPEN) for op in operations]
-            )
+            n: TransactionRequest([encode_operation(op, self.chroot, known.get(op.path)) for op in operations])
             for n, operations in enumerate(batches)
             if results[n] is None
         }
@@ -434,19 +431,18 @@ class ZookeeperSession(Closeable):
         send(_MAX_TRANSACTIONS_IN_FLIGHT)
         return outcomes
 
-    def _acls(self, batches: Sequence[Sequence[TransactionOperation]]) -> Mapping[str, bytes | OffsetMgrError]:
-        """Returns the encoded ACL of each node to be created, or the error that prevented computing the ACL.
+    def _acls(self, batches: Sequence[Sequence[TransactionOperation]]) -> Mapping[str, Acl | OffsetMgrError]:
+        """Returns the ACL of each node to be created, or the error that prevented computing the ACL.
 
         Returns an empty mapping if the configured ACL is ``open``.
         """
-        policy = self._connection.acl_policy
+        configured = self._connection.acl
         created = [op for operations in batches for op in operations if isinstance(op, Create) and op.acl is None]
-        if policy is None or not created:
+        if configured is None or not created:
             return {}
         ephemeral = [op.path for op in created if op.ephemeral]
         persistent = [op.path for op in created if not op.ephemeral]
-        acls_by_path = acls_for(policy, ephemeral, persistent, self._read_acls)
-        return {path: acl if isinstance(acl, OffsetMgrError) else encode(acl) for path, acl in acls_by_path.items()}
+        return acls_for(configured, ephemeral, persistent, self._read_acls)
 
     def acls(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError | None]:
         """Reads the ACLs of nodes; None for a node that does not exist. Servers of ZooKeeper 3.5 and later mask the
@@ -585,13 +581,8 @@ def _no_response_result(request: TransactionRequest, error: OffsetMgrError) -> T
     return TransactionResult(OperationState.NOT_SENT if request.cancel() else OperationState.UNKNOWN, error=error)
 
 
-def _acl_of(operation: TransactionOperation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
-    acl = acls.get(operation.path, _OPEN)
-    return acl if isinstance(acl, bytes) else _OPEN  # if the ACL is an error, the transaction is never sent
-
-
 def _acl_failure(
-    operations: Sequence[TransactionOperation], acls: Mapping[str, bytes | OffsetMgrError]
+    operations: Sequence[TransactionOperation], acls: Mapping[str, Acl | OffsetMgrError]
 ) -> TransactionResult | None:
     """Returns the failure of a transaction that creates a node whose ACL could not be computed; returns None for other
     transactions."""

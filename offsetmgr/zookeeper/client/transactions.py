@@ -109,13 +109,14 @@ def max_encoded_size(operation: TransactionOperation) -> int:
     return len(operation.path.encode()) + len(data) + _OVERHEAD
 
 
-def encode_operation(operation: TransactionOperation, chroot: str, acl: bytes = _OPEN) -> bytes:
-    """Encodes one operation for a transaction's body; ``acl`` is the encoded ACL for a `Create`."""
+def encode_operation(operation: TransactionOperation, chroot: str, acl: Acl | None = None) -> bytes:
+    """Encodes one operation of a transaction. ``acl`` is the ACL for a `Create` without one (default: `OPEN`)."""
     path = chroot + operation.path
     if isinstance(operation, SetData):  # nearly all operations of a large edit
         return jute.operation(Op.SET, path, jute.ustring(operation.data), _INT.pack(operation.version))
     if isinstance(operation, Create):
-        encoded = acl if operation.acl is None else encode(operation.acl)
+        acl = operation.acl or acl
+        encoded = _OPEN if acl is None else encode(acl)
         flags = _INT.pack(operation.ephemeral)
         return jute.operation(Op.CREATE, path, jute.ustring(operation.data), encoded, flags)
     op = Op.DELETE if isinstance(operation, Delete) else Op.CHECK
