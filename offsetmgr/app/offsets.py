@@ -17,13 +17,11 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import (
     GroupNotFound,
     OffsetMgrError,
-    OffsetOutOfRange,
     TopicNotAuthorized,
     UnknownTopicOrPartition,
     UsageError,
 )
 from offsetmgr.core.model import (
-    Committed,
     OffsetAndMetadata,
     TopicPartition,
     dropped_text,
@@ -42,7 +40,7 @@ from offsetmgr.groups.scan import (
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import PlannedEdit
-    from offsetmgr.consumer.peek import RecordPeeker
+    from offsetmgr.consumer.peek import NextRecord as NextRecord
     from offsetmgr.core.log_origin import FetchLogRanges, OffsetTranslation
     from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, RunningEdit
     from offsetmgr.groups.diff import OffsetDifference as OffsetDifference
@@ -248,17 +246,6 @@ def _expected(connections: Connections, store: OffsetStore, topics: TopicSelecti
     return topics.explicit_partitions(counts, store.capabilities.partitions)
 
 
-class NextRecord(NamedTuple):
-    """A committed offset, and the record that a consumer gets there next; ``record`` is None if there is none.
-    ``note`` describes a gap between the offset and the record, or gives the reason why there is no record."""
-
-    group: str
-    partition: TopicPartition
-    offset: int
-    record: Record | None
-    note: str | None
-
-
 def peek(connections: Connections, selection: GroupSelection, topics: TopicSelection = ALL_TOPICS) -> Found[NextRecord]:
     """Reads the record at the committed offset of each partition. Joins no group and commits nothing. Skips transaction
     markers, which consumers never get. If the settings name two stores, reads the one in which all of the groups
@@ -286,27 +273,13 @@ def peek(connections: Connections, selection: GroupSelection, topics: TopicSelec
                         continue
                 committed = [tp for tp in (*read.offsets, *read.errors) if topics.matches(tp)]
                 found.committed(read.group, committed, named=read.group in named)
-                yield from _peek_group(found, peeker, read, topics)
+                found.errors += [error for tp, error in sorted(read.errors.items()) if topics.matches(tp)]
+                offsets = {tp: one.offset for tp, one in read.offsets.items() if topics.matches(tp)}
+                for one in peeker.next_records(read.group, offsets):
+                    found.errors += [] if one.error is None else [one.error]
+                    yield one
 
     return found.of(peeked())
-
-
-def _peek_group(
-    found: Found[NextRecord], peeker: RecordPeeker, read: GroupOffsets, topics: TopicSelection
-) -> Iterator[NextRecord]:
-    from offsetmgr.consumer.peek import unread_note
-
-    offsets = {tp: one.offset for tp, one in read.offsets.items() if isinstance(one, Committed) and topics.matches(tp)}
-    found.errors += [error for tp, error in sorted(read.errors.items()) if topics.matches(tp)]
-    outcomes = peeker.peek(offsets) if offsets else {}
-    for tp, offset in sorted(offsets.items()):
-        outcome = outcomes[tp]
-        if isinstance(outcome, OffsetMgrError):
-            if not isinstance(outcome, OffsetOutOfRange):
-                found.errors.append(outcome)
-            yield NextRecord(read.group, tp, offset, None, unread_note(outcome, offset))
-        else:
-            yield NextRecord(read.group, tp, offset, outcome.record, outcome.note(offset))
 
 
 def diff(

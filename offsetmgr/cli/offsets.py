@@ -52,6 +52,7 @@ from offsetmgr.core.scenario import (
     ToLatest,
     ToOffset,
     ToTime,
+    to_time,
 )
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def reset(
         ToCurrent() if to_current else None,
         None if to_offset is None else ToOffset(to_offset),
         None if shift_by is None else ShiftBy(shift_by),
-        None if by_duration is None else _by_duration(by_duration),
+        None if by_duration is None else _ago(by_duration),
         None if to_datetime is None else _to_datetime(to_datetime),
         None if from_file is None else FromFile(from_file, accept_unterminated, translate),
         None if skip is None else PastRecords(skip),
@@ -364,29 +365,20 @@ def delete(
     return flags.run(offsets.delete(connect, selection, topics.selection(), active=members.active()))
 
 
-def _by_duration(text: str) -> ToTime:
-    return _to_time(SystemClock().now_ms() - parse_duration(text), "--by-duration", f"{text} ago")
+def _ago(text: str) -> ToTime:
+    return to_time(SystemClock().now_ms() - parse_duration(text), "--by-duration", f"{text} ago")
 
 
 def _to_datetime(text: str) -> ToTime:
     """Returns the scenario for a time. Prints a warning if the time is in the future, because a time of another zone
     was probably given."""
     at_ms = parse_datetime(text)
-    scenario = _to_time(at_ms, "--to-datetime", text)
+    scenario = to_time(at_ms, "--to-datetime", text)
     if (ahead := at_ms - SystemClock().now_ms()) > 0:
         shown = f"--to-datetime {text!r} is {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
         note(f"warning: {shown}, {duration(ahead)} in the future: no record has this time, so the log's end is used")
         note("hint: a time without a zone is in UTC; with a zone as in 2026-11-21T09:00:00+09:00")
     return scenario
-
-
-def _to_time(at_ms: int, option: str, text: str) -> ToTime:
-    """Raises `UsageError` for a time that no record can have: the timestamps of records are milliseconds since 1970,
-    from 0 to 2^63-1. Negative numbers have other meanings."""
-    if not 0 <= at_ms < 2**63:
-        why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
-        raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")
-    return ToTime(at_ms)
 
 
 EXPORTED: Final = (Column("file"), Column("groups", right=True), Column("offsets", right=True))

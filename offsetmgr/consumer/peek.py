@@ -62,14 +62,17 @@ class PeekedRecord:
             yield "tombstone"
 
 
-def unread_note(error: OffsetMgrError, offset: int) -> str:
-    """Returns why there is no record at ``offset``, from the error of a partition."""
-    log = error.log_range if isinstance(error, OffsetOutOfRange) else None
-    if log is None:
-        return error.why or str(error)
-    if offset < log.start:
-        return f"removed: the log begins at {log.start}"
-    return f"beyond the log, which ends at {log.end}"
+class NextRecord(NamedTuple):
+    """A committed offset, and the record that a consumer gets there next; ``record`` is None if there is none.
+    ``note`` describes a gap between the offset and the record, or gives the reason why there is no record. ``error`` is
+    set if the log could not be read; an offset outside its log is no error."""
+
+    group: str
+    partition: TopicPartition
+    offset: int
+    record: Record | None
+    note: str | None
+    error: OffsetMgrError | None = None
 
 
 class _Position(NamedTuple):
@@ -111,6 +114,23 @@ class RecordPeeker(Closeable):
             limit = min(limit * 8, _MAX_FETCH_BYTES) if stuck else limit
             pending = following
         return found
+
+    def next_records(self, group: str, offsets: Mapping[TopicPartition, int]) -> Iterator[NextRecord]:
+        """Yields the next record of the group for each of its offsets, sorted by partition."""
+        outcomes = self.peek(offsets)
+        for tp, offset in sorted(offsets.items()):
+            outcome = outcomes[tp]
+            if isinstance(outcome, PeekedRecord):
+                yield NextRecord(group, tp, offset, outcome.record, outcome.note(offset))
+            elif isinstance(outcome, OffsetOutOfRange) and (log := outcome.log_range) is not None:
+                below = offset < log.start
+                note = (
+                    f"removed: the log begins at {log.start}" if below else f"beyond the log, which ends at {log.end}"
+                )
+                yield NextRecord(group, tp, offset, None, note)
+            else:
+                error = None if isinstance(outcome, OffsetOutOfRange) else outcome
+                yield NextRecord(group, tp, offset, None, outcome.why or str(outcome), error)
 
     def _fetch(
         self, offsets: Mapping[TopicPartition, int], limit: int

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import TopicPartition
@@ -79,6 +80,15 @@ class ToTime:
         if not 0 <= self.timestamp_ms < 2**63:  # brokers use negative numbers for other positions
             why = f"{self.timestamp_ms} is not a number of milliseconds since 1970"
             raise UsageError("reset to a time", why, "ToEarliest goes to the log's start, ToLatest to its end")
+
+
+def to_time(at_ms: int, what: str, text: str) -> ToTime:
+    """Returns the scenario for a time that a user wrote as ``text``. Raises `UsageError` of ``what`` for a time that no
+    record can have."""
+    if not 0 <= at_ms < 2**63:
+        why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
+        raise UsageError(what, why, Advice("{to_earliest} goes to the log's start, {to_latest} to its end"))
+    return ToTime(at_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,7 @@ class TopicSelection(NamedTuple):
         return cls(tuple(_parse_topic(text) for text in texts))
 
     @classmethod
-    def of(cls, topics: TopicsArgument | None) -> TopicSelection:
+    def of(cls, topics: TopicSelection | TopicsArgument | None) -> TopicSelection:
         """Returns ``topics`` as a selection; all topics if it is None. Raises `UsageError` for an empty selection,
         which must not be read as all topics, and for a text that names no topic."""
         if topics is None or isinstance(topics, TopicSelection):
@@ -367,9 +367,8 @@ class TopicSelection(NamedTuple):
         return sorted(found)
 
 
-TopicsArgument: TypeAlias = TopicSelection | str | TopicPartition | Iterable[str | TopicPartition]
-"""A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, several of them, or a
-`TopicSelection`."""
+TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition]
+"""A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, or several of them."""
 
 ALL_TOPICS: Final = TopicSelection()
 ALL_GROUPS: Final = GroupSelection()
