@@ -705,7 +705,7 @@ class ShardGroup:
         code = result.error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._counters.errors[code] += answer_with_error(result.entries, code)
         self.last_error = str(result.error)
-        if result.certain:
+        if not isinstance(result.error, OutcomeUnknown):
             for entry in result.entries:
                 entry.shard.on_discarded(entry.result)
         else:

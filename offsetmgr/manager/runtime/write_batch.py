@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError
-from offsetmgr.manager.log.base import AppendOutcome, AppendRejected, OutcomeUnknown
+from offsetmgr.manager.log.base import AppendOutcome, AppendRejected
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import EncodedRecord
@@ -38,20 +39,18 @@ class PendingRequest(NamedTuple):
     """The index of the request's first record among the records of the same shard in the batch."""
 
 
+@dataclass(slots=True, eq=False)
 class WriteBatch:
     """A batch of requests. The shard group fills the batch and then passes it to its writer. After this the batch does
     not change."""
 
-    __slots__ = ("bytes", "count", "deadline", "entries", "records")
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        """The time (seconds of `time.monotonic`) until which the oldest request of the batch must be answered."""
-        self.entries: dict[int, list[PendingRequest]] = {}
-        """The requests by partition of the log."""
-        self.records: Records = {}
-        self.count = 0
-        self.bytes = 0
+    deadline: float
+    """The time (seconds of `time.monotonic`) until which the oldest request of the batch must be answered."""
+    entries: dict[int, list[PendingRequest]] = field(default_factory=dict)
+    """The requests by partition of the log."""
+    records: Records = field(default_factory=dict)
+    count: int = 0
+    bytes: int = 0
 
     def add(
         self,
@@ -82,11 +81,6 @@ class AppendResult(NamedTuple):
     first_offset: int = -1
     """The offset of the first record of the batch in the partition; -1 after an error."""
     error: OffsetMgrError | None = None
-
-    @property
-    def certain(self) -> bool:
-        """Only used after an error: True if certainly nothing was written, False if the outcome is unknown."""
-        return not isinstance(self.error, OutcomeUnknown)
 
 
 def merge_records(batches: Sequence[WriteBatch]) -> Records:

@@ -73,7 +73,14 @@ class ApiResources(NamedTuple):
 
 
 def _partition_items(
-    name: str, parts: str, index: str, response_items: str, answered: str = "", code: str = "error_code", **rest: Any
+    response_items: str = "partitions",
+    *,
+    name: str = "name",
+    parts: str = "partitions",
+    index: str = "partition_index",
+    answered: str = "",
+    code: str = "error_code",
+    **rest: Any,
 ) -> ErrorItem:
     """Returns a function that builds a response item from a request's item. The response item contains an error code
     for each partition in the array ``parts`` of the request's item. This array contains partition numbers, or messages
@@ -122,74 +129,59 @@ _DIRECTORIES: Final = "dirs"
 """An array of directories, each with an array of topics. The relay checks the topics."""
 _CONFIGS: Final = ApiResources(0, ("resources",), "resource_name", "resource", "responses", _config_item)
 
+
+def _topics(
+    highest: int, response_items: str = "topics", error_item: ErrorItem | None = None, **rest: Any
+) -> ApiResources:
+    """An API whose requests have an array of topics, with partitions unless ``error_item`` is given."""
+    return ApiResources(
+        highest, ("topics",), response_items=response_items, error_item=error_item or _partition_items(), **rest
+    )
+
+
 API_RESOURCES: Final[Mapping[int, ApiResources]] = {
     ApiKey.PRODUCE: ApiResources(
         9,
         ("topic_data",),
         response_items="responses",
         error_item=_partition_items(
-            "name",
-            "partition_data",
-            "index",
             "partition_responses",
+            parts="partition_data",
+            index="index",
             base_offset=-1,
             log_append_time=-1,
             record_errors=[],
         ),
         transactional_id="transactional_id",
     ),
-    ApiKey.FETCH: ApiResources(
+    ApiKey.FETCH: _topics(
         15,
-        ("topics",),
-        name="topic",
-        response_items="responses",
-        error_item=_partition_items(
-            "topic",
-            "partitions",
-            "partition",
-            "partitions",
-            "partition_index",
+        "responses",
+        _partition_items(
+            name="topic",
+            index="partition",
+            answered="partition_index",
             high_watermark=-1,
             aborted_transactions=None,
             records=b"",
         ),
+        name="topic",
     ),
-    ApiKey.LIST_OFFSETS: ApiResources(
-        11,
-        ("topics",),
-        response_items="topics",
-        error_item=_partition_items("name", "partitions", "partition_index", "partitions"),
-    ),
-    ApiKey.CREATE_TOPICS: ApiResources(
-        7,
-        ("topics",),
-        response_items="topics",
-        error_item=_simple_item("name", configs=None),
-    ),
+    ApiKey.LIST_OFFSETS: _topics(11),
+    ApiKey.CREATE_TOPICS: _topics(7, error_item=_simple_item("name", configs=None)),
     ApiKey.DELETE_TOPICS: ApiResources(
         6, ("topics", "topic_names"), response_items="responses", error_item=_simple_item("name")
     ),
-    ApiKey.DELETE_RECORDS: ApiResources(
-        2,
-        ("topics",),
-        response_items="topics",
-        error_item=_partition_items("name", "partitions", "partition_index", "partitions", low_watermark=-1),
-    ),
+    ApiKey.DELETE_RECORDS: _topics(2, error_item=_partition_items(low_watermark=-1)),
     ApiKey.INIT_PRODUCER_ID: ApiResources(5, transactional_id="transactional_id", error_fields={"producer_epoch": -1}),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiResources(
-        4,
-        ("topics",),
-        name="topic",
-        response_items="topics",
-        error_item=_partition_items("topic", "partitions", "partition", "partitions"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _topics(
+        4, error_item=_partition_items(name="topic", index="partition"), name="topic"
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: ApiResources(
         3,
         ("v3_and_below_topics",),
         response_items="results_by_topic_v3_and_below",
-        error_item=_partition_items(
-            "name", "partitions", "", "results_by_partition", "partition_index", "partition_error_code"
-        ),
+        error_item=_partition_items("results_by_partition", code="partition_error_code"),
         all_or_nothing=True,
         transactional_id="v3_and_below_transactional_id",
     ),
@@ -207,23 +199,19 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         error_fields={"results": []},
         visible_items=(("results", "topics"), "topic"),
     ),
-    ApiKey.CREATE_PARTITIONS: ApiResources(3, ("topics",), response_items="results", error_item=_simple_item("name")),
+    ApiKey.CREATE_PARTITIONS: _topics(3, "results", _simple_item("name")),
     ApiKey.ELECT_LEADERS: ApiResources(
         2,
         ("topic_partitions",),
         name="topic",
         response_items="replica_election_results",
-        error_item=_partition_items("topic", "partitions", "", "partition_result", "partition_id", error_message=None),
+        error_item=_partition_items("partition_result", name="topic", index="partition_id", error_message=None),
         empty_means_all=True,
         error_fields={"replica_election_results": []},
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _CONFIGS._replace(highest=1),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ApiResources(
-        1,
-        ("topics",),
-        response_items="responses",
-        error_item=_partition_items("name", "partitions", "partition_index", "partitions", error_message=None),
-        error_fields={"error_message": None},
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _topics(
+        1, "responses", _partition_items(error_message=None), error_fields={"error_message": None}
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiResources(
         0,
@@ -241,14 +229,7 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         error_item=lambda item, error: {"entity": item["entity"], "error_code": error, "error_message": None},
     ),
     ApiKey.DESCRIBE_QUORUM: ApiResources(1, error_fields={"topics": []}),
-    ApiKey.DESCRIBE_PRODUCERS: ApiResources(
-        0,
-        ("topics",),
-        response_items="topics",
-        error_item=_partition_items(
-            "name", "partition_indexes", "", "partitions", "partition_index", active_producers=[]
-        ),
-    ),
+    ApiKey.DESCRIBE_PRODUCERS: _topics(0, error_item=_partition_items(parts="partition_indexes", active_producers=[])),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiResources(
         0,
         ("transactional_ids",),
@@ -257,19 +238,15 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         error_item=_simple_item("transactional_id", **_NO_TRANSACTION),
     ),
     ApiKey.LIST_TRANSACTIONS: ApiResources(
-        2,
-        error_fields={"transaction_states": []},
-        visible_items=(("transaction_states",), "transaction"),
+        2, error_fields={"transaction_states": []}, visible_items=(("transaction_states",), "transaction")
     ),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ApiResources(0),
     ApiKey.PUSH_TELEMETRY: ApiResources(0),
     ApiKey.LIST_CONFIG_RESOURCES: ApiResources(
         1, error_fields={"config_resources": []}, visible_items=(("config_resources",), "resource")
     ),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiResources(
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _topics(
         0,
-        ("topics",),
-        response_items="topics",
         error_item=_simple_item("name", topic_id=None, partitions=[]),
         empty_means_all=True,
         visible_items=(("topics",), "topic"),

@@ -56,12 +56,12 @@ def forward(request_filter: RequestFilter, request: ApiRequest) -> HandlerResult
 def _forward(request: ApiRequest, upstream: UpstreamConnection) -> HandlerResult:
     if request.api_key == ApiKey.PRODUCE and not _expects_response(request):
         upstream.send_oneway(request)
-        return None if upstream.backpressure() is None else _after_backpressure(upstream)
+        return None if upstream.capacity is None else _after_backpressure(upstream)
     return upstream.forward(request)
 
 
 async def _after_backpressure(upstream: UpstreamConnection) -> Answer:
-    while (capacity := upstream.backpressure()) is not None:
+    while (capacity := upstream.capacity) is not None:
         await capacity
     return None
 

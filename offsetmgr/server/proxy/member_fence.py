@@ -55,6 +55,7 @@ REBALANCE_IN_PROGRESS, as C itself would: C has not yet written the generation t
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 from typing import Final
 
 from offsetmgr.core.errors import ErrorCode
@@ -71,30 +72,19 @@ _MIN_GROUPS_TO_SWEEP: Final = 10_000
 _NEVER: Final = float("-inf")
 
 
+@dataclass(slots=True, eq=False)
 class _GroupEvidence:
     """The evidence about one group in one ownership epoch."""
 
-    __slots__ = (
-        "empty_at",
-        "evidence_epoch",
-        "evidence_lifetime_s",
-        "latest_generation",
-        "members",
-        "occupied_at",
-        "ownership_epoch",
-        "syncing",
-    )
-
-    def __init__(self, ownership_epoch: int, evidence_epoch: int) -> None:
-        self.ownership_epoch = ownership_epoch
-        self.evidence_epoch = evidence_epoch
-        self.latest_generation: int | None = None
-        self.syncing = False
-        self.members: dict[str, float] = {}
-        """When each member of the latest generation was last confirmed."""
-        self.empty_at = _NEVER
-        self.occupied_at = _NEVER
-        self.evidence_lifetime_s = EVIDENCE_LIFETIME_S
+    ownership_epoch: int
+    evidence_epoch: int
+    latest_generation: int | None = None
+    syncing: bool = False
+    members: dict[str, float] = field(default_factory=dict)
+    """When each member of the latest generation was last confirmed."""
+    empty_at: float = _NEVER
+    occupied_at: float = _NEVER
+    evidence_lifetime_s: float = EVIDENCE_LIFETIME_S
 
     def heartbeat_suffices(self, generation: int, member_id: str, sent: float) -> bool:
         return (

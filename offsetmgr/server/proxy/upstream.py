@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
@@ -73,15 +74,13 @@ class ForwardedResponse:
         self._upstream.release()
 
 
+@dataclass(slots=True, eq=False)
 class _ResponseBuffer:
     """A response that is being collected whole."""
 
-    __slots__ = ("correlation", "future", "parts")
-
-    def __init__(self, correlation: int, future: asyncio.Future[bytes]) -> None:
-        self.correlation = correlation
-        self.future = future
-        self.parts: list[bytes] = []
+    correlation: int
+    future: asyncio.Future[bytes]
+    parts: list[bytes] = field(default_factory=list)
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
@@ -105,10 +104,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         not all been sent to the client."""
         self._processing = False
         self._paused = False
-        self._capacity: asyncio.Future[None] | None = None
+        self.capacity: asyncio.Future[None] | None = None
+        """None while the broker reads requests fast enough; otherwise a future that completes when the broker has
+        caught up."""
         self._has_oneway = False
         """Whether a request without a response was queued before the connection was open."""
-        self._closed = False
+        self.closed = False
         self._connecting = asyncio.ensure_future(self._connect(security))
 
     # --- requests ------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def ask(self, request: ApiRequest) -> asyncio.Future[bytes]:
         """Forwards the request; returns the whole response, its length field first. Raises `Unreachable`."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        if self._closed:
+        if self.closed:
             future.set_exception(self._connection_lost())
         else:
             self._expected.append(_ResponseBuffer(request.correlation, future))
@@ -136,19 +137,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.resume()
         return future
 
-    def backpressure(self) -> asyncio.Future[None] | None:
-        """Returns None while the broker reads requests fast enough; otherwise a future that completes when the broker
-        has caught up."""
-        return self._capacity
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def release(self) -> None:
         """Closes the connection after the client has disconnected. Queued requests are still sent, because a producer
         with acks=0 disconnects right after its last record."""
-        if not self._closed:
+        if not self.closed:
             if self._transport is not None:
                 self._close_gracefully(self._transport)
             elif not self._has_oneway:
@@ -157,7 +149,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Closes the connection at once; requests in flight fail."""
-        if not self._closed:
+        if not self.closed:
             self._connecting.cancel()
             if self._transport is not None:
                 self._transport.abort()
@@ -168,7 +160,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, transport.abort)
 
     def _end(self) -> None:
-        self._closed = True
+        self.closed = True
         self.resume_writing()
         expected, self._expected = self._expected, deque()
         for answer in expected:
@@ -186,14 +178,14 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         except OffsetMgrError:
             self._abort()
             return
-        if self._closed and not self._has_oneway:
+        if self.closed and not self._has_oneway:
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(_MAX_UNSENT_BYTES)
         unsent, self._unsent = self._unsent, []
         for frame in unsent:
             self._transport.write(frame)
-        if self._closed:
+        if self.closed:
             self._close_gracefully(self._transport)
         elif self._paused:
             self._transport.pause_reading()
@@ -201,7 +193,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def _send(self, frame: bytes) -> None:
         if self._transport is not None:
             self._transport.write(frame)
-        elif not self._closed:
+        elif not self.closed:
             self._unsent.append(frame)
 
     def _connection_lost(self) -> Unreachable:
@@ -218,7 +210,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return self._buffer.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._closed:
+        if self.closed:
             return
         if self._early_bytes:
             self._early_bytes += bytes(self._buffer.view[:nbytes])
@@ -232,7 +224,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
-        if self._closed:
+        if self.closed:
             return
         if self._expected or self._client.node_id is not None:
             self._abort()
@@ -240,10 +232,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.close()
 
     def pause_writing(self) -> None:
-        self._capacity = asyncio.get_running_loop().create_future()
+        self.capacity = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        capacity, self._capacity = self._capacity, None
+        capacity, self.capacity = self.capacity, None
         if capacity is not None and not capacity.done():
             capacity.set_result(None)
 
@@ -273,7 +265,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._processing = True
         at, end = 0, len(data)
         try:
-            while at < end and not self._closed:
+            while at < end and not self.closed:
                 if not self._missing_bytes:
                     at = self._begin_frame(data, at)
                     continue
