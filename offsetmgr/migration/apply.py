@@ -46,8 +46,6 @@ def behind(
     the ZooKeeper offset. A dual member uses the larger offset of a partition that it owns. A partition without an owner
     is left out unless Kafka was written last, and every partition is left out if ZooKeeper was (``writers``)."""
     observation = history.latest
-    if observation is None:
-        return {}
     in_zookeeper: dict[TopicPartition, Offset] = {}
     in_kafka: dict[TopicPartition, Offset] = {}
     for tp, kafka in observation.kafka.items():
@@ -66,8 +64,6 @@ def behind(
 def read_writers(view: GroupView, history: GroupHistory) -> Mapping[TopicPartition, LastWriter]:
     """Reads the last writers of the partitions in which Kafka is ahead of ZooKeeper."""
     found = history.latest
-    if found is None:
-        return {}
     sides = [
         GroupOffsets(found.group, {tp: one for tp, one in side.items() if isinstance(one, Committed)})
         for side in (found.zookeeper, found.kafka)

@@ -8,7 +8,7 @@ This module defines the order of the steps. The rules for the decisions are in `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,12 +27,11 @@ from offsetmgr.migration.bounce_checkpoint import (
     resume,
     save,
 )
-from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _new_state, find_start
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, BounceStart, find_start, new_state
 from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase
 from offsetmgr.migration.observation import (
     GroupHistory,
     GroupView,
-    Observation,
     ObservationWindow,
     RegisteredMember,
     watch_group,
@@ -61,11 +60,15 @@ def bounce(
         state = resume(state_path, spec.group, spec.to, spec.baseline)
         if state is not None:
             view.require_stores(f"state file {state_path}", state.baseline)
-        bounce_run = _BounceRun(view, spec, state_path, log, progress, stop)
+        found = None
         if state is None or state.opened_ms is None:
             progress(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
-            state = bounce_run.start(() if state is None else state.copies)
-        return bounce_run.run_steps(state)
+            found = find_start(view, spec)
+            state = new_state(view, spec, found, () if state is None else state.copies)
+        run = _BounceRun(view, spec, state, state_path, log, progress, stop)
+        if found is not None:
+            run.start(found)
+        return run.run_steps()
 
 
 @dataclass(slots=True)
@@ -74,23 +77,19 @@ class _BounceRun:
 
     view: GroupView
     spec: BounceSpec
+    state: BounceState
     state_path: Path
     log: Path
     progress: Callable[[str], None]
     stop: Callable[[], bool]
 
-    def start(self, copied: Iterable[OffsetCopy]) -> BounceState:
-        """Checks the gate before the first step, copies the offsets that must be in ZooKeeper before a change to
-        ZooKeeper, and saves the state."""
-        start = find_start(self.view, self.spec)
-        state = _new_state(self.view, self.spec, start)
-        state.copies.extend(copied)
-        for step in state.steps:  # finds an invalid command before any restart
+    def start(self, start: BounceStart) -> None:
+        """Copies the offsets that must be in ZooKeeper before a change to ZooKeeper, and saves the state."""
+        for step in self.state.steps:  # finds an invalid command before any restart
             self.spec.command_of(step)
-        if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.history):
+        if start.change.to is CommitMode.ZOOKEEPER and self._copy(start.history):
             history = find_start(self.view, self.spec).history
-            again = behind(history, read_writers(self.view, history))
-            if again:
+            if again := behind(history, read_writers(self.view, history)):
                 named = ", ".join(str(tp) for tp in sorted(again)[:3])
                 find = "a client commits to Kafka alone: find it (offsetmgr runbook check {phase=dual}), then resume"
                 raise GateRefused(
@@ -98,22 +97,24 @@ class _BounceRun:
                     f"ZooKeeper is behind Kafka again on {named}, right after the copy",
                     Advice(find),
                 )
-        state.opened_ms = self.view.clock.now_ms()
-        save(state, self.state_path)
-        return state
+        self.state.opened_ms = self.view.clock.now_ms()
+        self._save()
 
-    def run_steps(self, state: BounceState) -> BounceResult:
-        for number, step in enumerate(state.steps, 1):
+    def _save(self) -> None:
+        save(self.state, self.state_path)
+
+    def run_steps(self) -> BounceResult:
+        for number, step in enumerate(self.state.steps, 1):
             if step.status in (StepStatus.PASSED, StepStatus.MEMBER_LEFT):
                 continue
             if self.stop():
-                return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before step {number}")
-            self.progress(f"step {number} of {len(state.steps)}: {step.member}")
-            if failed := self._restart(state, step) or self._pass_gate(state, step):
+                return self._stopped(f"stopped on request before step {number}")
+            self.progress(f"step {number} of {len(self.state.steps)}: {step.member}")
+            if failed := self._restart(step) or self._pass_gate(step):
                 return failed
-        return self._finish(state)
+        return self._finish()
 
-    def _restart(self, state: BounceState, step: RestartStep) -> BounceResult | None:
+    def _restart(self, step: RestartStep) -> BounceResult | None:
         """Runs the step's command unless it has already succeeded. Returns None if the gate of the step can be checked
         next."""
         if step.status is StepStatus.RETURNED and not self._is_repeated(step):
@@ -124,39 +125,37 @@ class _BounceRun:
             if not step.present(registered):
                 registered = self._await_return(step)
             if self.stop():
-                return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before {step.member}")
+                return self._stopped(f"stopped on request before {step.member}")
             if not step.present(registered):
                 step.status = StepStatus.MEMBER_LEFT
                 self.progress(f"  {step.member} has left by itself; the gate at the end checks its successor")
-                save(state, self.state_path)
+                self._save()
                 return None
             step.before = {m.id: m.czxid for m in registered.values()}
         elif not step.present(registered) and not step.workload_members:  # a rollout is repeated: it is idempotent
             self.progress(f"  its command was interrupted, but {step.member} has left: continuing with the gate")
             step.status = StepStatus.RETURNED
-            save(state, self.state_path)
+            self._save()
             return None
         step.command = self.spec.command_of(step)
         step.status, step.started_ms = StepStatus.RUNNING, self.view.clock.now_ms()
-        save(state, self.state_path)
+        self._save()
         self.progress(f"  $ {step.command}")
 
         def started(pid: int) -> None:
             step.pid = pid
-            save(state, self.state_path)
+            self._save()
 
         done = run_in_shell(step.command, self.log, self.spec.restart.limit_s, started)
         step.exit_code, step.pid = done.exit_code, None
         step.status = StepStatus.RETURNED if done.exit_code == 0 else StepStatus.COMMAND_FAILED
-        save(state, self.state_path)
+        self._save()
         if done.exit_code == 0:
             return None
         how = f"killed after {self.spec.restart.limit_s:g} s" if done.timed_out else f"exit code {done.exit_code}"
-        return self._result(
-            BounceOutcome.FAILED,
-            state,
-            why=f"the command for {step.member}: {how}",
-            hint=f"its output is in {self.log}; the same command line resumes here{self._undo(state)}",
+        return self._failed(
+            f"the command for {step.member}: {how}",
+            f"its output is in {self.log}; the same command line resumes here{self._undo()}",
         )
 
     def _is_repeated(self, step: RestartStep) -> bool:
@@ -165,23 +164,20 @@ class _BounceRun:
         rollout = self.spec.rollout
         return bool(step.workload_members) and rollout is not None and rollout.configure is None
 
-    def _undo(self, state: BounceState) -> str:
+    def _undo(self) -> str:
         if self.spec.rollout is None:
             return ""
-        return f"; the way back: {self.spec.rollout.undo(self.spec.group, state.change.start)}"
+        return f"; the way back: {self.spec.rollout.undo(self.spec.group, self.state.change.start)}"
 
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
         """Waits until a member that has lost its registration registers again. A member whose session expired, but
         whose process still runs, registers with the same id."""
         window = replace(self.spec.options.window, duration_s=self.spec.options.restart_timeout_s)
         self.progress(f"  {step.member} is not registered: waiting up to {window.duration_s:g} s for it to come back")
-        history = self._watch_until(window, lambda w: w.latest is not None and bool(step.present(w.latest.members)))
-        return {} if history.latest is None else history.latest.members
+        return self._watch_until(window, lambda w: bool(step.present(w.latest.members))).latest.members
 
     def _registered(self) -> Mapping[str, RegisteredMember]:
-        observed = self._watch_until(self.spec.options.window, lambda _history: True).latest
-        assert observed is not None  # a history begins with an observation
-        return observed.members
+        return self._watch_until(self.spec.options.window, lambda _history: True).latest.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
         """If an earlier run was killed but its restart command is still running, waits until the command ends.
@@ -193,7 +189,7 @@ class _BounceRun:
             self.view.clock.sleep(self.spec.options.window.poll_s)
         step.pid = None
 
-    def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
+    def _pass_gate(self, step: RestartStep) -> BounceResult | None:
         """Waits until the member's successor has registered, then watches the successor's commits. Returns None if the
         gate has passed."""
         if step.status is StepStatus.MEMBER_LEFT:
@@ -203,46 +199,40 @@ class _BounceRun:
         expected = len(step.members)
         history = self._watch_until(window, lambda w: len(_successors(w, step)) >= expected)
         if self.stop():
-            return self._stopped_at_gate(state, step)
+            return self._stopped_at_gate(step)
         if len(_successors(history, step)) < expected:
-            return self._result(
-                BounceOutcome.FAILED,
-                state,
-                why=_missing_successors(history, step, spec.options.restart_timeout_s),
-                hint=f"see {self.log} and the member's own log; start it with the phase's settings, then resume"
-                + self._undo(state),
+            return self._failed(
+                _missing_successors(history, step, spec.options.restart_timeout_s),
+                f"see {self.log} and the member's own log; start it with the phase's settings, then resume"
+                + self._undo(),
             )
         self.progress(f"  restarted as {', '.join(_successors(history, step))}; watching its commits")
-        copies_later = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
+        copies_later = self.state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
         rules = replace(spec.options.rules, catch_up_later=copies_later)
-        report, _ = self._gate(state.baseline, rules, step)
+        report, _ = self._gate(rules, step)
         if not report.passed:
             if self.stop():
-                return self._stopped_at_gate(state, step)
-            return self._result(
-                BounceOutcome.FAILED,
-                state,
-                report,
+                return self._stopped_at_gate(step)
+            return self._failed(
                 f"the gate after {step.member} is closed: {report.missing}",
                 "fix the named problems, then resume: the gate is checked again and the command is"
                 + (" repeated, which changes nothing by itself" if self._is_repeated(step) else " not repeated"),
+                report,
             )
         step.successors = [m.member for m in report.members]
         step.status, step.passed_ms = StepStatus.PASSED, report.ended_ms
-        save(state, self.state_path)
+        self._save()
         self.progress(f"  gate passed: {'; '.join(f'{m.confidence.value}: {m.why}' for m in report.members)}")
         return None
 
-    def _gate(
-        self, baseline: Observation, rules: EvidenceThresholds, step: RestartStep | None = None
-    ) -> tuple[PhaseReport, GroupHistory]:
+    def _gate(self, rules: EvidenceThresholds, step: RestartStep | None = None) -> tuple[PhaseReport, GroupHistory]:
         """Watches the group until further observations cannot change the gate's result, or until the gate can no longer
         pass. With a ``step``, the gate checks only the successors of the restarted member. Returns the result and the
         observations."""
 
         def assess(history: GroupHistory) -> PhaseReport:
             only = None if step is None else _successors(history, step)
-            return assess_phase(history, self.spec.to, baseline=baseline, rules=rules, only=only)
+            return assess_phase(history, self.spec.to, baseline=self.state.baseline, rules=rules, only=only)
 
         def enough(history: GroupHistory) -> bool:
             report = assess(history)
@@ -263,34 +253,31 @@ class _BounceRun:
         window = replace(window, failed=failed)
         return watch_group(self.view, self.spec.group, window, enough=enough, stop=self.stop, tolerant=True)
 
-    def _finish(self, state: BounceState) -> BounceResult:
+    def _finish(self) -> BounceResult:
         spec = self.spec
         self.progress(f"gate of the whole group: are all members in phase {spec.to.value}?")
-        to_dual_from_kafka = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
+        to_dual_from_kafka = self.state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
         rules = replace(spec.options.rules, catch_up_later=True) if to_dual_from_kafka else spec.options.rules
-        report, history = self._gate(state.baseline, rules)
+        report, history = self._gate(rules)
         # If the gate has passed, all members are in the dual phase. In partitions without traffic, dual members never
         # raise a ZooKeeper offset that is below Kafka's.
-        if to_dual_from_kafka and report.passed and self._copy(state, history):
-            report, _ = self._gate(state.baseline, spec.options.rules)
+        if to_dual_from_kafka and report.passed and self._copy(history):
+            report, _ = self._gate(spec.options.rules)
         if not report.passed:
             if self.stop():
                 why = "stopped on request before the last gate was passed"
-                return self._result(BounceOutcome.STOPPED, state, report, why)
-            return self._result(
-                BounceOutcome.FAILED,
-                state,
-                report,
+                return self._stopped(why, report)
+            return self._failed(
                 f"the gate of the whole group is closed: {report.missing}",
                 "fix the named problems, then resume: only the gate is checked again",
+                report,
             )
-        state.finished_ms = self.view.clock.now_ms()
-        assert history.latest is not None  # a history begins with an observation
-        state.finished_members = {m.id: m.czxid for m in history.latest.members.values()}
-        save(state, self.state_path)
-        return self._result(BounceOutcome.DONE, state, report)
+        self.state.finished_ms = self.view.clock.now_ms()
+        self.state.finished_members = {m.id: m.czxid for m in history.latest.members.values()}
+        self._save()
+        return self._result(BounceOutcome.DONE, report)
 
-    def _copy(self, state: BounceState, history: GroupHistory) -> list[OffsetCopy]:
+    def _copy(self, history: GroupHistory) -> list[OffsetCopy]:
         writers = read_writers(self.view, history)
         changes = behind(history, writers)
         for tp, writer in writers.items():
@@ -304,43 +291,44 @@ class _BounceRun:
         self.progress(f"copying Kafka's offsets of {partitions} without traffic to ZooKeeper{drops}")
 
         def record(copies: list[OffsetCopy]) -> None:
-            state.copies.extend(copies)
-            save(state, self.state_path)
+            self.state.copies.extend(copies)
+            self._save()
 
         try:
             return copy_forward(self.view.zookeeper, self.spec.group, changes, record=record)
         finally:
-            save(state, self.state_path)
+            self._save()
 
-    def _stopped_at_gate(self, state: BounceState, step: RestartStep) -> BounceResult:
+    def _stopped_at_gate(self, step: RestartStep) -> BounceResult:
         why = f"stopped on request; {step.member} has been restarted and its gate is not passed yet"
-        return self._result(BounceOutcome.STOPPED, state, why=why)
+        return self._stopped(why)
 
     def _result(
-        self,
-        outcome: BounceOutcome,
-        state: BounceState,
-        report: PhaseReport | None = None,
-        why: str = "",
-        hint: str = "",
+        self, outcome: BounceOutcome, report: PhaseReport | None = None, why: str = "", hint: str = ""
     ) -> BounceResult:
+        state = self.state
         return BounceResult(
             outcome, self.spec.group, state.change, tuple(state.steps), tuple(state.copies), report, why, hint
         )
+
+    def _stopped(self, why: str, report: PhaseReport | None = None) -> BounceResult:
+        return self._result(BounceOutcome.STOPPED, report, why)
+
+    def _failed(self, why: str, hint: str, report: PhaseReport | None = None) -> BounceResult:
+        return self._result(BounceOutcome.FAILED, report, why, hint)
 
 
 def _successors(history: GroupHistory, step: RestartStep) -> list[str]:
     """Returns the members that have registered since the step's command was started. The result is empty until the old
     registrations of the restarted members have disappeared."""
-    observation = history.latest
-    if observation is None or step.present(observation.members):
+    members = history.latest.members
+    if step.present(members):
         return []
-    return sorted(m.id for m in observation.members.values() if step.before.get(m.id) != m.czxid)
+    return sorted(m.id for m in members.values() if step.before.get(m.id) != m.czxid)
 
 
 def _missing_successors(history: GroupHistory, step: RestartStep, timeout_s: float) -> str:
     """Returns the reason for which the gate of a step cannot be checked."""
-    assert history.latest is not None  # a history begins with an observation
     if left := step.present(history.latest.members):
         named = f" ({', '.join(left)})" if step.workload_members else ""
         return f"{step.member} is still registered {timeout_s:g} s after its command{named}"

@@ -3,7 +3,7 @@ restart command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -174,7 +174,7 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path) -> BounceRe
         view.require_stores(f"state file {state_path}", state.baseline)
     if state is None or state.opened_ms is None:
         start = find_start(view, spec)
-        state, report = _new_state(view, spec, start), start.report
+        state, report = new_state(view, spec, start), start.report
         if spec.to is CommitMode.ZOOKEEPER:
             copies = tuple(
                 OffsetCopy(tp.topic, tp.partition, None, c.after.offset)
@@ -207,11 +207,6 @@ class BounceStart:
     change: CommitModeChange
     history: GroupHistory
     report: PhaseReport | None = None
-
-    @property
-    def observation(self) -> Observation:
-        assert self.history.latest is not None  # a history begins with an observation
-        return self.history.latest
 
 
 def find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
@@ -310,7 +305,7 @@ def _check_change_from_dual(view: GroupView, spec: BounceSpec) -> BounceStart:
     history = watch_group(view, spec.group, spec.options.window, enough=lambda w: report_of(w).final)
     report, found, observation = report_of(history), infer_phase(history), history.latest
     mode = found.phase.mode if found.confidence is Confidence.SEEN else None
-    if mode not in (None, CommitMode.DUAL) and observation is not None:
+    if mode not in (None, CommitMode.DUAL):
         require_safe(mode, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
     if not report.passed:
         raise GateClosed(f"bounce {change}: the gate of phase dual is closed", report)
@@ -321,18 +316,19 @@ def _committed(readings: Mapping[TopicPartition, OffsetReadResult]) -> dict[Topi
     return {tp: found for tp, found in readings.items() if not isinstance(found, OffsetMgrError)}
 
 
-def _new_state(view: GroupView, spec: BounceSpec, start: BounceStart) -> BounceState:
+def new_state(view: GroupView, spec: BounceSpec, start: BounceStart, copied: Iterable[OffsetCopy] = ()) -> BounceState:
     """Returns a new state with one step for each live member of the baseline, or one step for a workload with all of
-    them. A live member that is not in the baseline gets no step, because it has already been restarted."""
-    baseline = replace(spec.baseline or start.observation, stores=view.store_ids())
-    live = start.observation.members
+    them. A live member that is not in the baseline gets no step, because it has already been restarted. ``copied`` are
+    the offsets that an earlier run has copied."""
+    baseline = replace(spec.baseline or start.history.latest, stores=view.store_ids())
+    live = start.history.latest.members
     members = [live[name] for name in sorted(live) if name in baseline.members]
     if spec.rollout is not None:
         names = [m.id for m in members]
         steps = [RestartStep(spec.rollout.workload, None, 0, workload_members=names)] if names else []
     else:
         steps = [RestartStep(m.id, spec.host_of(m.id, m.host), m.czxid) for m in members]
-    return BounceState(spec.group, start.change, baseline, steps)
+    return BounceState(spec.group, start.change, baseline, steps, list(copied))
 
 
 @dataclass(frozen=True, slots=True)

@@ -421,8 +421,6 @@ def assess_phase(
     """
     rules = rules or EvidenceThresholds()
     observation = history.latest
-    if observation is None or history.began_ms is None:
-        raise ValueError("nothing has been observed")
     scope = set(observation.members) if only is None else set(only)
     owned_partitions = tuple(
         _assess_either_phase(history.partitions[tp], phase, also, rules) for tp in sorted(history.partitions)
@@ -609,8 +607,6 @@ def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
 
 def _phase_by_offsets(history: GroupHistory) -> PhaseEvidence:
     observation = history.latest
-    if observation is None:
-        raise ValueError("nothing has been observed")
     every = sorted({*observation.zookeeper, *observation.kafka})
     unreadable = [tp for tp in every if isinstance(observation.zookeeper.get(tp), OffsetMgrError | None)]
     unreadable += [tp for tp in every if isinstance(observation.kafka.get(tp), OffsetMgrError | None)]
@@ -649,7 +645,7 @@ def jumps(change: CommitModeChange, history: GroupHistory) -> Mapping[TopicParti
     """Returns the partitions in which the unused store is ahead before a change into dual, with the offset of the used
     store and the larger one. Partitions whose owner commits to both stores are left out."""
     observation = history.latest
-    if observation is None or change.start is CommitMode.DUAL:
+    if change.start is CommitMode.DUAL:
         return {}
     in_use, unused = observation.zookeeper, observation.kafka
     if change.start is CommitMode.KAFKA:

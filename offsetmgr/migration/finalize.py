@@ -425,7 +425,6 @@ class OldConsumerGate:
     def _gate(self, plan: GroupPlan, history: GroupHistory) -> GroupGate:
         name = self._name(plan)
         observation = history.latest
-        assert observation is not None  # a window has at least one observation
         if observation.unreadable:
             return GroupGate(
                 name, False, Confidence.UNKNOWN, f"ZooKeeper node {observation.unreadable[0]} cannot be read"
@@ -461,7 +460,7 @@ class OldConsumerGate:
         return (self.target,) if self.exclusive else (self.target, CommitMode.DUAL)
 
     def _decided(self, history: GroupHistory) -> bool:
-        if history.latest is None or not history.latest.members:
+        if not history.latest.members:
             return True
         reports = [assess_phase(history, phase, rules=self.rules) for phase in self._phases]
         return any(report.passed for report in reports) or all(report.final for report in reports)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -256,7 +256,7 @@ def _summary(problems: list[str]) -> str:
 
 def _is_enough(history: GroupHistory) -> bool:
     """Returns whether every member of the group is known to be in one phase, or the group has no member."""
-    if history.latest is None or not history.latest.members:
+    if not history.latest.members:
         return True
     return any(assess_phase(history, phase).passed for phase in CommitMode)
 
@@ -264,11 +264,10 @@ def _is_enough(history: GroupHistory) -> bool:
 def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | OffsetMgrError | None) -> LiveGroup:
     if isinstance(history, OffsetMgrError):
         return LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, f"it cannot be observed: {history}")
-    old: Iterable[str] = history.latest.members if history.latest is not None else ()
     modern = described if isinstance(described, GroupDescription) and not described.idle else None
     new = [str(member) for member in modern.members] if modern is not None else []
-    members = (*sorted(old), *new)
-    if history.latest is None or not history.latest.members:
+    members = (*sorted(history.latest.members), *new)
+    if not history.latest.members:
         return _without_old_consumers(members, described)
     found = infer_phase(history)
     if (mode := found.phase.mode) is None:

@@ -371,47 +371,48 @@ class PartitionHistory:
 
 
 class GroupHistory:
-    """The history of a group: its observations, combined as they arrive."""
+    """The history of a group: its observations, combined as they arrive. ``began_ms`` is the time of the first one.
+    ``partitions`` has the history of each partition under its current ownership. Partitions without an owner have no
+    history."""
 
     def __init__(self, observations: Iterable[Observation] = ()) -> None:
-        self._partitions: dict[TopicPartition, PartitionHistory] = {}
-        self.latest: Observation | None = None
-        self.began_ms: int | None = None
-        self._last_rebalance_ms: int | None = None
+        self.partitions: dict[TopicPartition, PartitionHistory] = {}
+        self.began_ms = 0
+        self._latest: Observation | None = None
+        self._last_rebalance_ms = 0
         for observation in observations:
             self.add(observation)
 
     @property
-    def partitions(self) -> Mapping[TopicPartition, PartitionHistory]:
-        """The history of each partition under its current ownership. Partitions without an owner have no history."""
-        return self._partitions
+    def latest(self) -> Observation:
+        """The last observation; every watch has one. Raises `ValueError` before the first."""
+        if self._latest is None:
+            raise ValueError("nothing has been observed")
+        return self._latest
 
     @property
     def steady_ms(self) -> int:
         """The milliseconds since a registration or an owner last changed."""
-        if self.latest is None or self._last_rebalance_ms is None:
-            return 0
         return self.latest.at_ms - self._last_rebalance_ms
 
     def add(self, observation: Observation) -> None:
         """Records one observation. Observations must be added in the order of their times."""
-        before, self.latest = self.latest, observation
+        before, self._latest = self._latest, observation
+        if before is None:
+            self.began_ms = observation.at_ms
         if (
             before is None
             or _registrations(before) != _registrations(observation)
             or before.owners != observation.owners
         ):
             self._last_rebalance_ms = observation.at_ms
-        if self.began_ms is None:
-            self.began_ms = observation.at_ms
-        partitions: dict[TopicPartition, PartitionHistory] = {}
+        known, self.partitions = self.partitions, {}
         for tp, owned in observation.owners.items():
-            partition = self._partitions.get(tp)
+            partition = known.get(tp)
             if partition is None or partition.owned != owned:
                 partition = PartitionHistory(tp, owned, observation.at_ms, changed_ms=observation.at_ms)
             partition.add(observation)
-            partitions[tp] = partition
-        self._partitions = partitions
+            self.partitions[tp] = partition
 
 
 def _registrations(observation: Observation) -> dict[str, int]:

@@ -123,12 +123,12 @@ def write_runbook(
     window = window or ObservationWindow(duration_s=30)
 
     def known(history: GroupHistory) -> bool:
-        return start is not None or not _has_members(history) or infer_phase(history).confidence is Confidence.SEEN
+        return start is not None or not history.latest.members or infer_phase(history).confidence is Confidence.SEEN
 
     began = view.clock.monotonic()
     history = watch_group(view, group, window, enough=known)
     observation = history.latest
-    if observation is None or not observation.members:
+    if not observation.members:
         raise GateRefused(
             f"runbook of group {group}",
             "no live member is registered in ZooKeeper, so there is no member to bounce",
@@ -197,20 +197,16 @@ def check_phase(
         view,
         group,
         window or ObservationWindow(),
-        enough=lambda w: assess_phase(w, phase, baseline=baseline, rules=rules).final or not _has_members(w),
+        enough=lambda w: assess_phase(w, phase, baseline=baseline, rules=rules).final or not w.latest.members,
     )
     observation = history.latest
-    if observation is not None and not (observation.members or observation.zookeeper or observation.kafka):
+    if not (observation.members or observation.zookeeper or observation.kafka):
         raise GroupNotFound(
             f"group {group}",
             "it has neither a live member in ZooKeeper nor an offset in either store",
             Advice("check its name, and the chroot of {zookeeper}"),
         )
     return assess_phase(history, phase, baseline=baseline, rules=rules)
-
-
-def _has_members(history: GroupHistory) -> bool:
-    return history.latest is not None and bool(history.latest.members)
 
 
 # --- the warnings ------------------------------------------------------------------------------------
