@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -641,37 +641,30 @@ def connect(
 
 class SourceAndTarget:
     """The source and the target of one migration. ``connections`` opens their stores and clusters on first use, and
-    closes them."""
+    closes them. ``sides`` are the settings of the two sides (default: those of the connections)."""
 
     def __init__(
-        self,
-        connections: Connections,
-        source: str,
-        target: str,
-        source_config: ConnectionConfig,
-        target_config: ConnectionConfig,
+        self, connections: Connections, source: str, target: str, sides: Sequence[ConnectionConfig] | None = None
     ) -> None:
+        connections.require_open()
         self._connections = connections
         self._uris = {"source": source, "target": target}
-        self._configs = {"source": source_config, "target": target_config}
+        own = connections.resolved.connection
+        self._configs = dict(zip(self._uris, sides or (own, own), strict=True))
 
     @classmethod
     def of_plan(
-        cls,
-        connections: Connections,
-        header: PlanHeader,
-        source_config: ConnectionConfig,
-        target_config: ConnectionConfig,
+        cls, connections: Connections, header: PlanHeader, sides: Sequence[ConnectionConfig] | None = None
     ) -> SourceAndTarget:
         """Returns the source and the target that a plan's header names. Raises the errors of
         `Connections.check_plan`."""
         connections.check_plan(header)
-        return cls(connections, header.source.uri, header.target.uri, source_config, target_config)
+        return cls(connections, header.source.uri, header.target.uri, sides)
 
     def reversed(self) -> SourceAndTarget:
         """Returns the source and the target of the reverse migration."""
-        (source, target), (source_config, target_config) = self._uris.values(), self._configs.values()
-        return SourceAndTarget(self._connections, target, source, target_config, source_config)
+        target, source = self._uris.values()
+        return SourceAndTarget(self._connections, source, target, (*self._configs.values(),)[::-1])
 
     @cached_property
     def source(self) -> OffsetStore:

@@ -211,9 +211,7 @@ def _new_sides(
 
     Raises `UsageError` if a selected topic cannot exist in one of the stores.
     """
-    connections.require_open()
-    own = connections.resolved.connection
-    stores = SourceAndTarget(connections, source, target, *(sides or (own, own))[:2])
+    stores = SourceAndTarget(connections, source, target, sides and sides[:2])
     options.selection.within(stores.source.capabilities.partitions, stores.target.capabilities.partitions)
     selection = options.group_selection
     has_globs = any(map(is_pattern, (*(selection.patterns or ()), *selection.excluded)))
@@ -244,11 +242,10 @@ class _Step:
         opener: Callable[[Path], tuple[PlanFile, MigrationState]] = open_plan,
     ) -> None:
         connections.require_open()
-        own = connections.resolved.connection
-        self.connections, self.ui, self.sides = connections, connections.ui, sides or SideSettings(own, own)
+        self.connections, self.ui, self.arguments = connections, connections.ui, sides.arguments if sides else {}
         self.plan, self.state = opener(path)
         self.only, self.waves = select_groups(self.plan, *selection), selection.waves
-        self.stores = SourceAndTarget.of_plan(connections, self.plan.header, *self.sides[:2])
+        self.stores = SourceAndTarget.of_plan(connections, self.plan.header, sides and sides[:2])
 
     def announce(self, only: GroupScope | None = None) -> PlanSummary:
         """Notes the cluster, the stores, and the groups and partitions of this run. Returns the counts of its groups;
@@ -354,11 +351,11 @@ def apply(
         reject_stale(plan, state, step.stores.source, step.only, _renewal_hint(step, selection))
     if planned.writes:
         step.ui.confirm(f"write {count_of(planned.writes, 'offset')} to {header.target.uri}?")
-    report, run = ApplyReport(planned=planned), PlanRun("apply", step.only, reason, step.sides.arguments)
+    report, run = ApplyReport(planned=planned), PlanRun("apply", step.only, reason, step.arguments)
     report.resumed = bool(state.apply.written)
     with step.writer(run, step.stores.target, report, wait_empty_s) as (writer, state):
         report.operation = writer.identity["operation"]
-        write(plan, state, writer, lambda: logs)
+        write(plan, state, writer, logs)
     return report
 
 
@@ -390,7 +387,7 @@ def refresh(
 
 def _renewal_hint(step: _Step, selection: PlanSelection) -> str:
     """Returns the hint for a plan whose source has changed."""
-    named = {"output": "FILE", **selection.arguments, **step.sides.arguments}
+    named = {"output": "FILE", **selection.arguments, **step.arguments}
     renew_again = Invocation("migrate renew", (str(step.plan.path),), named)
     return Advice("plan them again: {}; or write the old offsets with {accept_stale}", renew_again)
 
@@ -681,7 +678,7 @@ def _warn_of_finalized(step: _Step, state: MigrationState, live: set[str]) -> No
     if any(copied.values()) and (cluster := step.stores.cluster()) is not None:
         described = cluster.describe_groups(list(copied))
         idle = (at for name, at in copied.items() if not getattr(described.get(name), "members", ()))
-        for text in expiry_texts(str(plan.path), idle, SystemClock().now_ms(), step.sides.arguments, watched=True):
+        for text in expiry_texts(str(plan.path), idle, SystemClock().now_ms(), step.arguments, watched=True):
             warn(text)
 
 
@@ -846,8 +843,7 @@ def status(
     file, state = open_plan(Path(plan))
     only, live = select_groups(file, selection.groups, selection.waves), None
     if window_s is not None:
-        both = connections.resolved.connection
-        stores = SourceAndTarget.of_plan(connections, file.header, *(sides[:2] if sides is not None else (both, both)))
+        stores = SourceAndTarget.of_plan(connections, file.header, sides and sides[:2])
         connections.ui.note(f"asking the servers, and watching live members for up to {window_s:g} s")
         window = ObservationWindow(window_s, waiting=connections.waits.for_commits)
         live = stores.fleet_view(file, state, window).observe(only)

@@ -74,10 +74,10 @@ class _Groups:
     def _view(self) -> GroupView:
         if self.plan is None or self.names_servers:
             return self.connections.group_view()
-        header, connection = self.plan.file.header, self.connections.resolved.connection
+        header = self.plan.file.header
         from offsetmgr.migration.observation import GroupView
 
-        stores = SourceAndTarget.of_plan(self.connections, header, connection, connection)
+        stores = SourceAndTarget.of_plan(self.connections, header)
         return GroupView.of_plan(header, stores.source, stores.target, stores.cluster)
 
     def window(self, window: ObservationWindow) -> ObservationWindow:

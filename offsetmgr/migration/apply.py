@@ -3,7 +3,7 @@ offset that the plan recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -24,7 +24,7 @@ from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, read_batches
 from offsetmgr.migration.observation import GroupHistory, GroupView, offset_or
-from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanStep, PlanSummary, StoreEndpoint
+from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanSummary, StoreEndpoint
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.dual_policy import catch_up_changes
 from offsetmgr.stores.known_logs import NEW_LOG
@@ -156,16 +156,14 @@ def require_comparison(plan: PlanFile) -> None:
         raise PlanError(f"plan {plan.path}", why, "create a new plan")
 
 
-def apply(
-    plan: PlanFile, state: MigrationState, writer: JournaledWriter, open_logs: Callable[[], Logs | None] = lambda: None
-) -> Report:
+def apply(plan: PlanFile, state: MigrationState, writer: JournaledWriter, logs: Logs | None) -> Report:
     """Applies a plan, or the groups of ``writer.only``, or resumes an earlier run.
 
     A group that was finalized or rolled back by itself is not written: the report counts a finalized group as skipped,
     and names a group that was rolled back in ``closed``.
 
     ``writer.store`` is the target. Groups that could not be planned and steps that the plan refuses are not written;
-    the report counts only the steps to write. ``open_logs`` returns the cluster against which the plan was checked: an
+    the report counts only the steps to write. ``logs`` is the cluster against which the plan was checked: an
     offset that is now outside its log (because of retention, or because the topic was recreated) is rejected too.
 
     Raises `PlanError` if the target or the cluster differs from the plan's target or cluster, `JournalError` if the
@@ -190,9 +188,10 @@ def apply(
                 yield task
 
     recreated = recreated_topics(plan, writer.store)
-    logs = open_logs() if plan.header.cluster_id is not None else None
     todo = without_recreated(tasks(), recreated) if recreated else tasks()
-    report = writer.run(todo if logs is None else _within_log_ranges(todo, _same_cluster(plan, logs)))
+    if logs is not None and plan.header.cluster_id is not None:
+        todo = _within_log_ranges(todo, _same_cluster(plan, logs))
+    report = writer.run(todo)
     report.skipped = skipped
     report.closed = closed
     return report
@@ -240,13 +239,9 @@ def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[Grou
     for batch in read_batches(tasks):
         ranges.load({step.tp for task in batch for step in task.steps})
         for task in batch:
-            outside = [s for s in task.steps if s.after is not None and not ranges.holds(s.tp, s.after.offset)]
-            yield replace(task, rejected={**task.rejected, **_rejections(outside, ranges)}) if outside else task
-
-
-def _rejections(steps: Iterable[PlanStep], ranges: ClusterLogs) -> dict[TopicPartition, OffsetMgrError]:
-    found = {step.tp: ranges.rejection(step.tp, step.after.offset) for step in steps if step.after is not None}
-    return {tp: error for tp, error in found.items() if error is not None}
+            found = ((s.tp, ranges.rejection(s.tp, s.after.offset)) for s in task.steps if s.after is not None)
+            rejected = {tp: error for tp, error in found if error is not None}
+            yield replace(task, rejected={**task.rejected, **rejected}) if rejected else task
 
 
 def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:

@@ -195,7 +195,8 @@ class Report:
 
 @dataclass(slots=True)
 class JournaledWriter:
-    """Executes tasks against one store under one journal.
+    """Executes tasks against one store under one journal. It is the `EditSink` of its edits: intents are fsynced before
+    the edits begin, and outcomes are appended together with the next intents, or at the end.
 
     ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
     batch of groups. Once it returns True, no new batch starts, but the batches that have started are completed and
@@ -222,6 +223,8 @@ class JournaledWriter:
     """Whether the caller left out a part of the run, such as groups that cannot be finalized yet."""
     _stopped_early: bool = False
     """Whether ``stop`` prevented a batch from starting."""
+    _outcomes: list[JournalRecord] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
         """Executes all tasks and returns the report.
@@ -243,7 +246,7 @@ class JournaledWriter:
                 wait_s[task.group] = max(self.wait_empty_s, outcome.lock_ends_s)
                 locked |= {task.target_group} if outcome.lock_ends_s else set()
             else:
-                self._report_outcome(report, outcome)
+                self._report_outcome(outcome)
         started_at = self.clock.monotonic()
         while waiting and not self.stop():
             remaining_s = max(wait_s[group] for group in waiting) - (self.clock.monotonic() - started_at)
@@ -258,18 +261,18 @@ class JournaledWriter:
                 if waited_s >= wait_s[task.group] or not outcome.active_members:
                     del waiting[task.group]
                     locked.discard(task.target_group)
-                    self._report_outcome(report, outcome)
+                    self._report_outcome(outcome)
         report.interrupted = self._stopped_early or bool(waiting)
         if report.ok and self.only is None:
             self.journal.append([{"kind": f"{self.name}-complete"}])
         return report
 
-    def _report_outcome(self, report: Report, outcome: GroupOutcome) -> None:
-        report.add(outcome)
+    def _report_outcome(self, outcome: GroupOutcome) -> None:
+        self.report.add(outcome)
         self.progress(outcome)
 
     def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
-        return execute(self.store.edit, self._batches(tasks), JournalSink(self.name, self.journal, self.report))
+        return execute(self.store.edit, self._batches(tasks), self)
 
     def _batches(self, tasks: Iterable[GroupWrite]) -> Iterator[list[GroupWrite]]:
         for batch in batched(tasks, BATCH_GROUPS):
@@ -278,29 +281,12 @@ class JournaledWriter:
                 return
             yield batch
 
-
-@dataclass(slots=True)
-class JournalSink:
-    """The journal as an `EditSink`. Intents are fsynced before the edits begin. Outcomes are appended together with the
-    next intents, or at the end.
-
-    ``name`` is the prefix of the records. ``report`` receives the number of groups whose intents were appended.
-    """
-
-    name: str
-    journal: Journal
-    report: Report = field(default_factory=Report)
-    _outcomes: list[JournalRecord] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
     def intend(self, batch: Iterable[GroupWrite]) -> None:
         """Appends the intents of a batch, after the outcomes that were collected since the last call. Raises
         `JournalError`."""
-        with self._lock:
-            records, self._outcomes = self._outcomes, []
         intents = [self._intent(task) for task in batch]
         self.report.begun = True
-        self.journal.append([*records, *intents])
+        self.journal.append([*self._take_outcomes(), *intents])
         self.report.started += len(intents)
 
     def record(self, planned: GroupWrite, result: GroupEditResult | None) -> tuple[GroupOutcome, GroupWrite]:
@@ -312,7 +298,12 @@ class JournalSink:
 
     def close(self) -> None:
         """Appends the last outcomes. Raises `JournalError`."""
-        self.journal.append(self._outcomes)
+        self.journal.append(self._take_outcomes())
+
+    def _take_outcomes(self) -> list[JournalRecord]:
+        with self._lock:
+            records, self._outcomes = self._outcomes, []
+        return records
 
     def _intent(self, task: GroupWrite) -> JournalRecord:
         return {
@@ -331,12 +322,7 @@ class JournalSink:
         }
         if outcome.failed:
             record["failed"] = [
-                [
-                    tp.topic,
-                    BrokerPartition.to_json(tp.partition),
-                    type(error).__name__,
-                    for_command_line(error.text),
-                ]
+                [tp.topic, BrokerPartition.to_json(tp.partition), type(error).__name__, for_command_line(error.text)]
                 for tp, error in outcome.failed.items()
             ]
         if not outcome.atomic:

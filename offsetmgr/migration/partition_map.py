@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import (
     FileFailure,
     GroupNotFound,
@@ -223,31 +224,23 @@ class Translator:
 
     def load_starts(self, partitions: Iterable[TopicPartition]) -> None:
         """Requests the starting points for these partitions of Kafka 0.7, in bulk, unless they are already known."""
-        ranges: dict[TopicPartition, MappedStart] = {}
-        times: dict[int, set[TopicPartition]] = {}
+        wanted: dict[TopicPartition, MappedStart | int] = {}
         for old in partitions:
-            if (entry := self.map.entry(old)) is None:
-                continue
-            new = TopicPartition(old.topic, entry.partition)
-            if new in self._starts:
-                continue
-            if isinstance(entry.choice, MappedStart):
-                ranges[new] = entry.choice
-            elif isinstance(entry.choice, int):
-                times.setdefault(entry.choice, set()).add(new)
-        if self.cluster is None or not (ranges or times):
+            entry = self.map.entry(old)
+            if entry is not None and not isinstance(entry.choice, PositionTable):
+                new = TopicPartition(old.topic, entry.partition)
+                if new not in self._starts:
+                    wanted[new] = entry.choice
+        if self.cluster is None or not wanted:
             return
-        counts = self.cluster.topics({tp.topic for tp in [*ranges, *(tp for tps in times.values() for tp in tps)]})
-        existing = {tp for tp in ranges if tp.partition < counts.get(tp.topic, 0)}
-        to_read = existing | {tp for tps in times.values() for tp in tps if tp.partition < counts.get(tp.topic, 0)}
-        logs = self.cluster.log_ranges(to_read) if to_read else {}
-        for tp, start in ranges.items():
-            self._starts[tp] = _start_at_edge(start, logs.get(tp))
-        for at, tps in times.items():
-            known = [tp for tp in tps if tp in to_read]
-            found = self.cluster.offsets_for_time(known, at) if known else {}
-            for tp in tps:
-                self._starts[tp] = _start_at_time(at, found.get(tp), logs.get(tp))
+        counts = self.cluster.topics({tp.topic for tp in wanted})
+        existing = [tp for tp in wanted if tp.partition < counts.get(tp.topic, 0)]
+        logs = self.cluster.log_ranges(existing) if existing else {}
+        found: dict[TopicPartition, int | OffsetMgrError | None] = {}
+        for choice, partitions_at in by_key((wanted[tp], tp) for tp in existing).items():
+            if isinstance(choice, int):
+                found |= self.cluster.offsets_for_time(partitions_at, choice)
+        self._starts |= {tp: _start_of(choice, logs.get(tp), found.get(tp)) for tp, choice in wanted.items()}
 
     def translate(self, old: TopicPartition, position: int) -> TranslatedOffset | None:
         """Translates ``position``, a group's byte position in the partition ``old``. Returns the new partition and the
@@ -264,35 +257,23 @@ class Translator:
         if self.cluster is None:
             return "the map chooses a starting point, and no Kafka cluster is given in which to look it up"
         found = self._starts[new]
-        return (
-            ResolvedStart(found.offset, f"{found.how}, chosen for byte {position}")
-            if isinstance(found, ResolvedStart)
-            else found
-        )
+        return found if isinstance(found, str) else found._replace(how=f"{found.how}, chosen for byte {position}")
 
 
-def _start_at_edge(start: MappedStart, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
-    if not isinstance(log, LogRange):
-        return _no_log(log)
-    offset = log.start if start is MappedStart.EARLIEST else log.end
-    return ResolvedStart(offset, f"{start}: offset {offset} when the plan was made")
-
-
-def _start_at_time(
-    at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrError | None
+def _start_of(
+    choice: MappedStart | int, log: LogRange | OffsetMgrError | None, found: int | OffsetMgrError | None
 ) -> ResolvedStart | str:
-    if not isinstance(log, LogRange):
-        return _no_log(log)
-    if isinstance(found, OffsetMgrError):
-        return _no_log(found)
-    when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Returns the starting point of a partition. ``found`` is the first offset at or after the time ``choice``."""
+    if not isinstance(log, LogRange) or isinstance(found, OffsetMgrError):
+        error = found if isinstance(log, LogRange) else log
+        return f"its starting point is unknown: {error or 'the partition does not exist in the Kafka cluster'}"
+    if isinstance(choice, MappedStart):
+        offset = log.start if choice is MappedStart.EARLIEST else log.end
+        return ResolvedStart(offset, f"{choice}: offset {offset} when the plan was made")
+    when = datetime.fromtimestamp(choice / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if found is None:
         return ResolvedStart(log.end, f"time {when}: no message from then on, so the log end, offset {log.end}")
     return ResolvedStart(found, f"time {when}: offset {found} is the first message from then on")
-
-
-def _no_log(error: OffsetMgrError | None) -> str:
-    return f"its starting point is unknown: {error or 'the partition does not exist in the Kafka cluster'}"
 
 
 # The draft of a partition map, which an operator corrects and confirms. The draft is a guess. Only the people who

@@ -267,9 +267,12 @@ class GroupProgress:
     ``done`` are the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not
     recorded. ``written`` are the groups of which this work wrote, or may have written, an offset. ``at`` has the time
     of each group's last record. ``complete`` and ``whole_plan`` concern only runs over the whole plan, not runs over
-    some of its groups: ``whole_plan`` is True if such a run wrote, or may have written, an offset.
+    some of its groups: ``whole_plan`` is True if such a run wrote, or may have written, an offset. For the progress of
+    one run of apply, ``operation`` is the id of the run in the operation log, which journals of older releases do not
+    record.
     """
 
+    operation: str = ""
     opened: bool = False
     complete: bool = False
     intents: dict[str, int] = field(default_factory=dict)
@@ -326,15 +329,6 @@ class GroupProgress:
         self.unknown.add(group)
         self.written.add(group)
         self.whole_plan = self.whole_plan or self._pending[group]
-
-
-@dataclass(slots=True)
-class RunProgress:
-    """One run of apply: the id of its operation in the operation log, and its own progress. The id is empty in journals
-    of releases that did not record it."""
-
-    operation: str
-    progress: GroupProgress = field(default_factory=GroupProgress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +394,7 @@ class MigrationState:
     phases: dict[str, GroupNote] = field(default_factory=dict)
     later_phases: dict[str, GroupNote] = field(default_factory=dict)
     """The last phase that was recorded after the group was finalized."""
-    apply_runs: list[RunProgress] = field(default_factory=list)
+    apply_runs: list[GroupProgress] = field(default_factory=list)
     undone_runs: dict[str, set[str]] = field(default_factory=dict)
     """The runs of apply that rollbacks of single runs undid, by group. A rollback of all runs removes the group."""
     _undo_run: str = ""
@@ -424,10 +418,10 @@ class MigrationState:
             return group in self.apply.written
         undone = self.undone_runs.get(group)
         return undone is not None and any(
-            group in run.progress.written and run.operation not in undone for run in self.apply_runs
+            group in run.written and run.operation not in undone for run in self.apply_runs
         )
 
-    def run(self, operation: str) -> RunProgress:
+    def run(self, operation: str) -> GroupProgress:
         """Returns the run of apply with this id in the operation log. Raises `UsageError` if there is none."""
         for run in self.apply_runs:
             if operation and run.operation == operation:
@@ -498,7 +492,7 @@ class MigrationState:
                 state._add_group_record(step, record)
             else:
                 raise JournalError(f"journal {path}", f"unknown kind of record {record['kind']!r} at byte {position}")
-        for work in (*kinds.values(), *(run.progress for run in state.apply_runs)):
+        for work in (*kinds.values(), *state.apply_runs):
             work.close()
         return state
 
@@ -508,9 +502,9 @@ class MigrationState:
             if step == "outcome" and not record.get("failed"):
                 self._end_block(record["group"])
             if step == "open":
-                self.apply_runs.append(RunProgress(record.get("operation", "")))
+                self.apply_runs.append(GroupProgress(record.get("operation", "")))
             if self.apply_runs:
-                self.apply_runs[-1].progress.add_record(step, position, record)
+                self.apply_runs[-1].add_record(step, position, record)
         elif name == "undo" and step == "open":
             self._undo_run = record.get("run", "")
         elif name == "undo" and step == "outcome":

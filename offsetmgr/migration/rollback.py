@@ -39,7 +39,7 @@ from offsetmgr.migration.plan import (
     check_renames,
 )
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.progress import MigrationState, RunProgress
+from offsetmgr.migration.progress import GroupProgress, MigrationState
 
 MAX_DIFFERENCES: Final = 1000
 """The number of differences that a `RollbackReport` lists."""
@@ -51,7 +51,7 @@ def rollback(
     writer: JournaledWriter,
     *,
     allow_rewind: bool = False,
-    run: RunProgress | None = None,
+    run: GroupProgress | None = None,
 ) -> Report:
     """Undoes the writes that the journal records, of the whole plan or of the groups of ``writer.only``, or resumes an
     earlier rollback. A group that was finalized by itself is not changed; the report names it in ``closed``.
@@ -90,9 +90,9 @@ def rollback(
     return report
 
 
-def groups_of_run(run: RunProgress) -> GroupScope:
+def groups_of_run(run: GroupProgress) -> GroupScope:
     """Returns the groups that a run of apply has changed, or may have changed."""
-    return frozenset(run.progress.written)
+    return frozenset(run.written)
 
 
 class RollbackPreview(NamedTuple):
@@ -116,7 +116,7 @@ def preview(
     only: GroupScope | None = None,
     *,
     allow_rewind: bool = False,
-    run: RunProgress | None = None,
+    run: GroupProgress | None = None,
 ) -> Iterator[RollbackPreview]:
     """Yields the partitions that `rollback` would restore now. The arguments and the errors are those of `rollback`."""
     _check(plan, state, store)
@@ -138,7 +138,7 @@ def preview(
 
 
 def restored_offsets(
-    plan: PlanFile, state: MigrationState, only: GroupScope | None = None, run: RunProgress | None = None
+    plan: PlanFile, state: MigrationState, only: GroupScope | None = None, run: GroupProgress | None = None
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Yields the offsets that `rollback` would restore if nothing has changed since apply. Reads no store."""
     for group in plan.groups_of(only):
@@ -335,10 +335,10 @@ def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> It
             )
 
 
-def _task(group: GroupPlan, state: MigrationState, run: RunProgress | None = None) -> GroupWrite | None:
+def _task(group: GroupPlan, state: MigrationState, run: GroupProgress | None = None) -> GroupWrite | None:
     """Returns the undo of a group: only the partitions that apply, or one run of it, has written or may have
     written."""
-    applied = state.partitions(state.apply if run is None else run.progress, group.group)
+    applied = state.partitions(state.apply if run is None else run, group.group)
     to_undo = applied.written | applied.in_doubt
     in_doubt: frozenset[TopicPartition] = frozenset()
     if group.group in state.undo.intents:
@@ -358,14 +358,14 @@ def _task(group: GroupPlan, state: MigrationState, run: RunProgress | None = Non
 
 
 def _also_of_other_runs(
-    group: GroupPlan, state: MigrationState, run: RunProgress, partitions: frozenset[TopicPartition]
+    group: GroupPlan, state: MigrationState, run: GroupProgress, partitions: frozenset[TopicPartition]
 ) -> dict[TopicPartition, OffsetMgrError]:
     """Returns the partitions that another run of apply has written or may have written too, each with the reason."""
     found: dict[TopicPartition, OffsetMgrError] = {}
     for other in state.apply_runs:
         if other is run:
             continue
-        applied = state.partitions(other.progress, group.group)
+        applied = state.partitions(other, group.group)
         for tp in partitions & (applied.written | applied.in_doubt):
             name = f"the run {other.operation}" if other.operation else "a run of an older offsetmgr"
             why = f"{name} may have written it too: one of the two runs was interrupted, so its writes are unknown"

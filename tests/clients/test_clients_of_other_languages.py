@@ -81,7 +81,7 @@ def test_runbooks_and_mirrors_know_the_owner_of_every_partition(
     assert view.unreadable == members.unreadable == ()
     config = ConnectionConfig()
     with MigrationConfig().connections() as connections:
-        sides = SourceAndTarget(connections, f"zookeeper://{session.connect}", "kafka://none:1", config, config)
+        sides = SourceAndTarget(connections, f"zookeeper://{session.connect}", "kafka://none:1", (config, config))
         with sides.changes(PlanOptions(), 100) as (_, legacy_groups):
             assert legacy_groups is not None
             owners = legacy_groups(["g"])["g"].owners

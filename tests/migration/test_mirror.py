@@ -97,7 +97,7 @@ def watching(
     """A mirror that follows ZooKeeper through watches, and can read the old consumers' registry."""
     settings = config or ConnectionConfig()
     with MigrationConfig(both=settings).connections() as connections:
-        sides = SourceAndTarget(connections, source.uri, target.uri, settings, settings)
+        sides = SourceAndTarget(connections, source.uri, target.uri, (settings, settings))
         with sides.changes(PlanOptions(groups=(group,)), 100) as (notifier, legacy_groups):
             mirror = mirror_of(source, target, group, notifier)
             mirror.legacy_groups = legacy_groups
