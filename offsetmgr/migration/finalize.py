@@ -21,7 +21,7 @@ from offsetmgr.core.commit_mode import CommitMode, Confidence
 from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
 from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, Committed, GroupDescription
-from offsetmgr.core.offset_store import GroupOffsets, Guard, OffsetStore
+from offsetmgr.core.offset_store import Guard, OffsetStore
 from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.groups.edits import unseen
 from offsetmgr.kafka.cluster import KafkaCluster
@@ -535,14 +535,11 @@ class CoordinatorGate:
     clock: Clock
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
-        names = [plan.group for plan in groups]
-        before = {found.group: found for found in self.source.scan(names)}
-        self.clock.sleep(self.window.duration_s)
-        after = {found.group: found for found in self.source.scan(names)}
-        for name, described in self.cluster.describe_groups(names).items():
-            gate = _assess_members(name, described)
-            known = f"{gate.detail}, and no offset changed in {self.window.duration_s:g} s"
-            yield gate if not gate.passed else _assess_inactivity(name, before[name], after[name], known)
+        inactive = _assess_inactivity(self.source, groups, self.window.duration_s, self.clock)
+        for name, described in self.cluster.describe_groups(list(inactive)).items():
+            gate, found = _assess_members(name, described), inactive[name]
+            both = replace(found, detail=f"{gate.detail}, and {found.detail}")
+            yield both if gate.passed and found.passed else found if gate.passed else gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,15 +557,10 @@ class InactivityGate:
     clock: Clock
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
-        names = [plan.group for plan in groups]
-        before = {found.group: found for found in self.source.scan(names)}
-        self.clock.sleep(self.window.duration_s)
-        after = {found.group: found for found in self.source.scan(names)}
-        alive = {found.group: found for found in self.members(names)} if self.members else {}
-        known = f"no offset changed in {self.window.duration_s:g} s, and " + (
-            "no member is registered in ZooKeeper" if self.members else "spouts do not register"
-        )
-        for name in names:
+        inactive = _assess_inactivity(self.source, groups, self.window.duration_s, self.clock)
+        alive = {found.group: found for found in self.members(list(inactive))} if self.members else {}
+        members = "no member is registered in ZooKeeper" if self.members else "spouts do not register"
+        for name, gate in inactive.items():
             found = alive.get(name, GroupMembers(name))
             if found.error is not None:
                 why = Advice("the registered members are unknown: {}", found.error.text)
@@ -578,18 +570,26 @@ class InactivityGate:
                 hint = "" if found.live else PERSISTENT_MEMBERS_HINT
                 yield GroupGate(name, False, Confidence.SEEN, f"registered in ZooKeeper: {registered}", hint)
             else:
-                yield _assess_inactivity(name, before[name], after[name], known)
+                yield replace(gate, detail=f"{gate.detail}, and {members}") if gate.passed else gate
 
 
-def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
-    """Compares two reads of the offsets of a group without known members, and returns the gate of the group. ``known``
-    is the text for the gate's ``detail`` if the gate passes."""
-    if error := before.error or after.error:
-        return GroupGate(name, False, Confidence.UNKNOWN, error.text)
-    moved = after.first_change(before)
-    if moved is not None:
-        return GroupGate(name, False, Confidence.SEEN, f"a client commits to the source: {moved} changed while watched")
-    return GroupGate(name, True, Confidence.INFERRED, known)
+def _assess_inactivity(
+    source: OffsetStore, groups: list[GroupPlan], duration_s: float, clock: Clock
+) -> dict[str, GroupGate]:
+    """Reads the offsets of groups twice, and returns for each group whether they did not change."""
+    names = [plan.group for plan in groups]
+    before = {found.group: found for found in source.scan(names)}
+    clock.sleep(duration_s)
+    gates = {
+        name: GroupGate(name, True, Confidence.INFERRED, f"no offset changed in {duration_s:g} s") for name in names
+    }
+    for found in source.scan(names):
+        if error := before[found.group].error or found.error:
+            gates[found.group] = GroupGate(found.group, False, Confidence.UNKNOWN, error.text)
+        elif moved := found.first_change(before[found.group]):
+            why = f"a client commits to the source: {moved} changed while watched"
+            gates[found.group] = GroupGate(found.group, False, Confidence.SEEN, why)
+    return gates
 
 
 def _assess_members(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
