@@ -580,15 +580,16 @@ def _assess_inactivity(
     names = [plan.group for plan in groups]
     before = {found.group: found for found in source.scan(names)}
     clock.sleep(duration_s)
-    gates = {
-        name: GroupGate(name, True, Confidence.INFERRED, f"no offset changed in {duration_s:g} s") for name in names
-    }
+    gates = {}
     for found in source.scan(names):
-        if error := before[found.group].error or found.error:
-            gates[found.group] = GroupGate(found.group, False, Confidence.UNKNOWN, error.text)
-        elif moved := found.first_change(before[found.group]):
+        name, earlier = found.group, before[found.group]
+        if error := earlier.error or found.error:
+            gates[name] = GroupGate(name, False, Confidence.UNKNOWN, error.text)
+        elif moved := found.first_change(earlier):
             why = f"a client commits to the source: {moved} changed while watched"
-            gates[found.group] = GroupGate(found.group, False, Confidence.SEEN, why)
+            gates[name] = GroupGate(name, False, Confidence.SEEN, why)
+        else:
+            gates[name] = GroupGate(name, True, Confidence.INFERRED, f"no offset changed in {duration_s:g} s")
     return gates
 
 
