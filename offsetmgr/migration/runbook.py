@@ -52,11 +52,10 @@ from offsetmgr.migration.observation import (
 )
 from offsetmgr.migration.runbook_steps import (
     RunbookArguments,
-    RunbookCommands,
     RunbookStep,
+    RunbookSteps,
     RunbookSubject,
     abort_criteria,
-    runbook_steps,
 )
 
 _SUFFIXES: Final = (".json", ".html", ".md")
@@ -111,16 +110,15 @@ def write_runbook(
     group: str,
     to: CommitMode,
     *,
-    start: CommitMode | None = None,
-    window: ObservationWindow | None = None,
-    arguments: RunbookArguments | None = None,
+    start: CommitMode | None,
+    window: ObservationWindow,
+    arguments: RunbookArguments,
 ) -> Runbook:
     """Watches the group until its phase is known, and returns the runbook. If ``start`` is given, the phase of the
     group is not inferred: it is ``start``.
 
     Raises `GateRefused` if the phase cannot be inferred, or if no member is alive.
     """
-    window = window or ObservationWindow(duration_s=30)
 
     def known(history: GroupHistory) -> bool:
         return start is not None or not history.latest.members or infer_phase(history).confidence is Confidence.SEEN
@@ -155,10 +153,9 @@ def write_runbook(
         view.clock.monotonic() - began if found.confidence is Confidence.SEEN else None,
     )
     baseline = replace(observation, stores=view.store_ids())
-    arguments = arguments or RunbookArguments()
-    steps = runbook_steps(subject, arguments)
-    warnings = _warnings(history, observation, RunbookCommands(subject, arguments))
-    return Runbook(group, to, found, baseline, changes, steps, abort_criteria(subject), warnings)
+    steps = RunbookSteps(subject, arguments)
+    warnings = _warnings(history, observation, steps)
+    return Runbook(group, to, found, baseline, changes, tuple(steps.all()), abort_criteria(subject), warnings)
 
 
 _CHANGES_WITH_COPIES = (
@@ -212,8 +209,8 @@ def check_phase(
 # --- the warnings ------------------------------------------------------------------------------------
 
 
-def _warnings(history: GroupHistory, observation: Observation, commands: RunbookCommands) -> tuple[Risk, ...]:
-    changes, retention_ms = commands.subject.changes, commands.arguments.retention_ms
+def _warnings(history: GroupHistory, observation: Observation, steps: RunbookSteps) -> tuple[Risk, ...]:
+    changes, retention_ms = steps.subject.changes, steps.arguments.retention_ms
     warnings = [
         Risk("ZooKeeper node {} cannot be read: every gate stays closed", (node,)) for node in observation.unreadable
     ]
@@ -246,8 +243,8 @@ def _warnings(history: GroupHistory, observation: Observation, commands: Runbook
         count = count_of(len(observation.unconsumed), "partition")
         warnings.append(Risk(text, (count, observation.unconsumed)))
     copied = tuple(sorted({*idle, *unowned, *observation.unconsumed}))
-    if copied and retention_ms is not None and commands.moves_to_kafka:
-        renewal = commands.refresh if changes[-1].to is CommitMode.DUAL else "see Clean up"
+    if copied and retention_ms is not None and steps.moves_to_kafka:
+        renewal = steps.refresh if changes[-1].to is CommitMode.DUAL else "see Clean up"
         text = (
             "no consumer commits the offsets of {} ({}): if you copy them now, Kafka deletes them about {}, unless you"
             " renew them when no old consumer is registered: {}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.advice import Argument, Invocation, option
@@ -64,17 +64,17 @@ class RunbookArguments:
     which Kafka keeps an offset after its last commit; None if it is unknown.
     """
 
-    options: str = ""
-    servers: str = ""
-    followups: str = ""
-    zookeeper: str = "zookeeper://HOST:2181"
-    kafka: str = "kafka://HOST:9092"
-    restart: str = ""
-    test: str = ""
-    rollout: Rollout | None = None
-    baseline: str = "runbook.json"
-    plan: str | None = None
-    retention_ms: int | None = None
+    options: str
+    servers: str
+    followups: str
+    zookeeper: str
+    kafka: str
+    restart: str
+    test: str
+    rollout: Rollout | None
+    baseline: str
+    plan: str | None
+    retention_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class RunbookSubject:
     to: CommitMode
     changes: tuple[CommitModeChange, ...]
     baseline: Observation
-    copies: Mapping[CommitModeChange, Sequence[TopicPartition]] = field(default_factory=dict)
-    commits_after_s: float | None = None
+    copies: Mapping[CommitModeChange, Sequence[TopicPartition]]
+    commits_after_s: float | None
 
 
 def duration(seconds: float) -> str:
@@ -99,8 +99,69 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-class RunbookCommands:
-    """The commands of one runbook, with all arguments."""
+def start_closed(change: CommitModeChange) -> tuple[tuple[str, str], ...]:
+    """Returns the reasons for which a bounce does not begin, with their remedies."""
+    if change.to is not CommitMode.DUAL:
+        remedy = (
+            "A member is not dual yet: finish the bounce before, or send a message to each partition without traffic."
+        )
+        return (("the gate of phase dual is closed", remedy),)
+    remedy = "The offset is stale or rewound. Lower or delete it with offsetmgr offsets, and run the command again."
+    used, other = used_and_other_store(change)
+    return ((f"{other} is ahead of {used}, which the group uses", remedy),)
+
+
+_BOUNCE_CLOSED: Final = (
+    ("the command for M: exit code N", "Read the log, fix the cause, run the same command line again."),
+    (
+        "M is still registered after its command",
+        "The restart command did not stop it. Stop it cleanly, start it with the settings, run the command again.",
+    ),
+    ("no successor of M has registered", "Start it with the settings, run the command again."),
+    (
+        "the gate after M is closed: ... commits to ZooKeeper alone",
+        "It came back with the old settings. Correct them, restart it, run the command again.",
+    ),
+    ("... no traffic ...", f"Send a message to the partition, or run the command again with {_ACCEPT_IDLE}."),
+    (
+        "... messages are waiting and no commit was seen",
+        f"Add a longer {_WINDOW}. If the gate then stays closed, the member is stuck: look at its application.",
+    ),
+)
+
+_WAYS_BACK: Final[Mapping[CommitModeChange, str]] = {
+    CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
+        "The command copies Kafka's offset to ZooKeeper where Kafka is ahead and there is no traffic, before its gate."
+    ),
+    CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
+        "First back to dual: the command copies Kafka's offsets of partitions without traffic to ZooKeeper. Never from"
+        " kafka to zookeeper directly: the group would consume again everything that it committed to Kafka alone."
+    ),
+    CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): "Kafka has had every commit all the time.",
+    CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER): (
+        "Back to dual, whose members read the larger of both offsets, so nothing is consumed twice. Never from"
+        " zookeeper to kafka directly: Kafka does not have what was committed to ZooKeeper alone."
+    ),
+}
+
+
+def abort_criteria(subject: RunbookSubject) -> tuple[str, ...]:
+    """Returns the conditions under which the operator goes back."""
+    lags = [subject.baseline.lag(tp) for tp in subject.baseline.partitions]
+    total = sum(lag for lag in lags if lag is not None)
+    return (
+        f"A gate stays closed in two runs of its command, {duration(2 * GATE_WINDOW_S)} in total, although you did what"
+        " the step says.",
+        "A restarted member does not register again, and its old settings do not bring it back either.",
+        f"The total lag of the group stays above {max(1000, 2 * total):,} messages for more than 5 min. It was"
+        f" {total:,} when this runbook was written.",
+        "A committed offset decreases, or an application reports messages that it processed before.",
+        "The time of the change is over. Latest end: ____________",
+    )
+
+
+class RunbookSteps:
+    """The steps of one runbook, with their commands."""
 
     def __init__(self, subject: RunbookSubject, arguments: RunbookArguments) -> None:
         self.subject, self.arguments = subject, arguments
@@ -255,77 +316,10 @@ class RunbookCommands:
         commands = tuple(f"{self.bounce_command(one, back=True)}{_EXECUTE}" for one in undone)
         return commands, f"At any point of the bounce and after it. {_WAYS_BACK[change]}"
 
-
-def start_closed(change: CommitModeChange) -> tuple[tuple[str, str], ...]:
-    """Returns the reasons for which a bounce does not begin, with their remedies."""
-    if change.to is not CommitMode.DUAL:
-        remedy = (
-            "A member is not dual yet: finish the bounce before, or send a message to each partition without traffic."
-        )
-        return (("the gate of phase dual is closed", remedy),)
-    remedy = "The offset is stale or rewound. Lower or delete it with offsetmgr offsets, and run the command again."
-    used, other = used_and_other_store(change)
-    return ((f"{other} is ahead of {used}, which the group uses", remedy),)
-
-
-_BOUNCE_CLOSED: Final = (
-    ("the command for M: exit code N", "Read the log, fix the cause, run the same command line again."),
-    (
-        "M is still registered after its command",
-        "The restart command did not stop it. Stop it cleanly, start it with the settings, run the command again.",
-    ),
-    ("no successor of M has registered", "Start it with the settings, run the command again."),
-    (
-        "the gate after M is closed: ... commits to ZooKeeper alone",
-        "It came back with the old settings. Correct them, restart it, run the command again.",
-    ),
-    ("... no traffic ...", f"Send a message to the partition, or run the command again with {_ACCEPT_IDLE}."),
-    (
-        "... messages are waiting and no commit was seen",
-        f"Add a longer {_WINDOW}. If the gate then stays closed, the member is stuck: look at its application.",
-    ),
-)
-
-_WAYS_BACK: Final[Mapping[CommitModeChange, str]] = {
-    CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
-        "The command copies Kafka's offset to ZooKeeper where Kafka is ahead and there is no traffic, before its gate."
-    ),
-    CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
-        "First back to dual: the command copies Kafka's offsets of partitions without traffic to ZooKeeper. Never from"
-        " kafka to zookeeper directly: the group would consume again everything that it committed to Kafka alone."
-    ),
-    CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): "Kafka has had every commit all the time.",
-    CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER): (
-        "Back to dual, whose members read the larger of both offsets, so nothing is consumed twice. Never from"
-        " zookeeper to kafka directly: Kafka does not have what was committed to ZooKeeper alone."
-    ),
-}
-
-
-def runbook_steps(subject: RunbookSubject, arguments: RunbookArguments) -> tuple[RunbookStep, ...]:
-    """Returns the steps in their order; no step if the group is in the phase already."""
-    return tuple(_Steps(subject, arguments).all()) if subject.changes else ()
-
-
-def abort_criteria(subject: RunbookSubject) -> tuple[str, ...]:
-    """Returns the conditions under which the operator goes back."""
-    lags = [subject.baseline.lag(tp) for tp in subject.baseline.partitions]
-    total = sum(lag for lag in lags if lag is not None)
-    return (
-        f"A gate stays closed in two runs of its command, {duration(2 * GATE_WINDOW_S)} in total, although you did what"
-        " the step says.",
-        "A restarted member does not register again, and its old settings do not bring it back either.",
-        f"The total lag of the group stays above {max(1000, 2 * total):,} messages for more than 5 min. It was"
-        f" {total:,} when this runbook was written.",
-        "A committed offset decreases, or an application reports messages that it processed before.",
-        "The time of the change is over. Latest end: ____________",
-    )
-
-
-class _Steps(RunbookCommands):
-    """Builds the steps of one runbook."""
-
     def all(self) -> Iterator[RunbookStep]:
+        """Yields the steps in their order; none if the group is in the phase already."""
+        if not self.subject.changes:
+            return
         yield from self._before()
         if self.moves_to_kafka:
             yield from self._copy()
