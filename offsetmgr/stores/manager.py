@@ -144,7 +144,7 @@ class ManagerEdits(ProtocolEdits):
                 break
             try:
                 values = {tp: edit.changes[tp].after for tp in progress.todo}
-                done = await commit_if(self._client, edit.group, values, progress.conditions, deadline)
+                outcomes, retried = await commit_if(self._client, edit.group, values, progress.conditions, deadline)
             except UnsupportedOperation:
                 return await self._compare_and_write(edit, deadline, None)
             except NotAMember:
@@ -153,7 +153,7 @@ class ManagerEdits(ProtocolEdits):
             except OffsetMgrError as error:
                 progress.fail(error)
                 break
-            if not progress.apply_responses(done.outcomes, repeated=done.retried):
+            if not progress.apply_responses(outcomes, repeated=retried):
                 break
             if not await retries.pause():
                 progress.fail_remaining_as_conflicts()

@@ -312,10 +312,6 @@ class BrokerConnection(asyncio.Protocol):
         low, high = self.versions.get(api_key, (0, -1))
         return low <= version <= high or not self.versions
 
-    async def call_raw(self, request: EncodedRequest, timeout_s: float) -> bytes:
-        """Sends an encoded request and returns the response without its correlation id."""
-        return (await self.exchange(request, timeout_s))[4:]
-
     async def exchange(self, request: EncodedRequest | bytes, timeout_s: float) -> bytes:
         """Sends an encoded request and returns the whole response, which starts with the correlation id. If ``request``
         is a bytes object, it is a SASL token. A SASL token and the response to it have no header.

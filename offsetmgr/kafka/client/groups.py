@@ -7,7 +7,7 @@ import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import (
@@ -99,13 +99,6 @@ _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode
 """If the broker returns one of these codes, the client is not authorized for the check and skips the check."""
 
 
-class _Layout(NamedTuple):
-    """The brokers, and the leader and leader epoch of each partition of the offsets topic."""
-
-    brokers: tuple[Address, ...]
-    leaders: dict[int, tuple[Address, int]]
-
-
 async def list_groups(client: Client, deadline: float) -> list[str]:
     """Returns the ids of all groups that may have offsets, in any state.
 
@@ -125,7 +118,7 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
             listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in active))
             return sorted({*itertools.chain.from_iterable(listed), *await client.offsets_topic().groups(deadline)})
         before = await _layout(client, deadline)
-        listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in before.brokers))
+        listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in before[0]))
         if before != await _layout(client, deadline):
             raise CoordinatorNotAvailable("list of groups", "coordinators moved during the request")
         return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
@@ -140,9 +133,9 @@ async def _list_of_broker(client: Client, broker: Address, deadline: float) -> l
     return [group["group_id"] for group in answer["groups"] if group["protocol_type"] in _OFFSET_PROTOCOL_TYPES]
 
 
-async def _layout(client: Client, deadline: float) -> _Layout:
-    """Returns the leaders of the offsets topic, after a check that each leader has loaded its partitions. Raises
-    `OffsetMgrError`."""
+async def _layout(client: Client, deadline: float) -> tuple[list[Address], dict[int, tuple[Address, int]]]:
+    """Returns the brokers, and the leader and leader epoch of each partition of the offsets topic, after a check that
+    each leader has loaded its partitions. Raises `OffsetMgrError`."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), remaining(deadline))
     brokers = requests.broker_addresses(answer)
@@ -154,7 +147,7 @@ async def _layout(client: Client, deadline: float) -> _Layout:
     await asyncio.gather(
         *(_probe(client, leader, [probes[p] for p in partitions], deadline) for leader, partitions in led.items())
     )
-    return _Layout(tuple(brokers.values()), leaders)
+    return list(brokers.values()), leaders
 
 
 def _leaders(topics: Sequence[Message], brokers: dict[int, Address]) -> dict[int, tuple[Address, int]]:
@@ -260,23 +253,17 @@ async def _list_of_manager(client: Client, manager: Address, deadline: float) ->
 # support.
 
 
-class CommitResult(NamedTuple):
-    """The outcome of each partition. ``retried`` is True if the client sent the commit more than once. In this case a
-    `Conflict` may be the result of an earlier attempt that succeeded without a response."""
-
-    outcomes: CommitErrors
-    retried: bool
-
-
 async def commit_if(
     client: Client,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | None],
     expected: Mapping[TopicPartition, int],
     deadline: float,
-) -> CommitResult:
+) -> tuple[CommitErrors, bool]:
     """Commits ``offsets``; the value None deletes the offset of a partition. The commit of a partition takes effect
-    only if the committed offset of the partition equals the offset in ``expected``.
+    only if the committed offset of the partition equals the offset in ``expected``. Returns the outcome of each
+    partition, and whether the client sent the commit more than once. In this case a `Conflict` may be the result of an
+    earlier attempt that succeeded without a response.
 
     Retries retriable errors until the deadline. The outcome of a partition whose condition is false is `Conflict`.
     Raises `UnsupportedOperation`, without sending the commit, if the coordinator does not announce conditional commits.
@@ -294,7 +281,7 @@ async def commit_if(
             answer = await dedicated.connection.call(request, remaining(deadline))
         return _outcomes(group, answer)
 
-    return CommitResult(await client.for_group(group, ask, deadline), attempts > 1)
+    return await client.for_group(group, ask, deadline), attempts > 1
 
 
 def _outcomes(group: str, answer: Message) -> CommitErrors:

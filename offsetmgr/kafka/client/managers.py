@@ -63,9 +63,9 @@ async def inspect(client: Client, address: Address, question: dict[str, Any], de
     connection = await client.node(address).connection(deadline)
     _check(connection)
     request = EncodedRequest(INSPECT, VERSION, json.dumps(question).encode())
-    answer = await connection.call_raw(request, remaining(deadline))
+    answer = await connection.exchange(request, remaining(deadline))
     try:
-        found = json.loads(answer)
+        found = json.loads(answer[4:])  # after the correlation id
     except ValueError:
         raise ServerError(f"manager {address}", "its answer is not JSON") from None
     if not isinstance(found, dict):

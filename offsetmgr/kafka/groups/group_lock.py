@@ -172,29 +172,24 @@ async def acquire_lock(
     members, so callers first check that the group is idle. If another client has joined the group since this check, the
     function raises `GroupActive` with the names of the members.
     """
-    async with AsyncExitStack() as resources:
-        lock = await _acquire(resources, client, group, deadline, at)
-        try:
-            yield lock
-        finally:
-            await lock.leave(deadline)
-
-
-async def _acquire(
-    resources: AsyncExitStack, client: Client, group: str, deadline: float, at: Address | None
-) -> GroupLock:
     retries = Retries(deadline)
     while True:
-        try:
-            address = at or await client.coordinator(group, deadline)
-            at = None
-            async with AsyncExitStack() as attempt:
-                dedicated = await attempt.enter_async_context(client.node(address).dedicated_connection(deadline))
+        async with AsyncExitStack() as resources:
+            try:
+                address = at or await client.coordinator(group, deadline)
+                at = None
+                dedicated = await resources.enter_async_context(client.node(address).dedicated_connection(deadline))
                 membership = await join_alone(dedicated, client, group, None, deadline)
-                resources.push_async_exit(attempt.pop_all())
-                return GroupLock(client, address, membership, dedicated.connection)
-        except OffsetMgrError as error:
-            await retries.pause_or_raise(error)
+            except OffsetMgrError as error:
+                failure = error
+            else:
+                lock = GroupLock(client, address, membership, dedicated.connection)
+                try:
+                    yield lock
+                finally:
+                    await lock.leave(deadline)
+                return
+        await retries.pause_or_raise(failure)
 
 
 # The steps of a group lock: join as the only member of a group, commit with the generation, leave. Kafka has no

@@ -106,17 +106,13 @@ class KafkaGroupMember:
     def __init__(
         self, client: Client, config: GroupMemberConfig, listener: MembershipListener, *, clock: Callable[[], float]
     ) -> None:
-        session_timeout_s = config.session_timeout_s
         self._client = client
+        self._config = config
         self._group = config.group
         self._listener = listener
-        self._protocol_type, self._protocol = config.protocol_type, config.protocol
-        self._session_timeout_s = session_timeout_s
-        self._rebalance_timeout_s = config.rebalance_timeout_s
-        self._proof = config.proof
         self._clock = clock
-        self._interval_s = min(session_timeout_s / 6, _MAX_HEARTBEAT_INTERVAL_S)
-        self._wait_s = session_timeout_s / 5
+        self._interval_s = min(config.session_timeout_s / 6, _MAX_HEARTBEAT_INTERVAL_S)
+        self._wait_s = config.session_timeout_s / 5
         """The timeout of one heartbeat or one coordinator lookup, short enough for several attempts within a session
         timeout."""
         self._coordinator = GroupCoordinator(client, config.group, self._wait_s, self._on_coordinator_found)
@@ -218,17 +214,15 @@ class KafkaGroupMember:
             raise error
 
     async def _join(self, connection: BrokerConnection, metadata: bytes) -> Message | None:
+        config = self._config
+        session_ms, rebalance_ms = (round(s * 1000) for s in (config.session_timeout_s, config.rebalance_timeout_s))
+        protocols = {config.protocol: metadata}
         request = requests.join_as(
-            self._group,
-            self._member_id,
-            self._protocol_type,
-            {self._protocol: metadata},
-            _ms(self._session_timeout_s),
-            _ms(self._rebalance_timeout_s),
+            self._group, self._member_id, config.protocol_type, protocols, session_ms, rebalance_ms
         )
         self._join_in_flight = True
         try:
-            answer = await connection.call(request, self._rebalance_timeout_s + _JOIN_MARGIN_S)
+            answer = await connection.call(request, config.rebalance_timeout_s + _JOIN_MARGIN_S)
         finally:
             self._join_in_flight, self._newer_generation_since = False, None
         code = answer["error_code"]
@@ -254,7 +248,7 @@ class KafkaGroupMember:
         sent = self._clock()
         # The coordinator responds only after the leader has sent SyncGroup. If the leader is dead, the coordinator
         # removes the leader from the group after the session timeout.
-        answer = await connection.call(request, self._session_timeout_s + self._wait_s)
+        answer = await connection.call(request, self._config.session_timeout_s + self._wait_s)
         code = answer["error_code"]
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             return None
@@ -319,7 +313,7 @@ class KafkaGroupMember:
         if not self._synced:
             return
         sent = self._clock()
-        code = await lock_membership.prove(connection, membership, self._proof, _PROOF_TIMEOUT_S)
+        code = await lock_membership.prove(connection, membership, self._config.proof, _PROOF_TIMEOUT_S)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             answer = await lock_membership.heartbeat(connection, membership, _PROOF_TIMEOUT_S)
             code = ErrorCode.NONE if answer in VALID_MEMBER_CODES else answer
@@ -372,7 +366,3 @@ class KafkaGroupMember:
     async def _on_coordinator_found(self, address: Address) -> None:
         if self._join_connection is not None and self._join_connection.address != address:
             await self._join_connection.close()  # its JoinGroup waits in the former coordinator
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
