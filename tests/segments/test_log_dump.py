@@ -11,6 +11,7 @@ import pytest
 from in_process import command, rows
 
 from offsetmgr.records.avro import AvroRecordFormat
+from offsetmgr.records.base import GroupValue
 from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction
 from offsetmgr.segments.batch_reader import Record
@@ -192,14 +193,16 @@ def test_an_offset_managers_topic_is_recognized_by_its_keys(tmp_path: Path) -> N
     directory = tmp_path / "offsetmgr-offsets-0"
     with LogAppender(directory) as log:
         log.append([Record(0, T, key, value), Record(0, T, b"O\0plain", b"text")])
+        log.append([Record(0, T, *AvroRecordFormat().encode_group("g", GroupValue(T)))])
 
-    auto, plain = dumped(directory)
+    auto, plain, group = dumped(directory)
+    assert (group["key"], group["value"]) == ({"type": "group", "group": "g"}, {"last_active": T})
     assert (auto["key"], auto["value"]["offset"]) == (
         {"type": "offset", "group": "g", "topic": "orders", "partition": 3},
         42,
     )
     assert (plain["key"], plain["value"]) == ("O\0plain", "text")
-    undecoded, _ = dumped(directory, "--decode", "raw")
+    undecoded, *_ = dumped(directory, "--decode", "raw")
     assert undecoded["key"] in (key.decode("utf-8", "replace"), {"hex": key.hex()})
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion, UnsupportedOperation, UsageError
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import (
     FormatMismatch,
@@ -30,6 +30,7 @@ from offsetmgr.records.base import (
     UnknownKey,
 )
 from offsetmgr.records.kafka import KafkaRecordFormat, decode_group_metadata
+from offsetmgr.records.registry import record_format
 
 GOLDEN = Path(__file__).parents[2] / "schemas" / "golden"
 
@@ -232,6 +233,11 @@ def test_an_avro_number_of_more_bits_than_its_type_is_refused(encode: Callable[[
     for number in (lowest - 1, highest + 1):
         with pytest.raises(UnsupportedOperation, match=f"does not fit into {bits} bits"):
             encode(number)
+
+
+def test_an_unknown_record_format_is_refused() -> None:
+    with pytest.raises(UsageError, match="known are avro, kafka"):
+        record_format("json")
 
 
 def test_names_that_are_too_long_for_kafkas_records_are_rejected() -> None:
