@@ -400,7 +400,7 @@ class Connections(Closeable):
         if known is not None and bootstrap is not None and zookeeper_of(selected, connection) is None:
             cluster = self.cluster_at(bootstrap, connection)
             describer = partial(with_registered_members, describer, cluster, self._session(known))
-        return describer if uri is not None else refused_elsewhere(describer, self.homes)
+        return describer if uri is not None else partial(refused_elsewhere, describer, self.homes)
 
     def homes(self, groups: Iterable[str]) -> Mapping[str, OtherHome]:
         """Returns the home of each of the groups that is not known to live in the selected store; none if an option

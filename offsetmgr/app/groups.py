@@ -263,6 +263,13 @@ class LocatedGroups:
             self._connections.warn(f"not used as evidence: {error}")
 
     @staticmethod
+    def document(one: GroupLocation, options: str) -> Mapping[str, object]:
+        """Returns a location as a JSON object. ``options`` are the connection options of the next command."""
+        from offsetmgr.migration.group_locator import document_of
+
+        return document_of(one, options)
+
+    @staticmethod
     def expiry_texts(found: Iterable[GroupLocation], arguments: Mapping[str, Argument]) -> Iterator[str]:
         """Yields the sentences about copied offsets that expire. ``arguments`` are the connection arguments of the call
         that renews them."""

@@ -10,7 +10,7 @@ import typer
 from offsetmgr.cli.connect_flags import Terminal
 from offsetmgr.cli.options import Execute, FormatOption, Group, Reason, Yes, flag, one_group, opt
 from offsetmgr.cli.render import Column, OutputFormat, exit_with, fail_if, note, write_rows
-from offsetmgr.core.advice import Invocation, for_command_line
+from offsetmgr.core.advice import Invocation
 from offsetmgr.core.document import time_text
 from offsetmgr.core.plurals import count_of
 
@@ -66,23 +66,17 @@ def list_command(
 
     group = one_group(named, group)
     found = edits.list_(Terminal(), group, last)
-    rows = (
-        (
-            one.id,
-            one.at_ms,
-            one.start.name,
-            f"{one.outcome}, undone" if one.undone_by and output.for_people else one.outcome,
-            one.written,
-            one.start.group_count,
-            one.start.groups[0] if one.start.group_count == 1 == len(one.start.groups) else None,
-            ", ".join(one.start.stores),
-            one.user,
-            one.undone_by or None,
-            one.start.reason or None,
-            "; ".join(_notes(one, group)) or None,
-        )
-        for one in found
-    )
+    rows = []
+    for one in found:
+        groups = one.start.groups
+        row = one.document() | {
+            "groups": one.start.group_count,
+            "group": groups[0] if one.start.group_count == 1 == len(groups) else None,
+            "note": "; ".join(_notes(one, group)) or None,
+        }
+        if one.undone_by and output.for_people:
+            row["outcome"] = f"{one.outcome}, undone"
+        rows.append([row[column.name] for column in LIST])
     if not write_rows(LIST, rows, output):
         fail_if(group is not None)
 
@@ -93,33 +87,15 @@ def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.
     from offsetmgr.app import edits
 
     one = edits.show(Terminal(), operation_id)
-    rest = one.start.group_count - len(one.start.groups)
-    fields: list[tuple[str, str | int | None]] = [
-        ("id", one.id),
-        ("operation", one.start.name),
-        ("outcome", one.outcome),
-        ("at_ms", one.at_ms),
-        ("ended_ms", one.ended_ms),
-        ("user", one.user),
-        ("host", one.host),
-        ("reason", one.start.reason or None),
-        ("command", one.command),
-        ("stores", ", ".join(one.start.stores)),
-        ("groups", ", ".join(one.start.groups) + (f", and {rest:,} more" if rest > 0 else "")),
-        ("changes", one.start.changes),
-        ("written", one.written),
-        ("failed", one.failed),
-        ("files", ", ".join(one.start.files) or None),
-        ("undo", "; ".join(map(for_command_line, one.start.undo)) or None),
-        ("undoes", one.undoes or None),
-        ("undone_by", one.undone_by or None),
-    ]
+    fields = one.document()
     if output.for_people:
         times = {"at_ms": _moment(one.at_ms), "ended_ms": _moment(one.ended_ms)}
-        shown = [(name.removesuffix("_ms"), times.get(name, value)) for name, value in fields if value is not None]
+        shown = [
+            (name.removesuffix("_ms"), times.get(name, value)) for name, value in fields.items() if value is not None
+        ]
         write_rows((Column("what"), Column("value", command=True)), shown, output)
     else:
-        write_rows([Column(name) for name, _ in fields], [tuple(value for _, value in fields)], output)
+        write_rows([*map(Column, fields)], [tuple(fields.values())], output)
     if one.is_switch:
         note(f"{one.start.name}: {edits.SWITCH_NOTE}")
 

@@ -35,8 +35,8 @@ from offsetmgr.cli.render import (
     write_rows,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
-from offsetmgr.core.errors import OffsetMgrError, UsageError
-from offsetmgr.core.model import Committed, LogRange
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import TITLES
 from offsetmgr.core.plurals import count_of
 
@@ -236,7 +236,7 @@ def where(
     located = groups.where(connect, group_flags.selection(), window_s=window_s, plans=plan or ())
     found, options = list(located), connect.given_options
     if not output.for_people:
-        write_rows(OBJECT, (_object(one, options) for one in found), output)
+        write_rows(OBJECT, (tuple(located.document(one, options).values()) for one in found), output)
     else:
         write_rows(WHERE, map(_group_row, found), output)
         if found and partitions:
@@ -255,57 +255,14 @@ def where(
 
 
 def _group_row(one: GroupLocation) -> tuple[Any, ...]:
-    members = [
-        f"{store.name} {'unknown' if store.members_error is not None else len(store.members)}"
-        for store in one.sample.stores
-        if store.members_error is not None or store.members
-    ]
     why = one.why
     if one.below_start:
         why = f"{why}; the lag lacks the deleted records of {count_of(one.below_start, 'partition')} (see --partitions)"
-    return (one.name, one.phase.value, one.confidence.value, one.lag, ", ".join(members) or "0", why)
+    return (one.name, one.phase.value, one.confidence.value, one.lag, one.members_text, why)
 
 
 def _located_row(one: GroupLocation, p: LocatedPartition) -> tuple[Any, ...]:
     return (one.name, *p.partition, *map(p.offset_or_state, TITLES), p.log_end, p.lag, p.note or None)
-
-
-def _object(one: GroupLocation, options: str) -> tuple[Any, ...]:
-    stores = {
-        store.name: {
-            "uri": store.uri,
-            "offsets": None if store.error else len(store.committed),
-            "error": str(store.error) if store.error else None,
-            "members": None
-            if store.members_error
-            else [
-                {
-                    "member_id": member.member_id,
-                    "client_id": member.client_id or None,
-                    "host": member.host or None,
-                    "partitions": [str(tp) for tp in member.partitions],
-                }
-                for member in store.members
-            ],
-            "members_error": str(store.members_error) if store.members_error else None,
-        }
-        for store in one.sample.stores
-    }
-    partitions = [
-        {
-            "topic": p.partition.topic,
-            "partition": p.partition.partition if type(p.partition.partition) is int else str(p.partition.partition),
-            "offsets": {n: f.offset if isinstance(f, Committed) else None for n, f in p.offsets.items()},
-            "errors": {n: str(f) for n, f in p.offsets.items() if isinstance(f, OffsetMgrError)},
-            "log_start_offset": p.log.start if isinstance(p.log, LogRange) else None,
-            "log_end_offset": p.log_end,
-            "lag": p.lag,
-            "note": p.note or None,
-        }
-        for p in one.partitions
-    ]
-    after = {"command": one.next.command_line(options) or None, "why": one.next.why}
-    return (one.name, one.phase.value, one.confidence.value, one.why, one.lag, stores, partitions, after)
 
 
 ExistingGroup = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.")]

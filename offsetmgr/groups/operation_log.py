@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from offsetmgr.config.user_directories import state_directory
-from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.atomic_file import append_line, reason, start_time
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion, UsageError
@@ -102,6 +102,30 @@ class RecordedOperation:
     def is_switch(self) -> bool:
         """Whether an earlier offsetmgr recorded a live switch, or the declaration of a storage mode."""
         return self.start.name.startswith(_SWITCH)
+
+    def document(self) -> dict[str, str | int | None]:
+        """Returns the operation as a JSON object; a field without a value is None."""
+        start, rest = self.start, self.start.group_count - len(self.start.groups)
+        return {
+            "id": self.id,
+            "operation": start.name,
+            "outcome": self.outcome,
+            "at_ms": self.at_ms,
+            "ended_ms": self.ended_ms,
+            "user": self.user,
+            "host": self.host,
+            "reason": start.reason or None,
+            "command": self.command,
+            "stores": ", ".join(start.stores),
+            "groups": ", ".join(start.groups) + (f", and {rest:,} more" if rest > 0 else ""),
+            "changes": start.changes,
+            "written": self.written,
+            "failed": self.failed,
+            "files": ", ".join(start.files) or None,
+            "undo": "; ".join(map(for_command_line, start.undo)) or None,
+            "undoes": self.undoes or None,
+            "undone_by": self.undone_by or None,
+        }
 
     def undo_calls(self, *, allow_rewind: bool) -> tuple[Invocation, ...]:
         """Returns the calls that undo the operation. With ``allow_rewind``, they also restore offsets that have changed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
@@ -25,6 +25,7 @@ from offsetmgr.migration.journaled_writer import OPERATIONS, open_plan, open_ren
 from offsetmgr.migration.location import (
     GroupLocation,
     GroupSample,
+    LocatedPartition,
     MigratedGroup,
     StoreSample,
     locate,
@@ -296,3 +297,50 @@ def _offsets(group: str, read: StoreSample) -> GroupOffsets:
 def _live(described: GroupDescription) -> tuple[GroupMember, ...]:
     """Returns the members, without processes of offsetmgr that hold the group lock."""
     return () if described.lock_ends_s else described.members
+
+
+def document_of(one: GroupLocation, options: str) -> dict[str, Any]:
+    """Returns a location as a JSON object. ``options`` are the connection options of the next command."""
+    return {
+        "group": one.name,
+        "phase": one.phase.value,
+        "confidence": one.confidence.value,
+        "evidence": one.why,
+        "lag": one.lag,
+        "stores": {store.name: _store_document(store) for store in one.sample.stores},
+        "partitions": [*map(_partition_document, one.partitions)],
+        "next": {"command": one.next.command_line(options) or None, "why": one.next.why},
+    }
+
+
+def _store_document(store: StoreSample) -> dict[str, Any]:
+    members = [
+        {
+            "member_id": member.member_id,
+            "client_id": member.client_id or None,
+            "host": member.host or None,
+            "partitions": [str(tp) for tp in member.partitions],
+        }
+        for member in store.members
+    ]
+    return {
+        "uri": store.uri,
+        "offsets": None if store.error else len(store.committed),
+        "error": str(store.error) if store.error else None,
+        "members": None if store.members_error else members,
+        "members_error": str(store.members_error) if store.members_error else None,
+    }
+
+
+def _partition_document(p: LocatedPartition) -> dict[str, Any]:
+    number = p.partition.partition
+    return {
+        "topic": p.partition.topic,
+        "partition": number if type(number) is int else str(number),
+        "offsets": {name: f.offset if isinstance(f, Committed) else None for name, f in p.offsets.items()},
+        "errors": {name: str(f) for name, f in p.offsets.items() if isinstance(f, OffsetMgrError)},
+        "log_start_offset": p.log.start if isinstance(p.log, LogRange) else None,
+        "log_end_offset": p.log_end,
+        "lag": p.lag,
+        "note": p.note or None,
+    }

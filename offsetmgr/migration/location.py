@@ -23,7 +23,6 @@ from offsetmgr.core.model import (
     ABSENT,
     BrokerPartition,
     Committed,
-    GroupDescription,
     GroupMember,
     LogRange,
     TopicPartition,
@@ -38,7 +37,7 @@ from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState, Stage
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.describe import DescribeGroups
+    from offsetmgr.groups.describe import DescribeGroups, Descriptions
     from offsetmgr.migration.bounce_checkpoint import OpenBounce
 
 RESTART_VARIABLE: Final = "$RESTART"
@@ -80,6 +79,13 @@ class StoreSample:
     def problem(self) -> OffsetMgrError | None:
         """The error of the store, or of the first partition that could not be read; None if all offsets are known."""
         return self.error or next((e for e in self.offsets.values() if isinstance(e, OffsetMgrError)), None)
+
+    @property
+    def members_text(self) -> str:
+        """The number of members, as text; empty if there are none."""
+        if self.members_error is not None:
+            return f"{self.name} unknown"
+        return f"{self.name} {len(self.members)}" if self.members else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +230,11 @@ class GroupLocation:
     def next(self) -> NextStep:
         """The next step."""
         return next_step(_situation_of(self))
+
+    @property
+    def members_text(self) -> str:
+        """The number of members in each store that has some, as text."""
+        return ", ".join(text for store in self.sample.stores if (text := store.members_text)) or "0"
 
     @property
     def expires_ms(self) -> int | None:
@@ -534,16 +545,11 @@ def other_home(one: GroupLocation, kind: str, options: str = "") -> OtherHome | 
 
 
 def refused_elsewhere(
-    describe: DescribeGroups, homes: Callable[[Iterable[str]], Mapping[str, OtherHome]]
-) -> DescribeGroups:
-    """Returns a function that describes groups like ``describe``, and returns the refusal of an edit for each group
-    that ``homes`` has."""
-
-    def checked(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        names = list(groups)
-        return {**describe(names), **{name: home.refusal() for name, home in homes(names).items()}}
-
-    return checked
+    describe: DescribeGroups, homes: Callable[[Iterable[str]], Mapping[str, OtherHome]], groups: Iterable[str]
+) -> Descriptions:
+    """Describes groups like ``describe``, and returns the refusal of an edit for each group that ``homes`` has."""
+    names = list(groups)
+    return {**describe(names), **{name: home.refusal() for name, home in homes(names).items()}}
 
 
 # --- the groups of a plan ---------------------------------------------------------------------------------
