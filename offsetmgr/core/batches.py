@@ -1,10 +1,13 @@
-"""Splits a sequence of any length into batches, and groups pairs by their first item."""
+"""Splits a sequence of any length into batches, and groups pairs by their first item and partitions by topic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from offsetmgr.core.model import TopicPartition
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -22,4 +25,12 @@ def by_key(pairs: Iterable[tuple[_K, _T]]) -> dict[_K, list[_T]]:
     found: dict[_K, list[_T]] = {}
     for key, item in pairs:
         found.setdefault(key, []).append(item)
+    return found
+
+
+def by_topic(values: Mapping[TopicPartition, _T]) -> dict[str, dict[str, _T]]:
+    """Returns the values of partitions as ``{"topic": {"partition": value}}``, sorted by topic and partition."""
+    found: dict[str, dict[str, _T]] = {}
+    for (topic, partition), value in sorted(values.items(), key=lambda item: item[0]):
+        found.setdefault(topic, {})[str(partition)] = value
     return found

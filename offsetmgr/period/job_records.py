@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from offsetmgr.core.batches import by_topic
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.records import NodeReader, OffsetRange, node_bytes, ranges_of, rows_of
+from offsetmgr.period.records import NodeReader, OffsetRange, node_bytes, ranges_of
 from offsetmgr.period.schedule import Period
 
 ATTEMPTS_KEPT: Final = 100
@@ -150,7 +151,7 @@ def encode_work(work: Work) -> bytes:
             "end_ms": work.period.end_ms,
             "ranges": ranges_of(work.ranges),
             "fixed_ms": work.fixed_ms,
-            "scans": rows_of({tp: [s.start, s.late_from, s.end, s.resume] for tp, s in work.scans.items()}),
+            "scans": by_topic({tp: [s.start, s.late_from, s.end, s.resume] for tp, s in work.scans.items()}),
             "counts": dict(work.counts),
             "topic_ids": dict(work.topic_ids),
             "same_as": work.same_as,

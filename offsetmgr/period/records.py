@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, Self
 
+from offsetmgr.core.batches import by_topic
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
@@ -57,7 +58,7 @@ class NodeReader(FieldReader):
         return found
 
     def offsets(self, name: str, row: tuple[str, ...]) -> dict[TopicPartition, list[int]]:
-        """Returns the lists of offsets in a field that `rows_of` has written; empty if the field is missing. Each list
+        """Returns the lists of offsets in a field that `by_topic` has written; empty if the field is missing. Each list
         must have as many offsets as ``row`` has names."""
         if name not in self:
             return {}
@@ -99,15 +100,7 @@ def runs_of(partitions: Iterable[TopicPartition]) -> dict[str, str]:
 
 def ranges_of(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
     """Returns the ranges as ``{"topic": {"partition": [first, end]}}``."""
-    return rows_of({tp: [offsets.first, offsets.end] for tp, offsets in ranges.items()})
-
-
-def rows_of(rows: Mapping[TopicPartition, list[int]]) -> dict[str, dict[str, list[int]]]:
-    """Returns lists of offsets as ``{"topic": {"partition": [offset, ...]}}``."""
-    found: dict[str, dict[str, list[int]]] = {}
-    for (topic, number), offsets in sorted(rows.items()):
-        found.setdefault(topic, {})[str(number)] = offsets
-    return found
+    return by_topic({tp: [offsets.first, offsets.end] for tp, offsets in ranges.items()})
 
 
 def _neighbours(numbers: list[int]) -> Iterable[list[int]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Final, NoReturn
 
+from offsetmgr.core.batches import by_topic
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import MAX_OFFSET, Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
@@ -228,7 +229,7 @@ class KafkaUtilsFormat(TextFormat):
 
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:
         names.require_valid("group", group.group)
-        document = {"groupid": group.group, "offsets": by_topic(group.offsets, names)}
+        document = {"groupid": group.group, "offsets": _by_topic(group.offsets, names)}
         return json.dumps(document, ensure_ascii=False) + "\n"
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> KafkaUtilsReader:
@@ -271,13 +272,10 @@ def is_kafka_utils(parsed: dict[str, Any]) -> bool:
     return isinstance(parsed.get("groupid"), str) or ("groupid" not in parsed and set(parsed) == {"offsets"})
 
 
-def by_topic(offsets: Mapping[TopicPartition, Committed], names: NameCheck) -> dict[str, dict[str, int]]:
+def _by_topic(offsets: Mapping[TopicPartition, Committed], names: NameCheck) -> dict[str, dict[str, int]]:
     """Returns a mapping of partitions to offsets as ``{"topic": {"partition": offset}}``."""
     names.topics(offsets, str)
-    topics: dict[str, dict[str, int]] = {}
-    for tp, committed in sorted(offsets.items()):
-        topics.setdefault(tp.topic, {})[str(tp.partition)] = committed.offset
-    return topics
+    return by_topic({tp: committed.offset for tp, committed in offsets.items()})
 
 
 def _read(document: Document) -> tuple[str, dict[TopicPartition, int]]:
@@ -341,7 +339,7 @@ class SparkFormat(Format):
             unreadable = {tp: e for tp, e in group.errors.items() if tp not in symbolic}
             reject_unreadable(replace(group, errors=unreadable), self, keep_errors)
             dropped.count(group)
-            document = by_topic({**group.offsets, **{tp: Committed(e.position) for tp, e in symbolic.items()}}, names)
+            document = _by_topic({**group.offsets, **{tp: Committed(e.position) for tp, e in symbolic.items()}}, names)
         if not dropped.groups and self._group is None:
             raise UnsupportedOperation(
                 "snapshot not written", "Spark's JSON holds exactly one group, and there is none"

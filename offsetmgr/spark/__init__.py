@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from offsetmgr.spark.foreach_batch import BatchCommitter as BatchCommitter
     from offsetmgr.spark.period_dataframes import LateRecords as LateRecords
     from offsetmgr.spark.period_dataframes import PeriodTask as PeriodTask
+    from offsetmgr.spark.period_work import JobSettings as JobSettings
     from offsetmgr.spark.period_work import PeriodRules as PeriodRules
     from offsetmgr.spark.period_work import PeriodStep as PeriodStep
     from offsetmgr.spark.periods import Coordination as Coordination
-    from offsetmgr.spark.periods import JobSettings as JobSettings
     from offsetmgr.spark.periods import published_outputs as published_outputs
     from offsetmgr.spark.periods import run_periods as run_periods
     from offsetmgr.spark.spark_session import session as session

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.model import TopicPartition, is_valid_offset, is_valid_topic_name
@@ -129,21 +129,6 @@ def directory_of(root: str) -> str:
     return str(Path(root).absolute()) if found is None else "/" + root[found.end() :].strip("/")
 
 
-class CheckpointFiles(Protocol):
-    """A checkpoint's directory."""
-
-    root: str
-
-    def names(self, directory: str) -> list[str]:
-        """Returns the names of the files in a directory of the checkpoint; an empty list if the directory does not
-        exist yet."""
-        ...
-
-    def read(self, path: str) -> str | None:
-        """Returns a file's text; None if the file does not exist."""
-        ...
-
-
 class LocalFiles:
     """A checkpoint on this machine's file system. `names` and `read` raise `CorruptData` for one on another."""
 
@@ -160,6 +145,8 @@ class LocalFiles:
         return self._path
 
     def names(self, directory: str) -> list[str]:
+        """Returns the names of the files in a directory of the checkpoint; an empty list if the directory does not
+        exist yet."""
         try:
             return [entry.name for entry in (self._directory / directory).iterdir()]
         except FileNotFoundError:
@@ -168,6 +155,7 @@ class LocalFiles:
             raise CorruptData(f"checkpoint {self.root}/{directory}", error.strerror or str(error)) from error
 
     def read(self, path: str) -> str | None:
+        """Returns a file's text; None if the file does not exist."""
         try:
             return (self._directory / path).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -186,6 +174,7 @@ class HadoopFiles:
         self._conf = conf
 
     def names(self, directory: str) -> list[str]:
+        """Does the same as `LocalFiles.names`."""
         path = self._path(directory)
         try:
             files = path.getFileSystem(self._conf)
@@ -194,6 +183,7 @@ class HadoopFiles:
             raise CorruptData(f"checkpoint {self.root}/{directory}", _first_line(error)) from error
 
     def read(self, path: str) -> str | None:
+        """Does the same as `LocalFiles.read`."""
         at = self._path(path)
         try:
             files = at.getFileSystem(self._conf)
@@ -209,6 +199,9 @@ class HadoopFiles:
 
     def _path(self, below: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{below}")
+
+
+CheckpointFiles: TypeAlias = LocalFiles | HadoopFiles
 
 
 def newest_finished(files: CheckpointFiles, *, may_be_gone: bool = False) -> CheckpointBatch | None:

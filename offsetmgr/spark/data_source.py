@@ -12,7 +12,7 @@ present value (data rules "no accidental rewind" and "conditional writes"). All 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.core.offset_store import EditStatus
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.spark import source_options
 from offsetmgr.spark.data_source_api import (
@@ -31,8 +32,8 @@ from offsetmgr.spark.data_source_api import (
     TableSource,
     WriterCommitMessage,
 )
+from offsetmgr.spark.log_rows import arrow_columns, arrow_types
 from offsetmgr.spark.store_rows import (
-    COLUMNS,
     RECREATED,
     SCHEMA,
     RowOrigin,
@@ -77,21 +78,19 @@ class StoreReader(TableReader):
         if partition is None:  # Spark's placeholder for "nothing to read"
             return
         topics = TopicSelection.parse(source_options.listed(self._options.get("topic")))
-        types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
+        types = arrow_types(SCHEMA)
         rows = read_rows(partition.value, self._uri, self._connection(), topics, errors=self._errors)
         for batch in batched(rows, _ROWS_PER_BATCH):
-            columns = [pa.array(column, kind) for column, kind in zip(zip(*batch, strict=True), types, strict=True)]
-            yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+            yield pa.RecordBatch.from_arrays(arrow_columns(batch, types.values()), names=list(types))
 
 
 @dataclass
 class WriteSummary(WriterCommitMessage):
-    """The numbers of outcomes of one task's rows, and its first errors."""
+    """The numbers of one task's rows that are committed and that failed, and its first errors."""
 
-    written: int
-    unchanged: int
-    failed: int
-    shown: list[str]
+    committed: int = 0
+    failed: int = 0
+    shown: list[str] = field(default_factory=list)
 
 
 class StoreWriter(DataSourceWriter):
@@ -115,14 +114,15 @@ class StoreWriter(DataSourceWriter):
         return RowOrigin(uri, config, None if translate is None else OffsetTranslation(translate))
 
     def write(self, iterator: Iterable[Row]) -> WriteSummary:
-        counts = {"written": 0, "unchanged": 0, "failed": 0}
         config = source_options.connection(NAME, self._options)
-        shown: list[str] = []
+        found = WriteSummary()
         for outcome in write_rows(iterator, self._uri, config, self._origin()):
-            counts["failed" if outcome.status == RECREATED else outcome.status] += 1
-            if outcome.error is not None and len(shown) < _MAX_ERRORS_SHOWN:
-                shown.append(f"{outcome.group} {outcome.topic}-{outcome.partition}: {outcome.error}")
-        return WriteSummary(**counts, shown=shown)
+            failed = outcome.status in (EditStatus.FAILED, RECREATED)
+            found.failed += failed
+            found.committed += not failed
+            if outcome.error is not None and len(found.shown) < _MAX_ERRORS_SHOWN:
+                found.shown.append(f"{outcome.group} {outcome.topic}-{outcome.partition}: {outcome.error}")
+        return found
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Raises `OffsetMgrError` if the commit of any offset was rejected or failed. The other offsets are
@@ -130,7 +130,7 @@ class StoreWriter(DataSourceWriter):
         outcome = [message for message in messages if isinstance(message, WriteSummary)]
         if failed := sum(message.failed for message in outcome):
             shown = [line for message in outcome for line in message.shown][:_MAX_ERRORS_SHOWN]
-            succeeded = sum(message.written + message.unchanged for message in outcome)
+            succeeded = sum(message.committed for message in outcome)
             raise OffsetMgrError(
                 f"{failed} of {failed + succeeded} offsets were not committed to {self._uri}",
                 "; ".join(shown),

@@ -11,6 +11,7 @@ import fcntl
 import importlib.util
 import locale
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,10 @@ from xml.sax.saxutils import quoteattr
 _COMPLETE: Final = ".complete"
 _EXIT_TIMEOUT_S: Final = 900.0
 """Seconds for which Ivy may continue to run after it has closed its output."""
+_FAILURE: Final = re.compile(
+    "not found|no such|error|exception|failed|unresolved|timed out|refused|unknown host", re.IGNORECASE
+)
+"""The words of a line that may explain why a download failed."""
 _PROGRESS_STEP: Final = 10
 """The number of downloads between two calls of a progress function."""
 
@@ -138,7 +143,7 @@ class Ivy:
         if expired.is_set():
             raise DownloadFailed(f"Ivy has not ended within {timeout_s:g} s")
         if code != 0 or any("UNRESOLVED DEPENDENCIES" in line or "FAILED DOWNLOADS" in line for line in lines):
-            useful = [line.strip(" :\t") for line in lines if _explains_failure(line)]
+            useful = [line.strip(" :\t") for line in lines if _FAILURE.search(line) and "0 unresolved" not in line]
             raise DownloadFailed(*(dict.fromkeys(useful) or [f"Ivy ended with exit code {code}"]))
 
 
@@ -154,21 +159,6 @@ def _output(process: subprocess.Popen[str], progress: Callable[[int], None] | No
             if progress is not None and downloaded % _PROGRESS_STEP == 0:
                 progress(downloaded)
     return lines
-
-
-def _explains_failure(line: str) -> bool:
-    words = (
-        "not found",
-        "no such",
-        "error",
-        "exception",
-        "failed",
-        "unresolved",
-        "timed out",
-        "refused",
-        "unknown host",
-    )
-    return any(word in line.lower() for word in words) and "0 unresolved" not in line
 
 
 def _descriptor(title: str, modules: Iterable[Module], excluded: Sequence[tuple[str, str]]) -> str:

@@ -59,18 +59,25 @@ _NOTHING: Final[_Value] = (None,) * 8
 _ROWS_PER_BATCH: Final = 20_000
 _REMEMBERED: Final = 65_536
 """Maximum number of cached pairs of a group and a topic."""
-_KEY_TYPES: Final = (pa.string(), pa.string(), pa.int32(), pa.string(), pa.string(), pa.string())
-_VALUE_TYPES: Final = (
-    pa.int64(),
-    pa.int32(),
-    pa.string(),
-    pa.int64(),
-    pa.int64(),
-    pa.int32(),
-    pa.int64(),
-    pa.string(),
-)
-_NAMES: Final = [column.split()[0] for column in SCHEMA.split(", ")]
+_ARROW_TYPES: Final = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
+
+
+def arrow_types(schema: str) -> dict[str, pa.DataType]:
+    """Returns the type of each column of ``schema``, which is Spark's DDL, in order."""
+    columns = (column.split() for column in schema.split(", "))
+    return {name: _ARROW_TYPES[kind] for name, kind in columns}
+
+
+def arrow_columns(rows: Sequence[Sequence[Any]], types: Iterable[pa.DataType]) -> list[Any]:
+    """Converts rows (at least one) to columns of these types."""
+    return [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+
+
+_TYPES: Final = arrow_types(SCHEMA)
+_KEY_TYPES: Final = [_TYPES[name] for name in ("format", "kind", "key_version", "group", "topic", "error")]
+"""The types of the fields of `_Key`."""
+_VALUE_TYPES: Final = list(_TYPES.values())[-8:]
+"""The types of the fields of `_Value`."""
 
 
 class RowDecoder:
@@ -94,21 +101,20 @@ class RowDecoder:
         numbers: dict[int, int] = {}
         which = pa.array([numbers.setdefault(id(key), len(numbers)) for key, _ in split], pa.int32())
         distinct = {id(key): key for key, _ in split}
-        of_keys = _columns([distinct[number] for number in numbers], _KEY_TYPES)
-        kind, *names, key_error = [column.take(which) for column in of_keys]
-        *read, value_error = _columns(of_values, _VALUE_TYPES)
+        of_keys = arrow_columns([distinct[number] for number in numbers], _KEY_TYPES)
+        *names, key_error = [column.take(which) for column in of_keys]
+        *read, value_error = arrow_columns(of_values, _VALUE_TYPES)
         columns: list[Any] = [
             pa.array(partitions, pa.int32()),
             pa.array(offsets, pa.int64()),
             pa.array(timestamps, pa.int64()),
-            kind,
             *names,
             pa.array([partition for _, partition in split], pa.int32()),
             pa.array([value is None for value in values], pa.bool_()),
             *read,
             pc.coalesce(key_error, value_error),
         ]
-        return pa.RecordBatch.from_arrays(columns, names=_NAMES)
+        return pa.RecordBatch.from_arrays(columns, names=list(_TYPES))
 
     def _split(self, key: bytes | None) -> tuple[_Key, int | None]:
         """Splits a key into the partition and the rest of the key. The decoded rest is cached, because many keys differ
@@ -188,11 +194,6 @@ def decode_rows(chunks: Iterable[LogRecords], groups: Sequence[str]) -> Iterator
 def _of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
     """Returns the rows of these groups, or all rows if ``groups`` is empty."""
     return batch.filter(pc.is_in(batch.column("group"), pa.array(groups, pa.string()))) if groups else batch
-
-
-def _columns(rows: Sequence[Sequence[Any]], types: Sequence[pa.DataType]) -> list[Any]:
-    """Converts rows (at least one) to columns."""
-    return [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
 
 
 def _version(key: bytes) -> int | None:

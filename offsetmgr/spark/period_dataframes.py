@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.core.batches import by_key, by_topic
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.job_records import Work
 from offsetmgr.period.records import OffsetRange
@@ -55,20 +56,15 @@ class RecordSource:
     def read(self, ranges: Mapping[TopicPartition, OffsetRange], condition: str) -> DataFrame:
         """Returns the records in these ranges that satisfy the SQL ``condition``, with the columns of Spark's Kafka
         source."""
-        selected = {tp: offsets for tp, offsets in sorted(ranges.items()) if offsets.first < offsets.end}
+        selected = {tp: offsets for tp, offsets in ranges.items() if offsets.first < offsets.end}
         if not selected:
             headers = self.options.get("includeHeaders", "").lower() == "true"
             return self.spark.createDataFrame([], _SCHEMA + (_HEADERS if headers else ""))
-        partitions: dict[str, list[int]] = {}
-        first: dict[str, dict[str, int]] = {}
-        end: dict[str, dict[str, int]] = {}
-        for (topic, number), offsets in selected.items():
-            partitions.setdefault(topic, []).append(number)
-            first.setdefault(topic, {})[str(number)] = offsets.first
-            end.setdefault(topic, {})[str(number)] = offsets.end
+        first = by_topic({tp: offsets.first for tp, offsets in selected.items()})
+        end = by_topic({tp: offsets.end for tp, offsets in selected.items()})
         reader = self.spark.read.format("kafka").options(**{"kafka.isolation.level": "read_committed", **self.options})
         reader = reader.option("kafka.bootstrap.servers", self.bootstrap).option("failOnDataLoss", "true")
-        reader = reader.option("assign", json.dumps(partitions))
+        reader = reader.option("assign", json.dumps(by_key(sorted(selected))))
         reader = reader.option("startingOffsets", json.dumps(first)).option("endingOffsets", json.dumps(end))
         return reader.load().where(condition)
 

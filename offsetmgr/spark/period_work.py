@@ -26,12 +26,14 @@ nothing:
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from offsetmgr.core.clock import Clock
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import (
     Conflict,
     GroupActive,
@@ -115,30 +117,51 @@ class PeriodRules:
                 raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 1")
 
 
-@dataclass(frozen=True)
-class PeriodJob:
-    """The configuration of one job: its function, output directory, store, group and rules."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """Where and how an application processes the periods of a run.
 
-    name: str
-    process: Process
+    ``bootstrap`` are the Kafka servers of the topics, and ``output`` is the directory for the outputs of all attempts.
+    The history stores ranges, attempts and outputs under ``name``, by default the member's name; applications with
+    different topics need different names. ``rules`` are the tolerated delays. The job ends before the first period that
+    begins at or after ``until_ms`` (milliseconds since 1970).
+
+    ``rerun_of`` is the root of an earlier run whose ranges this run reads again. Such a rerun needs a separate
+    ``output`` directory, and does not change the group. ``options`` are the options of Spark's Kafka source, ``config``
+    the connection settings of the scans. ``on_step`` is called after each step. If ``stop`` is set, the job ends before
+    the next period.
+
+    >>> JobSettings(bootstrap="h1:9092", output="s3a://results/orders").rules.grace_ms
+    60000
+    """
+
+    bootstrap: str
     output: str
-    store: OffsetStore
-    group: str | None
-    rules: PeriodRules
-    on_step: Callable[[PeriodStep, Period], object]
+    name: str | None = None
+    rules: PeriodRules = field(default_factory=PeriodRules)
+    until_ms: int | None = None
+    rerun_of: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: ConnectionConfig = field(default_factory=ConnectionConfig, repr=False)
+    on_step: Callable[[PeriodStep, Period], object] = lambda _step, _period: None
+    stop: threading.Event | None = None
+    clock: Clock = field(default_factory=SystemClock)
 
 
 @dataclass(frozen=True)
 class PeriodRunner:
     """Runs one job on one period after the other. Only one thread at a time may use it."""
 
-    job: PeriodJob
+    name: str
+    process: Process
+    store: OffsetStore
+    group: str | None
+    settings: JobSettings
     source: RecordSource
     log: PeriodLog
     history: History
     rerun_of: History | None
     coordinator: PeriodCoordinator
-    clock: Clock
 
     def run(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         """Does the remaining work on a closed period. If an earlier process has begun this work, the runner continues
@@ -152,24 +175,24 @@ class PeriodRunner:
         if work.published is None:
             work = self._process(work)
         self._commit(work)
-        self.job.on_step(PeriodStep.COMMITTED, period)
-        if (old := period.number - self.job.rules.history_kept) >= 0:
-            self._retry(lambda: self.history.delete(self.job.name, old))
-        self.job.on_step(PeriodStep.HISTORY_TRIMMED, period)
+        self.settings.on_step(PeriodStep.COMMITTED, period)
+        if (old := period.number - self.settings.rules.history_kept) >= 0:
+            self._retry(lambda: self.history.delete(self.name, old))
+        self.settings.on_step(PeriodStep.HISTORY_TRIMMED, period)
         self._report(work)
-        self.job.on_step(PeriodStep.REPORTED, period)
+        self.settings.on_step(PeriodStep.REPORTED, period)
         return work
 
     # --- ranges ---------------------------------------------------------------------------------------
 
     def _store_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        name = self.job.name
+        name = self.name
         work = self._retry(lambda: self.history.read(name, period.number))
         if work is None:
             found = self._retry(lambda: self._find_ranges(period, partitions))
-            self.job.on_step(PeriodStep.RANGES_FOUND, period)
+            self.settings.on_step(PeriodStep.RANGES_FOUND, period)
             work, _ = self._retry(lambda: self.history.fix(found))
-            self.job.on_step(PeriodStep.RANGES_STORED, period)
+            self.settings.on_step(PeriodStep.RANGES_STORED, period)
         if work.period != period:
             why = f"already has ranges for the times {work.period.start_ms} to {work.period.end_ms}"
             raise Conflict(
@@ -183,7 +206,7 @@ class PeriodRunner:
     def _find_ranges(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         """Returns the ranges of earlier work on the same times if this is a rerun; otherwise scans the topics for the
         ranges."""
-        name = self.job.name
+        name = self.name
         if self.rerun_of is not None:
             earlier = self.rerun_of.covering(name, period)
             if earlier is None:
@@ -203,15 +226,15 @@ class PeriodRunner:
         return self._scan(period, partitions, before)
 
     def _scan(self, period: Period, partitions: Sequence[TopicPartition], before: Work | None) -> Work:
-        rules, log = self.job.rules, self.log
+        rules, log = self.settings.rules, self.log
         ids = log.topic_ids(partitions)
         if before is None:
-            group = self.job.group
-            committed = self.job.store.fetch(group, partitions) if group is not None else {}
+            group = self.group
+            committed = self.store.fetch(group, partitions) if group is not None else {}
             bounds = log.first_bounds(period, partitions, committed)
         else:
             bounds = log.next_bounds(period, partitions, before)
-        now = self.clock.now_ms()
+        now = self.settings.clock.now_ms()
         rule = ScanRule(period, rules.lateness_ms, now + rules.future_ms, rules.min_later_records)
         found = scan(self.source.spark, log.bootstrap, log.config, bounds, rule)
         counts = {
@@ -219,9 +242,9 @@ class PeriodRunner:
             LATE: sum(f.late for f in found.values()),
             SET_ASIDE: sum(f.set_aside for f in found.values()),
         }
-        LOG.info("period %d of job %s: %s", period.number, self.job.name, counts)
+        LOG.info("period %d of job %s: %s", period.number, self.name, counts)
         return Work(
-            self.job.name,
+            self.name,
             period,
             {tp: f.range for tp, f in found.items()},
             now,
@@ -233,30 +256,30 @@ class PeriodRunner:
     # --- the job's function ---------------------------------------------------------------------------
 
     def _process(self, work: Work) -> Work:
-        job, period = self.job, work.period
+        job, period = self.settings, work.period
         self._retry(lambda: self.log.check(work, late=job.rules.late is not LateRecords.COUNT))
         claim = self._retry(lambda: self._start_attempt(work))
         if claim is None:
-            return self._retry(lambda: self.history.read(job.name, period.number)) or work
+            return self._retry(lambda: self.history.read(self.name, period.number)) or work
         job.on_step(PeriodStep.ATTEMPT_STARTED, period)
         output = f"{job.output.rstrip('/')}/period-{period.number:06d}/attempt-{claim.attempt}"
         task = PeriodTask(period, claim.attempt, output, job.rules.late, work, self.source)
-        job.process(task.rows, task)
+        self.process(task.rows, task)
         job.on_step(PeriodStep.PROCESSED, period)
-        done = self._retry(lambda: self.history.publish(claim, output, work.counts, self.clock.now_ms()))
+        done = self._retry(lambda: self.history.publish(claim, output, work.counts, self.settings.clock.now_ms()))
         for kind, count in work.counts.items():
-            metrics.PERIOD_RECORDS.labels(job.name, kind).inc(count)
+            metrics.PERIOD_RECORDS.labels(self.name, kind).inc(count)
         job.on_step(PeriodStep.PUBLISHED, period)
         return done
 
     def _start_attempt(self, work: Work) -> WorkClaim | None:
         """Starts an attempt of this process. Returns None if another process has published an output for the period in
         the meantime."""
-        name, number = self.job.name, work.period.number
+        name, number = self.name, work.period.number
         member = self.coordinator.member
         epoch = self.coordinator.wait_registered()
         try:
-            return self.history.attempt(name, number, member, epoch, self.clock.now_ms())
+            return self.history.attempt(name, number, member, epoch, self.settings.clock.now_ms())
         except Conflict:
             found = self.history.read(name, number)
             if found is not None and found.published is not None:
@@ -269,7 +292,7 @@ class PeriodRunner:
 
     def _commit(self, work: Work) -> None:
         """Commits the offsets at which the next period's scan begins. A rerun of earlier ranges commits nothing."""
-        group = self.job.group
+        group = self.group
         if group is None or work.same_as or not work.scans:
             return
         offsets = {tp: OffsetAndMetadata(scan.resume) for tp, scan in work.scans.items()}
@@ -277,7 +300,7 @@ class PeriodRunner:
 
     def _commit_to(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         try:
-            self.job.store.commit(group, offsets)
+            self.store.commit(group, offsets)
         except PartialFailure as partial:
             left = {tp: why for tp, why in partial.failures.items() if not isinstance(why, RewindRefused)}
             for tp in partial.failures.keys() - left.keys():
@@ -300,15 +323,15 @@ class PeriodRunner:
     def _retry(self, call: Callable[[], T]) -> T:
         """Calls a function and retries temporary failures for up to ``wait_s``. Every function that is passed to this
         method is idempotent."""
-        deadline = self.clock.monotonic() + self.job.rules.wait_s
-        retries = BlockingRetries(deadline, _BACKOFF, self.clock)
+        deadline = self.settings.clock.monotonic() + self.settings.rules.wait_s
+        retries = BlockingRetries(deadline, _BACKOFF, self.settings.clock)
         while True:
             try:
                 return call()
             except OffsetMgrError as error:
                 if not _is_temporary(error) or retries.exhausted:
                     raise
-                LOG.warning("job %s: %s; retrying", self.job.name, error)
+                LOG.warning("job %s: %s; retrying", self.name, error)
                 retries.pause()
 
 

@@ -14,13 +14,13 @@ The steps for each period are:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OpenPeriodUnknown, RunEnded, TimedOut, UsageError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster import KafkaCluster, all_partitions
@@ -30,7 +30,7 @@ from offsetmgr.period.job_records import PublishedOutput
 from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.spark.period_dataframes import RecordSource
 from offsetmgr.spark.period_log import PeriodLog
-from offsetmgr.spark.period_work import LOG, PeriodJob, PeriodRules, PeriodRunner, PeriodStep
+from offsetmgr.spark.period_work import LOG, JobSettings, PeriodRunner, PeriodStep
 from offsetmgr.spark.start_offsets import topic_names
 from offsetmgr.spark.versions import require_supported
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -63,37 +63,6 @@ class Coordination:
     topics: Sequence[str] | str = ()
     config: ConnectionConfig | None = field(default=None, repr=False)
     session_timeout_ms: int = 6_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
-    """Where and how an application processes the periods of a run.
-
-    ``bootstrap`` are the Kafka servers of the topics, and ``output`` is the directory for the outputs of all attempts.
-    The history stores ranges, attempts and outputs under ``name``, by default the member's name; applications with
-    different topics need different names. ``rules`` are the tolerated delays. The job ends before the first period that
-    begins at or after ``until_ms`` (milliseconds since 1970).
-
-    ``rerun_of`` is the root of an earlier run whose ranges this run reads again. Such a rerun needs a separate
-    ``output`` directory, and does not change the group. ``options`` are the options of Spark's Kafka source, ``config``
-    the connection settings of the scans. ``on_step`` is called after each step. If ``stop`` is set, the job ends before
-    the next period.
-
-    >>> JobSettings(bootstrap="h1:9092", output="s3a://results/orders").rules.grace_ms
-    60000
-    """
-
-    bootstrap: str
-    output: str
-    name: str | None = None
-    rules: PeriodRules = field(default_factory=PeriodRules)
-    until_ms: int | None = None
-    rerun_of: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    config: ConnectionConfig = field(default_factory=ConnectionConfig, repr=False)
-    on_step: Callable[[PeriodStep, Period], object] = lambda _step, _period: None
-    stop: threading.Event | None = None
-    clock: Clock = field(default_factory=SystemClock)
 
 
 def run_periods(
@@ -147,13 +116,16 @@ def run_periods(
         session = stack.enter_context(ZookeeperSession(coordinator.zookeeper, coordinator.config))
         stack.enter_context(member)
         work = PeriodRunner(
-            PeriodJob(job.name or coordinator.member, process, job.output, store, group, job.rules, job.on_step),
+            job.name or coordinator.member,
+            process,
+            store,
+            group,
+            job,
             RecordSource(spark, job.bootstrap, dict(job.options)),
             log,
             History(session, coordinator.root),
             None if job.rerun_of is None else History(session, job.rerun_of),
             member,
-            job.clock,
         )
         return _run(work, member, frozenset(own_topics), job)
 

@@ -71,8 +71,10 @@ class QueryExecution:
         if root.startswith(("file:", "/")):
             self.files: CheckpointFiles = LocalFiles(root)
         else:
+            from pyspark import SparkContext
+
             conf = self._execution.sparkSession().sessionState().newHadoopConf()
-            self.files = HadoopFiles(root, _jvm(), conf)
+            self.files = HadoopFiles(root, SparkContext._jvm, conf)
         self._sources: tuple[Source, ...] | None = None
 
     def sources(self) -> tuple[Source, ...] | None:
@@ -134,9 +136,3 @@ def _source(leaf: Any) -> Source | None:
         return Source(str(leaf.stream()), normalized(servers or ""), directory.rpartition("/")[2])
     # Spark's older Kafka source (spark.sql.streaming.disabledV2MicroBatchReaders) does not expose its cluster.
     return Source(str(leaf.source())) if kind == "StreamingExecutionRelation" else None
-
-
-def _jvm() -> Any:
-    from pyspark import SparkContext
-
-    return SparkContext._jvm

@@ -9,7 +9,7 @@ with a time in the first period or later, and no record before this record belon
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.batches import by_key
@@ -24,11 +24,8 @@ _CLIENT_GROUP: Final = "offsetmgr-periods"
 """The group id that the Kafka client requires. The scan never commits to it."""
 
 
-class _RangeShare(NamedTuple):
-    """One task: some partitions of one topic."""
-
-    topic: str
-    bounds: dict[int, Bounds]
+_Share: TypeAlias = tuple[str, dict[int, Bounds]]
+"""One task: a topic, and the bounds of some of its partitions."""
 
 
 def scan(
@@ -50,9 +47,9 @@ def scan(
     shares = _shares(pending, spark.sparkContext.defaultParallelism)
     if shares:
 
-        def scan_shares(part: Iterable[_RangeShare]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
-            for share in part:
-                yield from _scan_share(share, bootstrap, config, rule)
+        def scan_shares(part: Iterable[_Share]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
+            for topic, shared in part:
+                yield from _scan_share(topic, shared, bootstrap, config, rule)
 
         outcomes = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(scan_shares).collect()
         for tp, outcome in outcomes:
@@ -66,18 +63,18 @@ def scan(
     return found
 
 
-def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeShare]:
+def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_Share]:
     """Divides the partitions of each topic among at most ``tasks`` tasks."""
     topics = by_key((topic, (partition, limits)) for (topic, partition), limits in sorted(bounds.items()))
     return [
-        _RangeShare(topic, dict(partitions[at::tasks]))
+        (topic, dict(partitions[at::tasks]))
         for topic, partitions in topics.items()
         for at in range(min(tasks, len(partitions)))
     ]
 
 
 def _scan_share(
-    share: _RangeShare, bootstrap: str, config: ConnectionConfig, rule: ScanRule
+    topic: str, shared: Mapping[int, Bounds], bootstrap: str, config: ConnectionConfig, rule: ScanRule
 ) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
     """Scans the partitions of one task on an executor.
 
@@ -86,18 +83,18 @@ def _scan_share(
     from offsetmgr.manager.log.kafka.settings import loader_settings
     from offsetmgr.spark.log_source import Range, read_ranges
 
-    scanners = {partition: Scanner(bounds, rule) for partition, bounds in share.bounds.items()}
-    ranges = [Range(partition, bounds.start, bounds.end) for partition, bounds in share.bounds.items()]
+    scanners = {partition: Scanner(bounds, rule) for partition, bounds in shared.items()}
+    ranges = [Range(partition, bounds.start, bounds.end) for partition, bounds in shared.items()]
     settings = loader_settings(bootstrap, config.kafka, _CLIENT_GROUP)
     try:
         wait_s = config.timeout_ms / 1000
-        for partition, messages in read_ranges(share.topic, settings, ranges, wait_s, lambda p: scanners[p].done):
+        for partition, messages in read_ranges(topic, settings, ranges, wait_s, lambda p: scanners[p].done):
             see = scanners[partition].add
             for message in messages:
                 see(message.offset(), message.timestamp()[1])
     except OffsetMgrError as error:
         for partition in scanners:
-            yield TopicPartition(share.topic, partition), error
+            yield TopicPartition(topic, partition), error
         return
     for partition, scanner in scanners.items():
-        yield TopicPartition(share.topic, partition), scanner.result()
+        yield TopicPartition(topic, partition), scanner.result()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.batches import by_topic
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, PartialFailure, UsageError
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -52,10 +53,7 @@ class StartingOffsets:
     @property
     def json(self) -> str:
         """The value of Spark's option ``startingOffsets``: the offset of each partition of each topic, as JSON."""
-        document: dict[str, dict[str, int]] = {}
-        for tp, offset in sorted(self.offsets.items()):
-            document.setdefault(tp.topic, {})[str(tp.partition)] = offset
-        return json.dumps(document)
+        return json.dumps(by_topic(self.offsets))
 
     @property
     def unknown(self) -> bool:
@@ -125,16 +123,20 @@ def starting_offsets(
         offset, log = committed[tp], ranges[tp]
         if isinstance(log, OffsetMgrError):
             failures[tp] = log
-        elif not isinstance(offset, Committed):
+            continue
+        if not isinstance(offset, Committed):
             new.append(tp)
-            missing = OffsetOutOfRange(f"{group} {tp}", "the group has no committed offset", log_range=log)
-            _apply_choice(tp, default, found, failures, missing)
+            position, why = _CHOICES[default], "the group has no committed offset"
         elif log.start <= offset.offset <= log.end:
-            found[tp] = offset.offset
+            position, why = offset.offset, ""
         else:
             outside[tp] = (offset.offset, log)
             why = f"the committed offset {offset.offset} is not in the log, which has {log.start} to {log.end}"
-            _apply_choice(tp, out_of_range, found, failures, OffsetOutOfRange(f"{group} {tp}", why, log_range=log))
+            position = _CHOICES[out_of_range]
+        if position is None:
+            failures[tp] = OffsetOutOfRange(f"{group} {tp}", why, log_range=log)
+        else:
+            found[tp] = position
     if failures:
         raise PartialFailure(f"starting offsets of group {group}", successes=found, failures=failures)
     return StartingOffsets(group, found, tuple(new), outside, default, out_of_range)
@@ -194,20 +196,6 @@ def reader_from_group(
     reader: DataStreamReader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     reader = reader.option("subscribe", ",".join(names)).option("startingOffsets", start.json)
     return reader.options(**{name: str(value) for name, value in dotted(options).items()})
-
-
-def _apply_choice(
-    tp: TopicPartition,
-    choice: str,
-    found: dict[TopicPartition, int],
-    failures: dict[TopicPartition, OffsetMgrError],
-    error: OffsetMgrError,
-) -> None:
-    position = _CHOICES[choice]
-    if position is None:
-        failures[tp] = error
-    else:
-        found[tp] = position
 
 
 def _cluster(

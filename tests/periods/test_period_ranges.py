@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import Conflict, GroupActive, PartialFailure, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.period.barrier import ReportStatus
@@ -21,7 +20,7 @@ from offsetmgr.period.records import OffsetRange
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.spark import Coordination, JobSettings, PeriodRules, run_periods
 from offsetmgr.spark.period_ranges import Bounds, Scanner, ScanResult, ScanRule
-from offsetmgr.spark.period_work import PeriodJob, PeriodRunner
+from offsetmgr.spark.period_work import PeriodRunner
 from offsetmgr.testing.memory import MemoryStore
 
 TENS = PeriodSchedule(100, 10)
@@ -156,10 +155,9 @@ def test_the_end_of_a_periods_work_rewinds_no_group_and_names_what_the_barrier_a
     answers = dict.fromkeys(parts, ReportStatus.LATE)
     history: Any = SimpleNamespace(read=lambda *_: work)
     member: Any = SimpleNamespace(finished=lambda *_: answers)
-    rules = PeriodRules(wait_s=0)
-    job = PeriodJob("job", print, "", store, "g", rules, lambda *_: None)
+    job = JobSettings(bootstrap="", output="", rules=PeriodRules(wait_s=0))
     any_: Any = None
-    runner = PeriodRunner(job, any_, any_, history, None, member, SystemClock())
+    runner = PeriodRunner("job", print, store, "g", job, any_, any_, history, None, member)
 
     assert runner.run(period, parts) == work
 

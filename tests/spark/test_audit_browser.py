@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from browser import Browser, View
 
-from offsetmgr.spark.audit.page import Comparison, DifferingRow, PageData, UnsteadyGroup, page
+from offsetmgr.spark.audit.page import Comparison, PageData, page
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -71,13 +71,13 @@ def test_the_longest_names_and_largest_numbers_fit_any_window(browser: Browser, 
         commit_rate={"all groups": curve},
         top=[(name, 10.0**12) for name in names],
         lag=[(name, 10**6, 10**12, 10**6) for name in names],
-        unsteady=[UnsteadyGroup(name, 10**9, 10**12, 10**9, 10**13) for name in names],
+        unsteady=[(name, 10**9, 10**12, 10**9, 10**13) for name in names],
         silent=[(name, NOON, 10_000.125) for name in names],
         expiring=[(name, 10**6, NOON, "retention-unknown") for name in names],
         comparison=Comparison(
             f"zookeeper://{LONG}/chroot",
             [("offset", 10**9), ("leader-epoch", 3)],
-            [DifferingRow(name, 10**6, 10**12, 10**12) for name in names],
+            [(name, 10**6, 10**12, 10**12) for name in names],
         ),
     )
     html.write_text(page(data), encoding="utf-8")

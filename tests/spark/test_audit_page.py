@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from offsetmgr.spark.audit.page import Comparison, DifferingRow, PageData, UnsteadyGroup, page
+from offsetmgr.spark.audit.page import Comparison, PageData, page
 
 NOON = 1_767_268_800_000
 DATA = PageData(
@@ -21,7 +21,7 @@ DATA = PageData(
     commit_rate={},
     top=[("a", 40.0), ("<b>&", 10.0)],
     lag=[("a", 3, 40, 0), ("<b>&", 1, None, 1)],
-    unsteady=[UnsteadyGroup("a", 2, 30, 1, 3_720_000)],
+    unsteady=[("a", 2, 30, 1, 3_720_000)],
     silent=[("old", NOON, 8.5), ("in the far future", 10**18, 9.0)],
     expiring=[],
 )
@@ -76,7 +76,7 @@ def test_the_page_needs_no_network_and_names_are_never_markup() -> None:
 
 
 def test_a_comparison_is_reported_in_words_by_kind_and_by_group() -> None:
-    groups = [DifferingRow("a", 3, 40, 0), DifferingRow("b", 1, 0, 7)]
+    groups = [("a", 3, 40, 0), ("b", 1, 0, 7)]
     found = Comparison("zookeeper:zk", [("offset", 1_002), ("only-left", 3)], groups)
     html = page(replace(DATA, comparison=found))
 
@@ -98,7 +98,7 @@ def test_a_table_that_may_be_truncated_names_the_complete_table(count: int, repo
 def test_durations_have_two_units() -> None:
     silences: dict[Any, str] = {999: "0 s", 59_999: "59 s", 60_000: "1 min 0 s", 3_600_000: "1 h 0 min"}
     silences |= {7_260_000: "2 h 1 min", 90_000_000: "1 d 1 h", None: "unknown"}
-    unsteady = [UnsteadyGroup("a", 0, None, 1, silence) for silence in silences]
+    unsteady = [("a", 0, None, 1, silence) for silence in silences]
 
     shown = rows(page(replace(DATA, unsteady=unsteady)), "Rewinds and gaps")
     assert shown == [("a", "0", "0", "1", silence) for silence in silences.values()]

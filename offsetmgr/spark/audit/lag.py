@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.cluster import KafkaCluster
 
 ENDS: Final = "topic string, partition int, log_start_offset bigint, log_end_offset bigint, log_error string"
@@ -21,16 +20,12 @@ def log_ends(spark: SparkSession, cluster: KafkaCluster, offsets: DataFrame) -> 
     once. Call this function after the offsets have been read. If a log end were read before the offsets, a lag could be
     negative."""
     asked = [TopicPartition(*row) for row in offsets.select("topic", "partition").distinct().collect()]
-    return ends_table(spark, cluster.log_ranges(asked) if asked else {})
-
-
-def ends_table(spark: SparkSession, found: Mapping[TopicPartition, LogRange | OffsetMgrError]) -> DataFrame:
-    """Converts log ranges and errors to a table (`ENDS`)."""
-    rows: Iterable[tuple[object, ...]] = (
+    found = cluster.log_ranges(asked) if asked else {}
+    rows: list[tuple[object, ...]] = [
         (*tp, None, None, str(log)) if isinstance(log, OffsetMgrError) else (*tp, log.start, log.end, None)
         for tp, log in found.items()
-    )
-    return spark.createDataFrame(list(rows), ENDS)
+    ]
+    return spark.createDataFrame(rows, ENDS)
 
 
 def lag(offsets: DataFrame, ends: DataFrame) -> DataFrame:

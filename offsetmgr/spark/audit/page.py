@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from offsetmgr.core.document import (
     DocumentColumn,
@@ -25,36 +25,19 @@ SHOWN: Final = 20
 """Maximum number of rows in each table of the page."""
 
 
-class UnsteadyGroup(NamedTuple):
-    """A group with rewinds or gaps in its commits. ``largest_rewind`` is a number of offsets; None if the group has no
-    rewind."""
-
-    group: str
-    rewinds: int
-    largest_rewind: int | None
-    gaps: int
-    longest_silence_ms: int | None
-
-
-class DifferingRow(NamedTuple):
-    """A group that differs between the log and the other store. ``partitions`` is the number of partitions that differ.
-    ``log_ahead`` is the number of offsets by which the log is ahead of the store, and ``store_ahead`` is the number by
-    which the store is ahead of the log. Both count only partitions that the log and the store have."""
-
-    group: str
-    partitions: int
-    log_ahead: int
-    store_ahead: int
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The differences between the log and another store: the number of partitions of each kind
-    (`compare.differences`), and the groups that differ."""
+    (`compare.differences`), and the groups that differ.
+
+    A row of ``groups`` is the group, the number of its partitions that differ, the number of offsets by which the log
+    is ahead of the store, and the number by which the store is ahead of the log. Both count only partitions that the
+    log and the store have.
+    """
 
     store: str
     kinds: Sequence[tuple[str, int]]
-    groups: Sequence[DifferingRow]
+    groups: Sequence[tuple[str, int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +47,9 @@ class PageData:
     ``title`` is the topic, ``source`` its brokers. ``facts`` are numbers with their names. ``lag_over_time`` and
     ``commit_rate`` (commits per minute) are the lines of the plots, by name. ``top`` are the groups with the largest
     lag. A row of ``lag`` is the group, the number of its partitions, its lag, and the number of its partitions with
-    unknown lag. A row of ``silent`` is the group, its last commit, and the days since then. A row of ``expiring`` is
+    unknown lag. A row of ``unsteady`` is a group with rewinds or gaps in its commits: the number of rewinds, the
+    largest rewind in offsets (None without a rewind), the number of gaps, and the longest silence. A row of ``silent``
+    is the group, its last commit, and the days since then. A row of ``expiring`` is
     the group, the number of its partitions, the earliest expiry, and the basis of the forecast. ``comparison`` is None
     if no store was compared.
     """
@@ -77,7 +62,7 @@ class PageData:
     commit_rate: Mapping[str, Sequence[Point]]
     top: Sequence[tuple[str, float]]
     lag: Sequence[tuple[str, int, int | None, int]]
-    unsteady: Sequence[UnsteadyGroup]
+    unsteady: Sequence[tuple[str, int, int | None, int, int | None]]
     silent: Sequence[tuple[str, int, float]]
     expiring: Sequence[tuple[str, int, int, str]]
     comparison: Comparison | None = None
@@ -122,7 +107,15 @@ def page(data: PageData) -> str:
             data.lag,
             "The lag of a partition is unknown if its log does not exist or ends before the offset.",
         ),
-        *_section("Rewinds and gaps", "history", _UNSTEADY, [_unsteady_cells(row) for row in data.unsteady]),
+        *_section(
+            "Rewinds and gaps",
+            "history",
+            _UNSTEADY,
+            [
+                (group, rewinds, largest or 0, gaps, None if silence_ms is None else duration(silence_ms))
+                for group, rewinds, largest, gaps, silence_ms in data.unsteady
+            ],
+        ),
         *_section("Silent groups", "silent", _SILENT, [(group, moment(at), days) for group, at, days in data.silent]),
         *_section(
             "Next to expire",
@@ -186,11 +179,6 @@ def _section(
     more = f"The first {SHOWN}; the table {table} has more." if len(rows) >= SHOWN else ""
     text = " ".join(filter(None, (meaning if rows else "", more)))
     return [SectionTitle(title), *([Paragraph(text)] if text else []), Table(columns, rows)]
-
-
-def _unsteady_cells(row: UnsteadyGroup) -> tuple[object, ...]:
-    silence = None if row.longest_silence_ms is None else duration(row.longest_silence_ms)
-    return (row.group, row.rewinds, row.largest_rewind or 0, row.gaps, silence)
 
 
 def duration(spent_ms: int) -> str:

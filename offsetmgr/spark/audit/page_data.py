@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
@@ -14,7 +14,7 @@ from offsetmgr.core.document import COLOURS
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.spark.audit import run
 from offsetmgr.spark.audit.history_series import commit_rate, lag_over_time, moments
-from offsetmgr.spark.audit.page import PAGE, SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup, page
+from offsetmgr.spark.audit.page import PAGE, SHOWN, Comparison, PageData, page
 from offsetmgr.spark.log_rows import OFFSET
 
 
@@ -117,7 +117,7 @@ def page_data(
     )
 
 
-def _unsteady(history: DataFrame) -> list[UnsteadyGroup]:
+def _unsteady(history: DataFrame) -> list[tuple[Any, ...]]:
     found = (
         history.groupBy("group")
         .agg(
@@ -130,7 +130,7 @@ def _unsteady(history: DataFrame) -> list[UnsteadyGroup]:
         .orderBy(sql.desc("rewinds"), sql.desc("gaps"), "group")
         .limit(SHOWN)
     )
-    return [UnsteadyGroup(*row) for row in found.collect()]
+    return [tuple(row) for row in found.collect()]
 
 
 def _comparison(differences: DataFrame, store: str) -> Comparison:
@@ -153,5 +153,5 @@ def _comparison(differences: DataFrame, store: str) -> Comparison:
     return Comparison(
         store,
         [(row["kind"], row["count"]) for row in kinds.collect()],
-        [DifferingRow(*row) for row in groups.collect()],
+        [tuple(row) for row in groups.collect()],
     )
