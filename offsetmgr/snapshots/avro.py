@@ -42,6 +42,8 @@ MAGIC: Final = b"Obj\x01"
 _BLOCK_BYTES: Final = 64_000
 """The approximate size of a block of records before compression. A reader decodes one block at a time."""
 _META: Final = "offsetmgr."
+_TEXTS: Final = ("source_uri", "source_kind", "tool_version", "cluster_id", "log_cluster_id")
+"""The fields of the header that the metadata contains unchanged, unless they are None."""
 _NULL: Final = ("null", None)
 
 _PARTITION: Final = [{"name": "topic", "type": "string"}, {"name": "partition", "type": "int"}]
@@ -364,14 +366,10 @@ def _errors(recorded: list[dict[str, Any]]) -> tuple[dict[TopicPartition, Offset
 
 def to_file_metadata(header: SnapshotHeader) -> dict[str, str]:
     values = {
-        "version": str(header.format_version),
+        "version": str(FORMAT_VERSION),
         "snapshot_id": header.snapshot_id,
         "taken_at": str(header.taken_at),
-        "source_uri": header.source_uri,
-        "source_kind": header.source_kind,
-        "tool_version": header.tool_version,
-        "cluster_id": header.cluster_id,
-        "log_cluster_id": header.log_cluster_id,
+        **{name: getattr(header, name) for name in _TEXTS},
         "log_brokers": json.dumps(header.log_brokers) if header.log_brokers else None,
         "topic_ids": json.dumps(dict(header.topic_ids), separators=(",", ":")) if header.topic_ids else None,
     }
@@ -379,7 +377,7 @@ def to_file_metadata(header: SnapshotHeader) -> dict[str, str]:
 
 
 def _from_metadata(metadata: Mapping[str, Any], what: str) -> SnapshotHeader:
-    values = {
+    values: dict[str, Any] = {
         key.removeprefix(_META): value if isinstance(value, str) else value.decode("utf-8")
         for key, value in metadata.items()
         if key.startswith(_META)
@@ -395,11 +393,7 @@ def _from_metadata(metadata: Mapping[str, Any], what: str) -> SnapshotHeader:
         return SnapshotHeader(
             values["snapshot_id"],
             int(values["taken_at"]),
-            values.get("source_uri", ""),
-            values.get("source_kind", ""),
-            values.get("cluster_id"),
-            values.get("tool_version", ""),
-            log_cluster_id=values.get("log_cluster_id"),
+            **{name: values[name] for name in _TEXTS if name in values},
             log_brokers=tuple(json.loads(values.get("log_brokers", "[]"))),
             topic_ids=json.loads(values.get("topic_ids", "{}")),
         )

@@ -41,7 +41,6 @@ class SnapshotHeader:
     source_kind: str = ""
     cluster_id: str | None = None
     tool_version: str = ""
-    format_version: int = FORMAT_VERSION
     log_cluster_id: str | None = None
     """The id of the Kafka cluster whose logs the offsets refer to; `None` if the source did not report it."""
     log_brokers: tuple[str, ...] = ()
@@ -122,7 +121,7 @@ class Format(ABC):
         if group is not None and self.groups_in:
             why = f"its {self.groups_in} contain the groups"
             raise UsageError(f"format {self.name}", why, LEAVE_OUT_GROUP)
-        self._group = group
+        self.group = group
 
     @property
     def cannot_hold(self) -> str:
@@ -261,12 +260,9 @@ class BadLines:
 
 def shown(content: bytes | str) -> str:
     """Returns a line as it appears in an error message: quoted, shortened, and with escaped control characters."""
-    text = (
-        content[: 4 * MAX_SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
-        if isinstance(content, bytes)
-        else content
-    )
-    text = text.rstrip("\r\n")
+    if isinstance(content, bytes):
+        content = content[: 4 * MAX_SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
+    text = content.rstrip("\r\n")
     return repr(text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "...")
 
 

@@ -22,12 +22,7 @@ from offsetmgr.snapshots.base import (
     number,
     offset_number,
 )
-from offsetmgr.snapshots.line_formats import (
-    BYTE_ORDER_MARK,
-    LineReader,
-    NameCheck,
-    TextFormat,
-)
+from offsetmgr.snapshots.line_formats import BYTE_ORDER_MARK, LineFormat, LineReader, NameCheck
 from offsetmgr.snapshots.text_files import comma_separated, count_of_values, lines_of, quoted, split, without_empty_end
 
 _NAME = rb"([ !#-+\--~]+)"
@@ -37,12 +32,18 @@ _WITHOUT_GROUP: Final = re.compile(rb'()()(")?' + _NAME + rb'(?(3)")' + _NUMBERS
 _COLUMNS: Final = ("group", "topic", "partition", "offset")
 
 
-class CsvFormat(TextFormat):
+class CsvFormat(LineFormat):
     """The CSV format. If ``group`` is given, the lines have no group column, and all of them belong to that group."""
 
     name = "csv"
     title = "CSV"
     end = b"\n"
+    filler = b","
+
+    def __init__(self, group: str | None = None) -> None:
+        super().__init__(group)
+        self._columns = _COLUMNS if group is None else _COLUMNS[1:]
+        self.plain = _WITH_GROUP if group is None else _WITHOUT_GROUP
 
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:
         prefix = self._prefix(group.group, names)
@@ -50,12 +51,12 @@ class CsvFormat(TextFormat):
         return "".join([f"{prefix}{topics[tp[0]]},{tp[1]},{found[0]}\n" for tp, found in sorted(group.offsets.items())])
 
     def _prefix(self, group: str, names: NameCheck) -> str:
-        if self._group is None:
+        if self.group is None:
             return quoted(names.require_valid("group", group)) + ","
-        if group != self._group:
+        if group != self.group:
             raise UsageError(
                 f"group {group}",
-                f"a CSV of group {self._group} alone has no column for groups",
+                f"a CSV of group {self.group} alone has no column for groups",
                 LEAVE_OUT_GROUP,
             )
         return ""
@@ -63,20 +64,11 @@ class CsvFormat(TextFormat):
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
         stream = comma_separated(stream, (len(_COLUMNS) - 1, len(_COLUMNS)))
         columns = _column_count(stream)
-        if columns == 3 and self._group is None:
+        if columns == 3 and self.group is None:
             raise UsageError(what, "its lines do not contain the group", NAME_THE_GROUP)
-        if columns == 4 and self._group is not None:
+        if columns == 4 and self.group is not None:
             raise UsageError(what, "its lines contain the groups", LEAVE_OUT_GROUP)
-        return LineReader(stream, _CsvLineSyntax(self._group), self, what=what, only_group=self._group)
-
-
-class _CsvLineSyntax:
-    filler = b","
-
-    def __init__(self, group: str | None) -> None:
-        self._group = group
-        self._columns = _COLUMNS if group is None else _COLUMNS[1:]
-        self.plain = _WITH_GROUP if group is None else _WITHOUT_GROUP
+        return super().open(stream, what=what)
 
     def is_header(self, line: str) -> bool:
         return tuple(value.lower() for value in without_empty_end(split(line))) == self._columns
@@ -91,7 +83,7 @@ class _CsvLineSyntax:
         for column, value in zip(self._columns, names, strict=False):
             if not value:
                 raise BadLine(f"empty {column}")
-        group = "" if self._group is not None else names[0]
+        group = "" if self.group is not None else names[0]
         return group, names[-1], number(partition, MAX_PARTITION, "partition"), offset_number(offset)
 
 

@@ -187,13 +187,6 @@ def _check_topic(topic: str, partitions: Any) -> None:
         raise BadLine("holds no object of partitions")
 
 
-def check_name(document: Document, path: tuple[str, ...], kind: str, name: Any) -> str:
-    """Returns ``name`` if it is a valid name. Raises `BadEntry` with the line of ``path`` otherwise."""
-    if not isinstance(name, str) or not name or has_control_character(name):
-        raise BadEntry(document.line_of(path), f"{kind} {name!r} is not a valid name")
-    return name
-
-
 def _offset_problem(offset: Any) -> str:
     if type(offset) is not int:
         return f"offset {json.dumps(offset)[:40]} is not a whole number"
@@ -284,7 +277,9 @@ def _read(document: Document) -> tuple[str, dict[TopicPartition, int]]:
         raise BadEntry(document.line, 'no "groupid" with a name')
     if unknown := sorted(set(parsed) - {"groupid", "offsets"}):
         raise BadEntry(document.line_of((unknown[0],)), f"unknown key {unknown[0]!r}")
-    group = check_name(document, ("groupid",), "group", parsed.get("groupid"))
+    group = parsed.get("groupid")
+    if not isinstance(group, str) or not group or has_control_character(group):
+        raise BadEntry(document.line_of(("groupid",)), f"group {group!r} is not a valid name")
     if "offsets" not in parsed:
         raise BadEntry(document.line, 'no "offsets"')
     return group, offsets_of(document, parsed["offsets"], ("offsets",), lowest=-MAX_OFFSET)
@@ -329,7 +324,7 @@ class SparkFormat(Format):
         names = NameCheck("Spark's JSON")
         document: dict[str, dict[str, int]] = {}
         for group in groups:
-            if dropped.groups or self._group not in (None, group.group):
+            if dropped.groups or self.group not in (None, group.group):
                 raise UnsupportedOperation(
                     f"group {group.group}",
                     "Spark's JSON holds exactly one group",
@@ -340,7 +335,7 @@ class SparkFormat(Format):
             reject_unreadable(replace(group, errors=unreadable), self, keep_errors)
             dropped.count(group)
             document = _by_topic({**group.offsets, **{tp: Committed(e.position) for tp, e in symbolic.items()}}, names)
-        if not dropped.groups and self._group is None:
+        if not dropped.groups and self.group is None:
             raise UnsupportedOperation(
                 "snapshot not written", "Spark's JSON holds exactly one group, and there is none"
             )
@@ -348,7 +343,7 @@ class SparkFormat(Format):
         return dropped.report()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SparkReader:
-        if self._group is None:
+        if self.group is None:
             raise UsageError(what, "Spark's JSON does not contain the group", NAME_THE_GROUP)
         return SparkReader(self._read(stream, what), self)
 
@@ -367,9 +362,6 @@ class SparkFormat(Format):
         if first is None:
             bad.add(1, b"", "no JSON object")
         bad.raise_if_any()
-        return self._entry(found, what)
-
-    def _entry(self, found: Mapping[TopicPartition, int], what: str) -> GroupOffsets:
         offsets: dict[TopicPartition, Committed] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
         for tp, offset in found.items():
@@ -378,7 +370,7 @@ class SparkFormat(Format):
             else:
                 why = f"{offset} means the {_NAMES[offset]} offset of the log, which is not in the file"
                 errors[tp] = SymbolicOffset(f"{what}: {tp}", why, "replace it by the offset itself", position=offset)
-        return GroupOffsets(self._group or "", offsets, errors)
+        return GroupOffsets(self.group or "", offsets, errors)
 
 
 class SparkReader(SnapshotReader):

@@ -3,7 +3,7 @@
 The first pass checks every line and builds an index with the byte ranges of each group's lines: usually one range per
 group, and several ranges if the lines of a group are not contiguous. Therefore the memory use grows with the number of
 groups, not with the number of offsets. Later passes read the ranges of one group at a time. A small file that contains
-only plain lines (`LineSyntax.plain`) is read into memory as a whole, which takes half the time and needs no index.
+only plain lines (`LineFormat.plain`) is read into memory as a whole, which takes half the time and needs no index.
 
 Lines end with ``\\n`` or ``\\r\\n``. The reader skips empty lines, and a byte order mark at the beginning. A line is
 bad if it contains control characters or bytes that are not UTF-8, or if it is longer than 64 KiB.
@@ -17,7 +17,7 @@ from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby, islice, repeat
-from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, BinaryIO, ClassVar, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import MalformedData, UnsupportedOperation
@@ -48,54 +48,31 @@ _MAX_SMALL_FILE_BYTES: Final = 4 * 1024 * 1024
 _BLOCK_BYTES: Final = 32_768
 
 
-class LineSyntax(Protocol):
-    """The grammar of one line.
-
-    ``plain`` is a regular expression that quickly matches usual lines: names in printable ASCII, numbers without
-    leading zeros. Its capture groups are quote, group, quote, topic, partition and offset; the quotes and the group may
-    be empty. `parse` also handles the lines that ``plain`` does not match. A line of blanks and ``filler`` is empty.
-    """
-
-    @property
-    def plain(self) -> re.Pattern[bytes]: ...
-
-    @property
-    def filler(self) -> bytes: ...
-
-    def parse(self, line: str) -> tuple[str, str, int, int]:
-        """Parses a line without its line end. Returns group, topic, partition and offset. Raises `BadLine`."""
-        ...
-
-    def is_header(self, line: str) -> bool:
-        """Returns whether a file's first line is a header line."""
-        ...
-
-
 class LineReader(SnapshotReader):
-    """A checked snapshot with one offset per line. If the lines do not contain a group, ``only_group`` is the group of
-    all lines.
+    """A checked snapshot with one offset per line. If the format has a group, it is the group of all lines.
 
     The constructor raises `MalformedData` with the bad lines.
     """
 
-    def __init__(
-        self, stream: BinaryIO, syntax: LineSyntax, form: Format, *, what: str, only_group: str | None = None
-    ) -> None:
+    format: LineFormat
+
+    def __init__(self, stream: BinaryIO, form: LineFormat, what: str) -> None:
         self.format = form
-        self._only_group = only_group
         self._stream = stream
         self._what = what
-        self._syntax = syntax
-        self._blank = b" \t\r\n\v\f" + syntax.filler
+        self._blank = b" \t\r\n\v\f" + form.filler
         self.empty_rows: list[int] = []
         """The numbers of the lines that have separators and no values. The reader skips them."""
-        self._values = re.compile(syntax.plain.pattern.decode("ascii")).findall
+        self._values = re.compile(form.plain.pattern.decode("ascii")).findall
         self._ranges: dict[str, array[int]] = {}
         """For each group four numbers per byte range: start, end, first line's number, and `_PLAIN` or `_OTHER`."""
         self._small_file = self._read_small_file()
         """All groups of a small file that contains only plain lines; `None` if the index is used instead."""
         if self._small_file is None:
-            self._index(what)
+            bad = BadLines(what)
+            for group in self._find_ranges(bad):
+                self._check_scattered(group, bad)
+            bad.raise_if_any()
 
     def index(self) -> Mapping[str, Any]:
         return self._ranges if self._small_file is None else self._small_file
@@ -120,7 +97,7 @@ class LineReader(SnapshotReader):
             else:
                 for line in data.split(b"\n"):
                     if line.strip(self._blank):
-                        _, topic, number, value = self._syntax.parse(_text(line))
+                        _, topic, number, value = self.format.parse(_text(line))
                         offsets[TopicPartition(topic, number)] = Committed(value)
         return group_entry(self._what, group, offsets)
 
@@ -130,7 +107,7 @@ class LineReader(SnapshotReader):
         """Returns all groups of a small file. Returns `None` if the file is large, if one of its lines is not plain, if
         the lines of a group are not contiguous, or if a partition occurs twice. In these cases, the caller needs the
         index and the checks of the first pass."""
-        whole_lines = re.compile(f"^{self._syntax.plain.pattern.decode('ascii')}(?:(?<=\n)|\\Z)", re.MULTILINE)
+        whole_lines = re.compile(f"^{self.format.plain.pattern.decode('ascii')}(?:(?<=\n)|\\Z)", re.MULTILINE)
         values_by_group: dict[str, _GroupValues] = {}
         known, last = _Partitions(), _GroupValues([], array("q"))
         self._stream.seek(0)
@@ -148,7 +125,7 @@ class LineReader(SnapshotReader):
                 strict=True,
             )
             for group, lines in groupby(groups):
-                name = group if self._only_group is None else self._only_group
+                name = group if self.format.group is None else self.format.group
                 partitions, offsets = zip(*islice(pairs, len(list(lines))), strict=True)
                 if name not in values_by_group:
                     last = values_by_group[name] = _GroupValues([], array("q"))
@@ -165,16 +142,9 @@ class LineReader(SnapshotReader):
 
     # --- the first pass ---------------------------------------------------------------------------
 
-    def _index(self, what: str) -> None:
-        bad = BadLines(what)
-        scattered = self._find_ranges(bad)
-        for group in scattered:
-            self._check_scattered(group, bad)
-        bad.raise_if_any()
-
     def _find_ranges(self, bad: BadLines) -> list[str]:
         """Builds the index. Returns the groups whose lines are not contiguous."""
-        match = self._syntax.plain.fullmatch
+        match = self.format.plain.fullmatch
         scattered: dict[str, None] = {}
         seen: dict[tuple[bytes, bytes], int] = {}
         current: bytes | None = None
@@ -199,7 +169,7 @@ class LineReader(SnapshotReader):
             if group != current or this != kind:
                 if group != current:
                     current, seen = group, {}
-                name = group.decode("utf-8") if self._only_group is None else self._only_group
+                name = group.decode("utf-8") if self.format.group is None else self.format.group
                 if name in self._ranges:
                     ranges = self._ranges[name]
                     if not seen:
@@ -222,9 +192,9 @@ class LineReader(SnapshotReader):
             return None
         try:
             text = _text(line)
-            if may_be_header and self._syntax.is_header(text):
+            if may_be_header and self.format.is_header(text):
                 return None
-            group, topic, partition, _ = self._syntax.parse(text)
+            group, topic, partition, _ = self.format.parse(text)
         except BadLine as why:
             bad.add(number, line, str(why))
             return None
@@ -238,7 +208,7 @@ class LineReader(SnapshotReader):
             self._stream.seek(start)
             for number, line in enumerate(self._stream.read(end - start).split(b"\n"), first):
                 if line.strip(self._blank):
-                    _, topic, partition, _ = self._syntax.parse(_text(line))
+                    _, topic, partition, _ = self.format.parse(_text(line))
                     before = seen.setdefault(TopicPartition(topic, partition), number)
                     if before != number:
                         bad.add(number, line, f"the same partition as line {before}")
@@ -323,6 +293,29 @@ class TextFormat(Format):
     @abstractmethod
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:
         """Returns the lines of a group. Raises `UnsupportedOperation` for a name that the format cannot contain."""
+
+
+class LineFormat(TextFormat):
+    """A format with one offset per line. ``group`` is the group of all lines, in a file whose lines contain none.
+
+    ``plain`` is a regular expression that quickly matches usual lines: names in printable ASCII, numbers without
+    leading zeros. Its capture groups are quote, group, quote, topic, partition and offset; the quotes and the group may
+    be empty. `parse` also handles the lines that ``plain`` does not match. A line of blanks and ``filler`` is empty.
+    """
+
+    plain: re.Pattern[bytes]
+    filler: ClassVar[bytes] = b""
+
+    def is_header(self, line: str) -> bool:  # noqa: ARG002
+        """Returns whether a file's first line is a header line."""
+        return False
+
+    @abstractmethod
+    def parse(self, line: str) -> tuple[str, str, int, int]:
+        """Parses a line without its line end. Returns group, topic, partition and offset. Raises `BadLine`."""
+
+    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
+        return LineReader(stream, self, what)
 
 
 class NameCheck:

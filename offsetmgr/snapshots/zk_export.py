@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import BinaryIO, Final
+from typing import Final
 
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.core.offset_store import GroupOffsets, PartitionKinds
@@ -21,7 +21,7 @@ from offsetmgr.snapshots.base import (
     number,
     offset_number,
 )
-from offsetmgr.snapshots.line_formats import LineReader, NameCheck, TextFormat
+from offsetmgr.snapshots.line_formats import LineFormat, NameCheck
 
 _PLAIN: Final = re.compile(
     rb"()/consumers/([ -.0-~]+)/offsets/()([ -.0-~]+)/(0|[1-9][0-9]{0,8}):(0|[1-9][0-9]{0,17})\r?\n?"
@@ -29,30 +29,20 @@ _PLAIN: Final = re.compile(
 _ANY: Final = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/([^/:]*):([^/:]*)")
 
 
-class ZkExportFormat(TextFormat):
+class ZkExportFormat(LineFormat):
     """The format of ExportZkOffsets: each line has a znode path (without the chroot) and an offset."""
 
     name = "zk"
     groups_in = "lines"
-    capabilities = replace(TextFormat.capabilities, partitions=PartitionKinds.ALL)
+    capabilities = replace(LineFormat.capabilities, partitions=PartitionKinds.ALL)
     title = "ExportZkOffsets' format"
     forbidden = "/:"
+    plain = _PLAIN
 
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:
         prefix = f"/consumers/{names.require_valid('group', group.group)}/offsets/"
         names.topics(group.offsets, str)
         return "".join([f"{prefix}{tp[0]}/{tp[1]}:{found[0]}\n" for tp, found in sorted(group.offsets.items())])
-
-    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
-        return LineReader(stream, _ZkExportLineSyntax(), self, what=what)
-
-
-class _ZkExportLineSyntax:
-    plain = _PLAIN
-    filler = b""
-
-    def is_header(self, line: str) -> bool:  # noqa: ARG002
-        return False
 
     def parse(self, line: str) -> tuple[str, str, int, int]:
         found = _ANY.fullmatch(line)
