@@ -59,7 +59,7 @@ def run_kraft(directory: Path, flag: str) -> None:
 
 
 def main() -> None:
-    write(class_archive([jars.resolve(KRAFT_JARS[NEWEST_VERSION])]), run_kraft)
+    write(class_archive([jars.resolve(name) for name in KRAFT_JARS[NEWEST_VERSION]]), run_kraft)
     write(class_archive([Path(pyspark.__file__).with_name("jars")]), run_spark)
     with tempfile.TemporaryDirectory() as temporary, ZooKeeperServer(temporary) as zookeeper:
         for release in sorted(BROKER_JARS) if "--matrix" in sys.argv else [DEFAULT_VERSION]:

@@ -7,9 +7,9 @@ import base64
 import re
 import subprocess
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import ClassVar, Final, Self, TypedDict, Unpack
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars, ports
@@ -55,37 +55,49 @@ BROKER_JARS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The broker releases that store their metadata in ZooKeeper, and the sets of jars (`jars.SETS`) that each needs."""
 DEFAULT_VERSION: Final = "3.9.1"
-KRAFT_JARS: Final[Mapping[str, str]] = {
-    "4.1.1": "kafka-4.1",
-    "4.2.2": "kafka-4.2",
-    "4.3.1": "kafka-4.3",
-    "4.4.0": "kafka-4.4",
+KRAFT_JARS: Final[Mapping[str, tuple[str, ...]]] = {
+    "4.1.1": ("kafka-4.1",),
+    "4.2.2": ("kafka-4.2",),
+    "4.3.1": ("kafka-4.3",),
+    "4.4.0": ("kafka-4.4",),
 }
-"""The broker releases without ZooKeeper, and the set of jars (`jars.SETS`) of each."""
+"""The broker releases without ZooKeeper, and the sets of jars (`jars.SETS`) of each."""
 NEWEST_VERSION: Final = "4.4.0"
 _WITHOUT_LISTENERS: Final = frozenset({"0.8.2.2", "0.9.0.1"})
 _WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
 
 
-class _Broker(ListeningServer):
-    """The parts that all brokers have in common. ``config`` contains further properties of the broker, which override
-    the others. The broker's data are in ``directory`` and stay there after `stop`."""
+class BrokerOptions(TypedDict, total=False):
+    """The optional settings of a broker.
 
-    def __init__(
-        self,
-        directory: Path | str,
-        *,
-        version: str,
-        port: int | None,
-        config: Mapping[str, object] | None,
-        detached: bool,
-        jvm: Sequence[str],
-    ) -> None:
-        super().__init__(directory, port=port, detached=detached)
-        self.version = version
-        self.config = dict(config or {})
-        self.jvm = tuple(jvm)
-        self.name = f"Kafka {version.rpartition('.')[0]} broker"
+    Without ``port``, the first start selects a free port. ``config`` contains further properties of the broker, which
+    override the others. A ``detached`` broker keeps running after this program has ended. ``jvm`` are the flags of the
+    JVM (default: `BROKER_JVM`), and ``version`` is the release of Kafka.
+    """
+
+    port: int | None
+    config: Mapping[str, object] | None
+    detached: bool
+    jvm: Sequence[str]
+    version: str
+
+
+class _Broker(ListeningServer):
+    """The parts that all brokers have in common. The broker's data are in ``directory`` and stay there after `stop`."""
+
+    RELEASES: ClassVar[Mapping[str, Sequence[str]]]
+    """The releases, and the sets of jars (`jars.SETS`) that each needs."""
+    DEFAULT: ClassVar[str]
+
+    def __init__(self, directory: Path | str, **options: Unpack[BrokerOptions]) -> None:
+        """Raises `SandboxError` for an unknown release."""
+        super().__init__(directory, port=options.get("port"), detached=options.get("detached", False))
+        self.version = options.get("version", self.DEFAULT)
+        if self.version not in self.RELEASES:
+            raise SandboxError(f"unknown Kafka release {self.version!r}", f"known are {', '.join(self.RELEASES)}")
+        self.config = dict(options.get("config") or {})
+        self.jvm = options.get("jvm", BROKER_JVM)
+        self.name = f"Kafka {self.version.rpartition('.')[0]} broker"
 
     @property
     def bootstrap(self) -> str:
@@ -99,9 +111,9 @@ class _Broker(ListeningServer):
         file.write_text(properties(list(all_settings.items())), encoding="utf-8")
         return file
 
-    def _java(self, jar_sets: Iterable[str], main: str, *arguments: str) -> list[str]:
+    def _java(self, main: str, *arguments: str) -> list[str]:
         flags = (*self.jvm, *log4j_flags(self.directory))
-        return java_command([jars.resolve(name) for name in jar_sets], main, arguments, jvm=flags)
+        return java_command(map(jars.resolve, self.RELEASES[self.version]), main, arguments, jvm=flags)
 
     def _is_up(self, metadata: int) -> bool:
         """Returns whether the broker has logged its start, responds to a Metadata request of this version, and can
@@ -116,24 +128,17 @@ class _Broker(ListeningServer):
 class KafkaBroker(_Broker):
     """A Kafka broker that stores its metadata in ZooKeeper; ``version`` is one of `BROKER_JARS`.
 
-    ``zookeeper`` is a connect string and may end with a chroot. ``config`` contains further properties of the broker,
-    which override the others. The broker's data are in ``directory`` and stay there after `stop`.
+    ``zookeeper`` is a connect string and may end with a chroot. The broker's data are in ``directory`` and stay there
+    after `stop`.
     """
 
+    RELEASES = BROKER_JARS
+    DEFAULT = DEFAULT_VERSION
+
     def __init__(
-        self,
-        directory: Path | str,
-        *,
-        zookeeper: str,
-        broker_id: int = 0,
-        port: int | None = None,
-        config: Mapping[str, object] | None = None,
-        detached: bool = False,
-        jvm: Sequence[str] = BROKER_JVM,
-        version: str = DEFAULT_VERSION,
+        self, directory: Path | str, *, zookeeper: str, broker_id: int = 0, **options: Unpack[BrokerOptions]
     ) -> None:
-        super().__init__(directory, version=version, port=port, config=config, detached=detached, jvm=jvm)
-        _check_version(version, BROKER_JARS)
+        super().__init__(directory, **options)
         self.zookeeper = zookeeper
         self.broker_id = broker_id
         self.name += f" {broker_id}"
@@ -153,7 +158,8 @@ class KafkaBroker(_Broker):
         def registered() -> bool:
             # If ZooKeeper does not allow the `dump` command, `registered` returns False at once. The broker then starts
             # without a wait, and exits if the old registration still exists.
-            return registration in _ephemeral_nodes(address)
+            nodes = ports.four_letter_word(address, "dump").splitlines()
+            return registration in {line.strip() for line in nodes if line.startswith("\t/")}
 
         if not wait_until(lambda: not registered(), SESSION_TIMEOUT_MS / 1000 + 15):
             raise SandboxError(
@@ -169,7 +175,7 @@ class KafkaBroker(_Broker):
             "zookeeper.connect": self.zookeeper,
             "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
         }
-        return self._java(BROKER_JARS[self.version], "kafka.Kafka", str(self._settings_file(settings)))
+        return self._java("kafka.Kafka", str(self._settings_file(settings)))
 
     def _address_settings(self) -> dict[str, object]:
         if self.version in _WITHOUT_LISTENERS:
@@ -184,24 +190,14 @@ class KraftBroker(_Broker):
     """A Kafka broker that is also the controller: a cluster of one node without ZooKeeper. ``version`` is one of
     `KRAFT_JARS`."""
 
-    def __init__(
-        self,
-        directory: Path | str,
-        *,
-        port: int | None = None,
-        controller_port: int | None = None,
-        config: Mapping[str, object] | None = None,
-        detached: bool = False,
-        jvm: Sequence[str] = BROKER_JVM,
-        version: str = NEWEST_VERSION,
-    ) -> None:
-        super().__init__(directory, version=version, port=port, config=config, detached=detached, jvm=jvm)
-        _check_version(version, KRAFT_JARS)
-        self._controller_port = controller_port
+    RELEASES = KRAFT_JARS
+    DEFAULT = NEWEST_VERSION
 
-    def _select_ports(self) -> None:
-        super()._select_ports()
-        self._controller_port = self._controller_port or ports.free_port()
+    def __init__(
+        self, directory: Path | str, *, controller_port: int | None = None, **options: Unpack[BrokerOptions]
+    ) -> None:
+        super().__init__(directory, **options)
+        self._controller_port = controller_port
 
     def _release_ports(self) -> None:
         super()._release_ports()
@@ -222,11 +218,11 @@ class KraftBroker(_Broker):
             "share.coordinator.state.topic.min.isr": 1,
             "metadata.max.idle.interval.ms": 10_000,  # an idle controller writes twice a second by default
         }
-        file, jar_sets = str(self._settings_file(settings)), (KRAFT_JARS[self.version],)
+        file = str(self._settings_file(settings))
         if not (self.directory / "data" / "meta.properties").exists():
             arguments = ("format", "--cluster-id", _cluster_id(), "--config", file)
-            self._format(self._java(jar_sets, "kafka.tools.StorageTool", *arguments))
-        return self._java(jar_sets, "kafka.Kafka", file)
+            self._format(self._java("kafka.tools.StorageTool", *arguments))
+        return self._java("kafka.Kafka", file)
 
     def _format(self, command: Sequence[str]) -> None:
         with self.log_file.open("ab") as log:
@@ -238,17 +234,6 @@ class KraftBroker(_Broker):
 
     def _is_ready(self) -> bool:
         return self._is_up(4)
-
-
-def _check_version(version: str, known: Mapping[str, object]) -> None:
-    if version not in known:
-        raise SandboxError(f"unknown Kafka release {version!r}", f"known are {', '.join(known)}")
-
-
-def _ephemeral_nodes(zookeeper: str) -> set[str]:
-    """Returns the paths of all ephemeral nodes of a ZooKeeper server; empty if the server does not allow the `dump`
-    command."""
-    return {line.strip() for line in ports.four_letter_word(zookeeper, "dump").splitlines() if line.startswith("\t/")}
 
 
 def _cluster_id() -> str:

@@ -20,6 +20,11 @@ from offsetmgr.spark.ivy import DownloadFailed, Ivy, Module, cache_lock, is_comp
 Progress = Callable[[str], None]
 """A function that receives a line of text about each step."""
 
+
+def silent(_line: str) -> None:
+    """A `Progress` that ignores the text."""
+
+
 _IVY_VERSION: Final = "2.5.3"
 _IVY_SHA256: Final = "9502aa5aabf0b1484924a13ef4b5d24f121f7f91aab6768f11cc9d0906c0803b"
 _TIMEOUT_S: Final = 60.0
@@ -79,7 +84,7 @@ DEFAULT_SETS: Final = ("kafka-3.9", "kafka-4.4", "kafka-0.10.2", "janino")
 """The sets of jars that the servers of the sandbox need in their default releases."""
 
 
-def resolve(name: str, progress: Progress | None = None) -> Path:
+def resolve(name: str, report: Progress = silent) -> Path:
     """Returns the directory with the jars of a set (a key of `SETS`), and fetches them first if needed.
 
     Several processes may call this function at the same time: one process fetches the jars, and the others wait. Raises
@@ -91,7 +96,6 @@ def resolve(name: str, progress: Progress | None = None) -> Path:
     directory = cache / "jars" / f"{name}-{_fingerprint(name)}"
     if is_complete(directory):
         return directory
-    report = progress or (lambda _line: None)
     with cache_lock(cache / "resolve.lock", lambda: report("waiting for another process that fetches jars")):
         if not is_complete(directory):
             _download(name, directory, cache, report)

@@ -19,10 +19,8 @@ class ListeningServer(ServerProcess):
     """A server that listens on a port. If ``port`` is `None`, the first start selects a free port, and later starts use
     the same port."""
 
-    def __init__(
-        self, directory: Path | str, *, port: int | None, detached: bool, start_timeout_s: float = 90.0
-    ) -> None:
-        super().__init__(directory, detached=detached, start_timeout_s=start_timeout_s)
+    def __init__(self, directory: Path | str, *, port: int | None = None, detached: bool = False) -> None:
+        super().__init__(directory, detached=detached)
         self._port = port
 
     @property
@@ -39,7 +37,7 @@ class ListeningServer(ServerProcess):
             return super().start()
         retries = BlockingRetries(backoff=_BACKOFF)
         while True:
-            self._select_ports()
+            self._port = ports.free_port()
             try:
                 return super().start()
             except SandboxError as error:
@@ -47,9 +45,6 @@ class ListeningServer(ServerProcess):
                 self._release_ports()
                 if not any(sign in error.why for sign in _PORT_TAKEN) or not retries.pause():
                     raise
-
-    def _select_ports(self) -> None:
-        self._port = ports.free_port()
 
     def _release_ports(self) -> None:
         self._port = None

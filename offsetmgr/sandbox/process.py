@@ -29,12 +29,12 @@ class ServerProcess(ABC):
     """
 
     name = "server"
+    start_timeout_s = 90.0
     stop_timeout_s = 20.0
 
-    def __init__(self, directory: Path | str, *, detached: bool = False, start_timeout_s: float = 90.0) -> None:
+    def __init__(self, directory: Path | str, *, detached: bool = False) -> None:
         self.directory = Path(directory)
         self.detached = detached
-        self.start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._ref: ProcessRef | None = None
         self._log_start = 0
@@ -67,7 +67,8 @@ class ServerProcess(ABC):
 
     def running(self) -> bool:
         """Returns whether the process exists, even if it is frozen."""
-        self._reap()
+        if self._process is not None:
+            self._process.poll()  # collects the exit status, so that no zombie is left
         return self._ref is not None and self._ref.alive()
 
     def start(self) -> Self:
@@ -156,10 +157,6 @@ class ServerProcess(ABC):
         if not answered:
             what = f"{self.name} was not ready within {self.start_timeout_s:g} s"
             raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
-
-    def _reap(self) -> None:
-        if self._process is not None:
-            self._process.poll()
 
     def _forget_process(self) -> None:
         if self._process is not None:

@@ -20,7 +20,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox import state as states
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KRAFT_JARS, NEWEST_VERSION, KafkaBroker, KraftBroker
-from offsetmgr.sandbox.jars import Progress
+from offsetmgr.sandbox.jars import Progress, silent
 from offsetmgr.sandbox.legacy_consumer import DEFAULT_VERSION as OLD_CONSUMER
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 from offsetmgr.sandbox.legacy_consumer import OldConsumer
@@ -86,7 +86,7 @@ class Sandbox:
         brokers: int = 1,
         kraft: bool = False,
         version: str = DEFAULT_VERSION,
-        progress: Progress | None = None,
+        progress: Progress = silent,
     ) -> bool:
         """Starts ZooKeeper and Kafka brokers of release ``version`` (with ``kraft``: one Kafka 4.4 broker without
         ZooKeeper), and waits until they are ready.
@@ -102,8 +102,7 @@ class Sandbox:
             )
         if version not in BROKER_JARS:
             raise UsageError(f"cannot start brokers {version!r}", f"known releases are {', '.join(BROKER_JARS)}")
-        report = progress or (lambda _line: None)
-        with self._locked(report):
+        with self._locked(progress):
             old = self.status()
             if old is not None and old.intact():
                 if (old.brokers, old.kraft, old.broker_version) != (brokers, kraft, version):
@@ -115,38 +114,37 @@ class Sandbox:
                     )
                 return False
             if old is not None:
-                report("cleaning up after a sandbox that did not end properly")
-                self._clear(old, report)
+                progress("cleaning up after a sandbox that did not end properly")
+                self._clear(old, progress)
             try:
-                self._start(brokers, kraft, version, _ports_of(old), report)
+                self._start(brokers, kraft, version, _ports_of(old), progress)
             except BaseException:
-                self._clear(self.status(), report)
+                self._clear(self.status(), progress)
                 raise
             return True
 
-    def start_old_consumers(self, sample: SampleGroup, progress: Progress | None = None) -> list[str]:
+    def start_old_consumers(self, sample: SampleGroup, progress: Progress = silent) -> list[str]:
         """Starts members of an old consumer group in a running sandbox, and creates the topic if it does not exist.
 
         Returns the names of the members. Raises `SandboxError`.
         """
-        report = progress or (lambda _line: None)
-        with self._locked(report):
+        with self._locked(progress):
             state = self.status()
             if state is None or not state.intact():
                 raise SandboxError("cannot start old consumers", "no sandbox is up", "start one: offsetmgr sandbox up")
             if state.zookeeper is None:
                 raise SandboxError("cannot start old consumers", "they need ZooKeeper, and brokers before 4.0")
-            _ensure_topic(state, sample, report)
+            _ensure_topic(state, sample, progress)
             taken = {server.name for server in state.servers}
             new = (name for name in (f"{sample.group}-{n}" for n in range(1_000_000)) if name not in taken)
             release = state.broker_version if state.broker_version in OLD_CONSUMERS else OLD_CONSUMER
             return [
-                self._start_old_consumer(next(new), sample, state.zookeeper, release, report).name
+                self._start_old_consumer(next(new), sample, state.zookeeper, release, progress).name
                 for _ in range(sample.members)
             ]
 
     def restart_old_consumer(
-        self, member: str, settings: Mapping[str, str], progress: Progress | None = None
+        self, member: str, settings: Mapping[str, str], progress: Progress = silent
     ) -> ServerRecord:
         """Stops one old consumer and starts it with other settings. ``member`` is its id in ZooKeeper, or its name in
         the sandbox.
@@ -159,8 +157,7 @@ class Sandbox:
         for name, value in settings.items():
             if value not in RESTART_SETTINGS[name]:
                 raise UsageError(f"{name}={value}", f"the value is one of {', '.join(RESTART_SETTINGS[name])}")
-        report = progress or (lambda _line: None)
-        with self._locked(report):
+        with self._locked(progress):
             state = self.status()
             consumers = [s for s in (state.servers if state else ()) if s.kind == "old-consumer"]
             found = [s for s in consumers if member in (s.name, s.details.get("member_id"))]
@@ -168,7 +165,7 @@ class Sandbox:
                 running = ", ".join(s.details.get("member_id", s.name) for s in consumers if s.running())
                 raise SandboxError(f"no old consumer {member} is in the sandbox", f"running are: {running or 'none'}")
             old = found[0]
-            report(f"stopping old consumer {old.name}")
+            progress(f"stopping old consumer {old.name}")
             old.ref.stop(OldConsumer.stop_timeout_s)
             sample = SampleGroup(
                 1,
@@ -177,16 +174,15 @@ class Sandbox:
                 "kafka" if settings.get("offsets.storage", old.details["offsets_storage"]) == "kafka" else "zookeeper",
                 settings.get("dual.commit.enabled", str(old.details["dual_commit"]).lower()) == "true",
             )
-            return self._start_old_consumer(old.name, sample, state.zookeeper, old.version, report)
+            return self._start_old_consumer(old.name, sample, state.zookeeper, old.version, progress)
 
-    def down(self, progress: Progress | None = None) -> list[str]:
+    def down(self, progress: Progress = silent) -> list[str]:
         """Stops all servers, waits until they have ended, and removes their data. Returns the names of the stopped
         servers."""
-        report = progress or (lambda _line: None)
         if not self.directory.exists():
             return []
-        with self._locked(report):
-            return self._clear(self.status(), report)
+        with self._locked(progress):
+            return self._clear(self.status(), progress)
 
     # --- single steps --------------------------------------------------------------------------------
 
@@ -207,7 +203,7 @@ class Sandbox:
     def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], report: Progress) -> None:
         data = self._fresh_data_directory()
         states.save(self.directory, SandboxState(brokers, kraft, broker_version=version))
-        for name in (KRAFT_JARS[NEWEST_VERSION],) if kraft else BROKER_JARS[version]:
+        for name in KRAFT_JARS[NEWEST_VERSION] if kraft else BROKER_JARS[version]:
             jars.resolve(name, report)
 
         def launch(server: ListeningServer, kind: str, name: str, version: str) -> None:
