@@ -73,8 +73,16 @@ def _replace(path: Path, write: Callable[[BinaryIO], T], overwrite: bool) -> tup
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     remove_abandoned(target.parent, glob.escape(target.name))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+
+    def write_with_mode(stream: BinaryIO) -> T:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if target.exists():
+            os.fchmod(stream.fileno(), target.stat().st_mode & 0o7777)
+        return write(stream)
+
     try:
-        result = _write_temporary(target, temporary, write)
+        result = write_synced(temporary, write_with_mode, new=True)
         if overwrite:
             temporary.replace(target)
         else:
@@ -104,17 +112,6 @@ def _rename_to_new(temporary: Path, target: Path) -> None:
             raise
         target.touch(exist_ok=False)
         temporary.replace(target)
-
-
-def _write_temporary(target: Path, temporary: Path, write: Callable[[BinaryIO], T]) -> T:
-    def write_with_mode(stream: BinaryIO) -> T:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if target.exists():
-            os.fchmod(stream.fileno(), target.stat().st_mode & 0o7777)
-        return write(stream)
-
-    return write_synced(temporary, write_with_mode, new=True)
 
 
 def write_synced(path: Path, write: Callable[[BinaryIO], T], *, new: bool = False) -> T:

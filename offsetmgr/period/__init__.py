@@ -17,9 +17,9 @@ from offsetmgr.core import lazy_exports
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition as TopicPartition
-    from offsetmgr.period.coordinator import CoordinatorOptions as CoordinatorOptions
     from offsetmgr.period.coordinator import PeriodCoordinator as PeriodCoordinator
     from offsetmgr.period.idle_check import idle_partitions as idle_partitions
+    from offsetmgr.period.leader import CoordinatorOptions as CoordinatorOptions
     from offsetmgr.period.records import OffsetRange as OffsetRange
     from offsetmgr.period.schedule import Period as Period
     from offsetmgr.period.schedule import PeriodSchedule as PeriodSchedule

@@ -15,16 +15,13 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, LateRecord, TimedOut, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
-from offsetmgr.period.leader import HISTORY_KEPT, FindIdlePartitions, LeaderRound, ListPartitions
+from offsetmgr.period.leader import CoordinatorOptions, LeaderRound, ListPartitions
 from offsetmgr.period.member_state import MemberState
 from offsetmgr.period.member_thread import MemberThread
 from offsetmgr.period.records import OffsetRange
@@ -35,26 +32,6 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _CANCEL_POLL_S: Final = 0.05
 """Seconds between two checks of the event that cancels a wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorOptions:
-    """Optional settings of a `PeriodCoordinator`.
-
-    ``idle`` is a function that receives a period and partitions, and returns the partitions without a record in the
-    period (see `idle_check.idle_partitions`). The leader calls the function no earlier than ``grace_ms`` after the
-    end of the period, by the wall clock. The history keeps the newest ``history_kept`` closed periods. Times are in
-    milliseconds.
-
-    >>> CoordinatorOptions(grace_ms=60_000).session_timeout_ms
-    6000
-    """
-
-    idle: FindIdlePartitions | None = None
-    grace_ms: int = 0
-    history_kept: int = HISTORY_KEPT
-    session_timeout_ms: int = 6_000
-    clock: Clock | None = None
 
 
 class PeriodCoordinator:
@@ -104,10 +81,8 @@ class PeriodCoordinator:
         self.root = root
         self._zookeeper = f"ZooKeeper at {session.hosts}"
         chosen = options or CoordinatorOptions()
-        leader_round = LeaderRound(
-            schedule, topics, chosen.idle, chosen.grace_ms, chosen.history_kept, chosen.clock or SystemClock()
-        )
         self._state = MemberState(member, root, owned)
+        leader_round = LeaderRound(schedule, topics, chosen)
         self._thread = MemberThread(zookeeper, config, chosen.session_timeout_ms, self._state, leader_round)
 
     # --- start and stop -------------------------------------------------------------------------------
@@ -142,9 +117,7 @@ class PeriodCoordinator:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def wait_registered(self, timeout_s: float = 30.0) -> int:

@@ -18,13 +18,13 @@ from typing import Final
 
 from offsetmgr.core.errors import Conflict, Superseded, TimedOut, UsageError
 from offsetmgr.period.job_records import Attempt, PublishedOutput, Work, decode_work, encode_work
-from offsetmgr.period.records import node_bytes
 from offsetmgr.period.schedule import Period
+from offsetmgr.period.state_nodes import DIRECTORY_DATA
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession, committed, ensure_nodes
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData, TransactionOperation
 
-_DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
+_REPEAT: Final = "repeating the call is safe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,10 @@ class History:
             return work, True
         found = self.read(job, period.number)
         if found is None:  # the response was lost, and the write was not executed
-            raise TimedOut(
-                f"period {period.number} of job {job}", "its ranges were not stored", "repeating the call is safe"
-            )
+            raise TimedOut(_what(job, period.number), "its ranges were not stored", _REPEAT)
         if found.period != period:
             why = f"has stored ranges for the time from {found.period.start_ms} to {found.period.end_ms}"
-            raise Conflict(f"period {period.number} of job {job}", why, "use another root for another schedule")
+            raise Conflict(_what(job, period.number), why, "use another root for another schedule")
         return found, False
 
     def read(self, job: str, number: int) -> Work | None:
@@ -82,22 +80,17 @@ class History:
         Raises `Superseded` if a later process with this member's name has begun an attempt."""
         work, version = self._read_existing(job, number)
         if work.published is not None:
-            raise Conflict(
-                f"period {number} of job {job}", f"was already published by attempt {work.published.attempt}"
-            )
+            raise Conflict(_what(job, number), f"was already published by attempt {work.published.attempt}")
         if any(earlier.member == member and earlier.epoch > epoch for earlier in work.attempts):
-            raise Superseded(f"period {number} of job {job}", f"a later process of {member} works on it")
+            raise Superseded(_what(job, number), f"a later process of {member} works on it")
         started = work.with_attempt(Attempt(member, epoch, now_ms))
         if not self._try_write(SetData(self._path(job, number), encode_work(started), version)):
             found, version_now = self._read_existing(job, number)
             if version_now == version:
-                raise TimedOut(
-                    f"period {number} of job {job}", "its attempt was not stored", "repeating the call is safe"
-                )
+                raise TimedOut(_what(job, number), "its attempt was not stored", _REPEAT)
             if found != started or version_now != version + 1:  # otherwise only the response was lost
-                raise Conflict(
-                    f"period {number} of job {job}", "another process began an attempt at the same time", "begin again"
-                )
+                why = "another process began an attempt at the same time"
+                raise Conflict(_what(job, number), why, "begin again")
         return WorkClaim(started, version + 1)
 
     def publish(self, claim: WorkClaim, output: str, counts: Mapping[str, int], now_ms: int) -> Work:
@@ -114,8 +107,8 @@ class History:
         if found.attempts == claim.work.attempts:  # the response was lost
             if found.published is not None:
                 return found
-            raise TimedOut(f"period {number} of job {job}", "was not published", "repeating the call is safe")
-        raise Superseded(f"period {number} of job {job}", f"a later attempt than {claim.attempt} has begun")
+            raise TimedOut(_what(job, number), "was not published", _REPEAT)
+        raise Superseded(_what(job, number), f"a later attempt than {claim.attempt} has begun")
 
     def delete(self, job: str, number: int) -> None:
         """Deletes a job's work on a period. Does nothing if the node does not exist or another client changes it at the
@@ -191,7 +184,7 @@ class History:
         path = self._path(job, number)
         node = self._session.get(path)
         if node is None:
-            raise Conflict(f"period {number} of job {job}", "has no stored ranges", "call fix before the work begins")
+            raise Conflict(_what(job, number), "has no stored ranges", "call fix before the work begins")
         return decode_work(path, node.data), node.version
 
     def _try_write(self, operation: TransactionOperation) -> bool:
@@ -199,6 +192,10 @@ class History:
         was lost. To find out whether the write took effect, a caller must read the node."""
         outcome = self._session.transaction([operation])
         if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
-            ensure_nodes(self._session, [self._directory], _DIRECTORY_DATA)
+            ensure_nodes(self._session, [self._directory], DIRECTORY_DATA)
             outcome = self._session.transaction([operation])
         return committed(self._session, outcome)
+
+
+def _what(job: str, number: int) -> str:
+    return f"period {number} of job {job}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from offsetmgr.core.clock import Clock
+from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.leader_decision import Advance, Leader, next_step
@@ -24,7 +24,7 @@ FindIdlePartitions: TypeAlias = Callable[[Period, Collection[TopicPartition]], C
 """A function that receives a period and partitions, and returns the partitions without a record in the period. It may
 send requests to a cluster, and raises `OffsetMgrError`."""
 
-HISTORY_KEPT: Final = 10_000
+_HISTORY_KEPT: Final = 10_000
 """Default number of closed periods in the history. The names of all history nodes must fit into one response of
 ZooKeeper."""
 
@@ -40,16 +40,33 @@ _KEPT_PERIODS: Final = 2
 was just closed."""
 
 
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """Optional settings of a `PeriodCoordinator`.
+
+    ``idle`` is a function that receives a period and partitions, and returns the partitions without a record in the
+    period (see `idle_check.idle_partitions`). The leader calls the function no earlier than ``grace_ms`` after the
+    end of the period, by the wall clock. The history keeps the newest ``history_kept`` closed periods. Times are in
+    milliseconds.
+
+    >>> CoordinatorOptions(grace_ms=60_000).session_timeout_ms
+    6000
+    """
+
+    idle: FindIdlePartitions | None = None
+    grace_ms: int = 0
+    history_kept: int = _HISTORY_KEPT
+    session_timeout_ms: int = 6_000
+    clock: Clock = field(default_factory=SystemClock)
+
+
 @dataclass(slots=True)
 class LeaderRound:
     """The leader's rounds. An instance must be used by one thread only."""
 
     schedule: PeriodSchedule
     topics: ListPartitions
-    idle: FindIdlePartitions | None
-    grace_ms: int
-    history_kept: int
-    clock: Clock
+    options: CoordinatorOptions
     _partitions: frozenset[TopicPartition] = frozenset()
     _partitions_read_at: float = -math.inf
     _idle_checked_at: float = -math.inf
@@ -64,7 +81,7 @@ class LeaderRound:
         if view.seen.open_ is None:
             nodes.require_new()
         # `_current_partitions` is a generator, so `ListPartitions` is called only if a period opens.
-        step = next_step(view.seen, self.schedule, self._current_partitions(view), leader, self.clock.now_ms())
+        step = next_step(view.seen, self.schedule, self._current_partitions(view), leader, self.options.clock.now_ms())
         if isinstance(step, Advance):
             done = nodes.write_advance(step, view)
             if done and step.closed is not None:
@@ -79,17 +96,17 @@ class LeaderRound:
         """Returns the seconds until the next check for idle partitions; `None` if no check is due before the nodes
         change."""
         barrier, open_ = view.seen.barrier(), view.seen.open_
-        if self.idle is None or barrier is None or (open_ is not None and open_.stopped):
+        if self.options.idle is None or barrier is None or (open_ is not None and open_.stopped):
             return None
-        over_in = (barrier.period.end_ms + self.grace_ms - self.clock.now_ms()) / 1000
-        due_in = self._idle_checked_at + self._idle_check_interval_s - self.clock.monotonic()
+        over_in = (barrier.period.end_ms + self.options.grace_ms - self.options.clock.now_ms()) / 1000
+        due_in = self._idle_checked_at + self._idle_check_interval_s - self.options.clock.monotonic()
         return min(max(over_in, due_in, 0.0), _MAX_SLEEP_S)
 
     def _current_partitions(self, view: BarrierView) -> Iterator[TopicPartition]:
         """Yields the partitions that take part at present. If `ListPartitions` fails or returns no partitions, yields
         the partitions of the open period. If `ListPartitions` fails and no partitions are known yet, raises the error
         of `ListPartitions`."""
-        now = self.clock.monotonic()
+        now = self.options.clock.monotonic()
         if now - self._partitions_read_at > _CACHE_S:
             # Prefer the partitions of the open period to this member's earlier result of `ListPartitions`. Another
             # member may have been the leader since, and may have read newer partitions.
@@ -103,17 +120,17 @@ class LeaderRound:
                 found = before
             if not found:
                 _LOG.warning("the topics have no partitions any more; keeping those of the open period")
-            self._partitions, self._partitions_read_at = found or before, self.clock.monotonic()
+            self._partitions, self._partitions_read_at = found or before, self.options.clock.monotonic()
         yield from self._partitions
 
     def _close_idle(
         self, nodes: BarrierStateStore, view: BarrierView, lagging: Collection[TopicPartition], leader: Leader
     ) -> bool:
         """Reports idle partitions as finished, in the leader's own progress node. Returns whether it wrote a report."""
-        barrier, now = view.seen.barrier(), self.clock.monotonic()
-        if self.idle is None or barrier is None or now < self._idle_checked_at + self._idle_check_interval_s:
+        barrier, now = view.seen.barrier(), self.options.clock.monotonic()
+        if self.options.idle is None or barrier is None or now < self._idle_checked_at + self._idle_check_interval_s:
             return False
-        if self.clock.now_ms() < barrier.period.end_ms + self.grace_ms:
+        if self.options.clock.now_ms() < barrier.period.end_ms + self.options.grace_ms:
             return False
         self._idle_checked_at, self._idle_check_interval_s = (
             now,
@@ -121,7 +138,7 @@ class LeaderRound:
         )
         number = barrier.period.number
         try:
-            idle = set(self.idle(barrier.period, lagging)) & set(lagging)
+            idle = set(self.options.idle(barrier.period, lagging)) & set(lagging)
         except OffsetMgrError as error:
             _LOG.warning("period %d: cannot check for idle partitions: %s", number, error)
             return False
@@ -143,5 +160,5 @@ class LeaderRound:
             if name not in view.members and max(node.finished.values(), default=-1) <= closed - _KEPT_PERIODS
         ]
         nodes.delete_progress(old, view)
-        if closed >= self.history_kept:
-            nodes.delete_history(closed - self.history_kept)
+        if closed >= self.options.history_kept:
+            nodes.delete_history(closed - self.options.history_kept)

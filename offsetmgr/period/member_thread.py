@@ -86,7 +86,7 @@ class MemberThread(SessionMember):
         own_node = _member_node(state)
         epoch = nodes.register(state.member, own_node)
         state.set_registered(epoch, lease.valid)
-        watches = _Watches(nodes, self._wake.set)
+        watches = _Watches(session, self._wake.set)
         view: BarrierView | None = None
         while not self._stopping.is_set():
             self._require_session(lease)
@@ -137,8 +137,8 @@ def _member_node(state: MemberState) -> MemberNode:
 class _Watches:
     """The watches of one session. A watch that fires wakes the member's thread."""
 
-    def __init__(self, nodes: BarrierStateStore, wake: Callable[[], None]) -> None:
-        self._nodes = nodes
+    def __init__(self, session: ZookeeperSession, wake: Callable[[], None]) -> None:
+        self._session = session
         self._wake = wake
         self._set = set[str]()
         self._lock = threading.Lock()
@@ -155,11 +155,13 @@ class _Watches:
             nodes = [path for path in nodes if path not in self._set]
             parents = [path for path in parents if path not in self._set]
             self._set.update(nodes, parents)
-        missing = self._nodes.watch(nodes, parents, self._fired) if nodes or parents else []
+        missing = self._session.watch_many(nodes, parents, self._fired) if nodes or parents else []
         with self._lock:
             self._set.difference_update(missing)
         if gone := [path for path in missing if path in parents]:
-            raise ServerError(f"ZooKeeper node {self._nodes.full(gone[0])}", "was deleted while members were running")
+            raise ServerError(
+                f"ZooKeeper node {self._session.chroot}{gone[0]}", "was deleted while members were running"
+            )
         return bool(parents)
 
     def _fired(self, path: str) -> None:

@@ -361,7 +361,7 @@ def decode_closed(path: str, data: bytes) -> ClosedPeriod:
 # ``coordinator``. Pure. The members of the original coordinator write the nodes unconditionally, so they must not run
 # together with offsetmgr's members. Source: the period coordinator's document, "shared storage".
 
-_TIME: Final = re.compile("[0-9]{1,19}")
+_TIME: Final = re.compile(rb"[0-9]{1,19}")
 
 
 def is_legacy(data: bytes) -> bool:
@@ -369,24 +369,7 @@ def is_legacy(data: bytes) -> bool:
     return bool(data.strip()) and not data.lstrip().startswith(b"{")
 
 
-def parse_limit(path: str, data: bytes) -> int | None:
-    """Parses ``coordinator``. Returns the end of the open period in ms; None if the node is empty or contains 0, which
-    means that no end was ever set.
-
-    Raises `CorruptData`.
-    """
-    text = _text(path, data)
-    if text and not _TIME.fullmatch(text):
-        raise _corrupt(path, f"{text[:40]!r} is not a time in milliseconds")
-    return int(text) or None if text else None
-
-
-def _text(path: str, data: bytes) -> str:
-    try:
-        return data.decode().strip()
-    except UnicodeDecodeError as error:
-        raise _corrupt(path, "is not UTF-8") from error
-
-
-def _corrupt(path: str, why: str) -> CorruptData:
-    return CorruptData(f"ZooKeeper node {path}", why)
+def parse_limit(data: bytes) -> int | None:
+    """Returns the end of the open period in ms, from ``coordinator``; None if the node contains no time, or 0, which
+    means that no end was ever set."""
+    return int(data) or None if _TIME.fullmatch(data.strip()) else None

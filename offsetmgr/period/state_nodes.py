@@ -16,7 +16,6 @@ a larger epoch than an earlier leader.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -41,9 +40,10 @@ from offsetmgr.period.records import (
     encode_open,
     encode_partitions,
     encode_progress,
+    node_bytes,
 )
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
-from offsetmgr.zookeeper.client.session import Node, WatchCallback, ZookeeperSession, commit, committed, ensure_nodes
+from offsetmgr.zookeeper.client.session import Node, ZookeeperSession, commit, committed, ensure_nodes
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData, TransactionOperation
 from offsetmgr.zookeeper.nodes.paths import with_ancestors
 
@@ -51,7 +51,7 @@ _HISTORY: Final = 2
 """In the transaction of an advance: the index of the operation that adds a period to the history."""
 _MAX_READS: Final = 20
 """Maximum number of attempts to read a run that advances while its nodes are read, or to end it."""
-_DIRECTORY_DATA: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
+DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
 """The content of the parent nodes. It shows that the nodes belong to offsetmgr, because the original coordinator also
 has a node named ``progress``, whose content is plain text."""
 
@@ -61,7 +61,6 @@ class LiveMember:
     """The registration of a live member. For ``epoch`` see the docstring of the module."""
 
     epoch: int
-    session_id: int
     node: MemberNode
 
 
@@ -102,15 +101,11 @@ class BarrierStateStore:
     def prepare(self) -> None:
         """Creates the parent nodes. Raises `LegacyMembersPresent` if the original coordinator has written under this
         root."""
-        self.require_no_legacy_nodes()
-        ensure_nodes(self._session, with_ancestors(self.root))
-        ensure_nodes(self._session, [self.progress_path, self.members_path, self.history_path], _DIRECTORY_DATA)
-
-    def require_no_legacy_nodes(self) -> None:
-        """Raises `LegacyMembersPresent` if a node contains text of the original coordinator."""
         paths = [self.open_path, self.partitions_path, self.progress_path]
         for path, node in zip(paths, self._session.get_many(paths), strict=True):
             _own_data(self, path, node)
+        ensure_nodes(self._session, with_ancestors(self.root))
+        ensure_nodes(self._session, [self.progress_path, self.members_path, self.history_path], DIRECTORY_DATA)
 
     def full(self, path: str) -> str:
         """Returns a path with the chroot, as other clients of the server see it."""
@@ -128,30 +123,21 @@ class BarrierStateStore:
             *(f"{self.progress_path}/{name}" for name in reporting),
             *(f"{self.members_path}/{name}" for name in living),
         ]
-        found: dict[str, NodeData] = {}
-        for path, node in zip(paths, self._session.get_many(paths), strict=True):
-            if (existing := value_of(node)) is not None:
-                found[path] = existing
+        nodes = zip(paths, map(value_of, self._session.get_many(paths)), strict=True)
+        found = {path: node for path, node in nodes if node is not None}
         open_, partitions = found.get(self.open_path), found.get(self.partitions_path)
-        open_data, partitions_data = (
-            _own_data(self, self.open_path, open_),
-            _own_data(self, self.partitions_path, partitions),
-        )
-        progress = {name: found[path] for name, path in zip(reporting, paths[2:], strict=False) if path in found}
+        progress = {name: found[path] for name in reporting if (path := f"{self.progress_path}/{name}") in found}
         members = {name: found[path] for name in living if (path := f"{self.members_path}/{name}") in found}
         return BarrierView(
             LeaderView(
-                decode_open(self.open_path, open_data) if open_data else None,
-                decode_partitions(self.partitions_path, partitions_data) if partitions_data else None,
+                *self._decoded(open_, partitions),
                 {n: decode_progress(f"{self.progress_path}/{n}", node.data) for n, node in progress.items()},
             ),
             open_.version if open_ else None,
             partitions.version if partitions else None,
             {name: node.version for name, node in progress.items()},
             {
-                name: LiveMember(
-                    node.czxid, node.ephemeral_owner, decode_member(f"{self.members_path}/{name}", node.data)
-                )
+                name: LiveMember(node.czxid, decode_member(f"{self.members_path}/{name}", node.data))
                 for name, node in members.items()
             },
         )
@@ -186,7 +172,9 @@ class BarrierStateStore:
 
     def read_open(self) -> tuple[OpenNode | None, PartitionsNode | None]:
         """Reads the open period and its partitions, in one request. Also raises `CorruptData`, `UnknownVersion`."""
-        open_, partitions = self._session.get_many([self.open_path, self.partitions_path])
+        return self._decoded(*self._session.get_many([self.open_path, self.partitions_path]))
+
+    def _decoded(self, open_: Node, partitions: Node) -> tuple[OpenNode | None, PartitionsNode | None]:
         open_data = _own_data(self, self.open_path, open_)
         partitions_data = _own_data(self, self.partitions_path, partitions)
         return (
@@ -210,38 +198,32 @@ class BarrierStateStore:
             if node is not None
         }
 
-    def watch(self, nodes: Sequence[str], parents: Sequence[str], changed: WatchCallback) -> list[str]:
-        """See `ZookeeperSession.watch_many`."""
-        return self._session.watch_many(nodes, parents, changed)
-
     # --- writing ------------------------------------------------------------------------------------
 
     def register(self, member: str, node: MemberNode) -> int:
         """Registers the member in this session and returns its epoch. Raises `Conflict` if another session has
         registered the name."""
-        path = f"{self.members_path}/{member}"
-        commit(self._session, [Create(path, encode_member(node), ephemeral=True)], races=(ZookeeperError.NODE_EXISTS,))
-        found = self._session.get(path)
-        if found is None or found.ephemeral_owner != self._session.session_id:
-            raise Conflict(
-                f"member {member}",
-                "is registered by another session",
-                "give each member its own name; the name of a dead member is free after its session has expired",
-            )
-        return found.czxid
+        create = Create(f"{self.members_path}/{member}", encode_member(node), ephemeral=True)
+        commit(self._session, [create], races=(ZookeeperError.NODE_EXISTS,))
+        hint = "give each member its own name; the name of a dead member is free after its session has expired"
+        return self._own_member(member, "is registered by another session", hint).czxid
 
     def update_member(self, member: str, node: MemberNode) -> bool:
         """Replaces the content of a member's node, which this session must have created.
 
         Raises `Conflict` if the member is no longer registered.
         """
-        path = f"{self.members_path}/{member}"
-        found = self._session.get(path)
+        hint = "another client has deleted it; the member joins again"
+        found = self._own_member(member, "its registration is gone", hint)
+        change = SetData(f"{self.members_path}/{member}", encode_member(node), found.version)
+        return commit(self._session, [change])
+
+    def _own_member(self, member: str, why: str, hint: str) -> NodeData:
+        """Returns the node of a member. Raises `Conflict` unless this session has created the node."""
+        found = self._session.get(f"{self.members_path}/{member}")
         if found is None or found.ephemeral_owner != self._session.session_id:
-            raise Conflict(
-                f"member {member}", "its registration is gone", "another client has deleted it; the member joins again"
-            )
-        return commit(self._session, [SetData(path, encode_member(node), found.version)])
+            raise Conflict(f"member {member}", why, hint)
+        return found
 
     def report(self, node: ProgressNode, version: int | None) -> bool:
         """Writes a member's progress. ``version`` is the version of the present node, or `None` if the node does not
@@ -322,7 +304,7 @@ def _own_data(nodes: BarrierStateStore, path: str, node: Node) -> bytes:
     coordinator wrote the node, because members of that coordinator may still run."""
     data = _data(node)
     if legacy_nodes.is_legacy(data):
-        limit = legacy_nodes.parse_limit(nodes.full(path), data) if path == nodes.open_path else None
+        limit = legacy_nodes.parse_limit(data) if path == nodes.open_path else None
         where = "" if limit is None else f"; their open period ends at {limit}"
         raise LegacyMembersPresent(
             f"ZooKeeper node {nodes.full(path)}",

@@ -10,7 +10,6 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from offsetmgr.core.errors import SandboxError
@@ -115,9 +114,7 @@ class ServerProcess(ABC):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _stdout(self) -> Path | None:

@@ -6,7 +6,6 @@ a later `Sandbox.up` or `Sandbox.down` finds the server, even if this program di
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from offsetmgr.sandbox.process import ServerProcess
 from offsetmgr.sandbox.state import SandboxState, ServerRecord
 from offsetmgr.sandbox.topics import create_topic
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
+from offsetmgr.spark.ivy import cache_lock
 
 MAX_BROKERS: Final = 9
 _DATA: Final = "data"
@@ -191,13 +191,9 @@ class Sandbox:
         hint = Advice("name another directory with {state}, or with OFFSETMGR_SANDBOX")
         with os_error_as(SandboxError, f"cannot write into {self.directory}", hint):
             self.directory.mkdir(parents=True, exist_ok=True)
-            file = (self.directory / "lock").open("w")
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                report(f"waiting for another command that works on {self.directory}")
-                fcntl.flock(file, fcntl.LOCK_EX)
+            (self.directory / "lock").touch()
+        waits = f"waiting for another command that works on {self.directory}"
+        with cache_lock(self.directory / "lock", lambda: report(waits)):
             yield
 
     def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], report: Progress) -> None:
@@ -238,28 +234,20 @@ class Sandbox:
     ) -> ServerRecord:
         jars.resolve(OLD_CONSUMERS[version], report)
         report(f"starting old consumer {name}")
-        consumer = OldConsumer(
-            self.directory / _DATA / name,
-            zookeeper=zookeeper,
-            group=sample.group,
-            topic=sample.topic,
-            offsets_storage=sample.offsets_storage,
-            dual_commit=sample.dual_commit,
-            detached=True,
-            version=version,
-        )
-        details = {
+        details: dict[str, Any] = {
             "group": sample.group,
             "topic": sample.topic,
             "offsets_storage": sample.offsets_storage,
             "dual_commit": sample.dual_commit,
-            "messages": str(consumer.output_file),
         }
+        directory = self.directory / _DATA / name
+        consumer = OldConsumer(directory, zookeeper=zookeeper, detached=True, version=version, **details)
+        details["messages"] = str(consumer.output_file)
         consumer.on_launch = lambda it: self._record(it, "old-consumer", name, version, details=details)
         try:
             consumer.start()
         except BaseException:
-            self._remove_record(name)
+            self._replace_record(name)
             raise
         details["member_id"] = consumer.member_id
         return self._record(consumer, "old-consumer", name, version, details=details)
@@ -274,19 +262,18 @@ class Sandbox:
         address: str = "",
         details: Mapping[str, Any] | None = None,
     ) -> ServerRecord:
-        state = self.status()
-        assert state is not None
         entry = ServerRecord(
             kind, name, version, str(server.directory), server.ref.pid, server.ref.started, address, dict(details or {})
         )
-        others = tuple(other for other in state.servers if other.name != name)
-        states.save(self.directory, replace(state, servers=(*others, entry)))
+        self._replace_record(name, entry)
         return entry
 
-    def _remove_record(self, name: str) -> None:
+    def _replace_record(self, name: str, *entry: ServerRecord) -> None:
+        """Replaces the record of a server, or removes it if there is no new one."""
         state = self.status()
         assert state is not None
-        states.save(self.directory, replace(state, servers=tuple(s for s in state.servers if s.name != name)))
+        others = (other for other in state.servers if other.name != name)
+        states.save(self.directory, replace(state, servers=(*others, *entry)))
 
     def _clear(self, state: SandboxState | None, report: Progress) -> list[str]:
         stopped: list[str] = []
@@ -299,16 +286,19 @@ class Sandbox:
                 report(f"stopping {server.name}")
                 server.ref.stop(wait_s)
                 stopped.append(server.name)
-        data = self.directory / _DATA
-        if (data / _MARKER_FILE).exists():
-            shutil.rmtree(data)
+        self._remove_data()
         states.remove(self.directory)
         return stopped
 
-    def _fresh_data_directory(self) -> Path:
+    def _remove_data(self) -> Path:
+        """Removes the data directory, unless it has no marker file. Returns its path."""
         data = self.directory / _DATA
         if (data / _MARKER_FILE).exists():
             shutil.rmtree(data)
+        return data
+
+    def _fresh_data_directory(self) -> Path:
+        data = self._remove_data()
         if data.exists():
             raise SandboxError(
                 f"{data} exists", "it was not created by a sandbox", Advice("name another directory with {state}")

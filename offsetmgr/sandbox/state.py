@@ -58,10 +58,7 @@ class SandboxState:
     @property
     def zookeeper(self) -> str | None:
         """The brokers' ZooKeeper connect string with its chroot; None without ZooKeeper."""
-        for server in self.servers:
-            if server.kind == "zookeeper":
-                return server.address + CHROOT
-        return None
+        return next((server.address + CHROOT for server in self.servers if server.kind == "zookeeper"), None)
 
     def intact(self) -> bool:
         """Returns whether the sandbox has started completely and its ZooKeeper server and all its brokers still run."""

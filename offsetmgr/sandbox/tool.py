@@ -17,7 +17,6 @@ def java_tool(
     *,
     timeout_s: float = 120.0,
     stdin: str | None = None,
-    jvm: Sequence[str] = QUICK_START,
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of Kafka's own command-line tools to its end and returns its exit code, stdout and stderr.
 
@@ -26,7 +25,7 @@ def java_tool(
     the exit code and the output. Raises `TimedOut`, `SandboxError`.
     """
     sets = [jar_set] if isinstance(jar_set, str) else jar_set
-    command = java_command([jars.resolve(name) for name in sets], main_class, arguments, jvm=("-Xmx512m", *jvm))
+    command = java_command([jars.resolve(name) for name in sets], main_class, arguments, jvm=("-Xmx512m", *QUICK_START))
     try:
         return subprocess.run(
             command, capture_output=True, encoding="utf-8", timeout=timeout_s, check=False, input=stdin

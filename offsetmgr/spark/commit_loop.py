@@ -136,7 +136,7 @@ class QueryTracker:
         repeats failed attempts until the timeout, or until it reports the failure in the log (see `CommitPolicy`).
         """
         with self._condition:
-            if self._thread is None:
+            if (thread := self._thread) is None:
                 return not (self._expected or self._untracked)
             self._requested_rounds += 1
             ticket = self._requested_rounds
@@ -145,7 +145,7 @@ class QueryTracker:
             def completed() -> bool:
                 return self._completed_rounds >= ticket and self._result is not _RoundResult.PENDING
 
-            self._condition.wait_for(lambda: completed() or not self._alive(), timeout_s)
+            self._condition.wait_for(lambda: completed() or not thread.is_alive(), timeout_s)
             return completed() and self._result is _RoundResult.COMMITTED and not self._untracked
 
     def close(self, timeout_s: float) -> bool:
@@ -160,9 +160,6 @@ class QueryTracker:
         return done
 
     # --- the thread ------------------------------------------------------------------------------
-
-    def _alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
         self._reconcile_at = time.monotonic() + self._policy.reconcile_s
@@ -209,9 +206,8 @@ class QueryTracker:
                     self._committer.group,
                     ", ".join(expected),
                 )
-        merged = merge_min([r for tracked in known for r in tracked.progress], self._policy.clusters, blocks)
-        failed = self._attempt(merged.offsets)
-        problem = merged.problem
+        offsets, problem = merge_min([r for tracked in known for r in tracked.progress], self._policy.clusters, blocks)
+        failed = self._attempt(offsets)
         unread, new = (next(filter(None, (one.error for one in queries)), None) for queries in (known, due))
         self._handle_result(failed or problem or unread, failed or new or problem, due)
         if self._committer.state.failing is not None or expected:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from pyspark.sql import SparkSession
@@ -114,7 +113,7 @@ class OffsetCommitter(StreamingQueryListener):
         done = self._tracker.close(timeout_s)
         with suppress(Exception):  # Spark's errors, if the session has been stopped
             for _ in range(2):
-                self._active_session().streams.removeListener(self)
+                self._active_session("the listener is not removed").streams.removeListener(self)
         self._await_events(timeout_s)
         return done
 
@@ -122,23 +121,23 @@ class OffsetCommitter(StreamingQueryListener):
         """Waits until Spark has delivered its events. If the program ended during a callback, Spark would print a stack
         trace."""
         with suppress(Exception):
-            self._active_session().sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(timeout_s * 1000))
+            context = self._active_session("events are not awaited").sparkContext
+            context._jsc.sc().listenerBus().waitUntilEmpty(int(timeout_s * 1000))
 
-    def _active_session(self) -> Any:
-        return self._session or self.spark
+    def _active_session(self, what: str) -> Any:
+        """Returns the session. Raises `SparkError` about ``what`` if there is none."""
+        session = self._session or self.spark
+        if session is None:
+            raise SparkError(what, "there is no active Spark session", "OffsetCommitter(..., spark=)")
+        return session
 
     def __enter__(self) -> Self:
         """Adds the committer to the listeners of the session, so the program need not call ``addListener``. Raises
         `SparkError` if there is no active session."""
-        session = self._active_session()
-        if session is None:
-            raise _no_session("the offsets are not committed")
-        session.streams.addListener(self)
+        self._active_session("the offsets are not committed").streams.addListener(self)
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Calls `close`. Logs a warning if the last finished batches are not committed."""
         if not self.close():
             LOG.warning("group %s: the last finished batches are not committed", self._tracker.group)
@@ -149,7 +148,9 @@ class OffsetCommitter(StreamingQueryListener):
         self._track(str(event.id))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        self._check(str(event.progress.id))
+        # A query that started before the listener was added is not tracked yet.
+        if not self._tracker.schedule_check(str(event.progress.id)):
+            self._track(str(event.progress.id))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Tracks the query if it started before the listener was added. An idle query has read nothing since its last
@@ -160,17 +161,9 @@ class OffsetCommitter(StreamingQueryListener):
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         self._tracker.schedule_check(str(event.id), ended=str(event.runId))
 
-    def _check(self, query_id: str) -> None:
-        # A query that started before the listener was added is not tracked yet.
-        if not self._tracker.schedule_check(query_id):
-            self._track(query_id)
-
     def _track(self, query_id: str) -> None:
         try:
-            session = self._active_session()
-            if session is None:
-                raise _no_session(f"query {query_id} is not tracked")
-            found = session.streams.get(query_id)
+            found = self._active_session(f"query {query_id} is not tracked").streams.get(query_id)
             if found is None:
                 return  # the query has already ended
             query = QueryExecution(found)
@@ -178,7 +171,3 @@ class OffsetCommitter(StreamingQueryListener):
                 self._tracker.track(query)
         except OffsetMgrError as error:
             self._tracker.cannot_track(query_id, error)
-
-
-def _no_session(what: str) -> SparkError:
-    return SparkError(what, "there is no active Spark session", "OffsetCommitter(..., spark=)")

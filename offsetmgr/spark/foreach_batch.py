@@ -12,7 +12,6 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from types import TracebackType
 from typing import Any, Self
 
 from pyspark.sql import SparkSession
@@ -115,11 +114,9 @@ class BatchCommitter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         """Calls `commit_last_batch`. An error of the block is not replaced with the error of a commit."""
-        with suppress(OffsetMgrError) if exc is not None else nullcontext():
+        with suppress(OffsetMgrError) if error is not None else nullcontext():
             self.commit_last_batch()
 
     def __call__(self, frame: Any, batch_id: int) -> None:
@@ -163,19 +160,16 @@ class BatchCommitter:
         )
 
     def _commit(self, read_batch: Callable[[], CheckpointBatch | None]) -> None:
-        with self._lock:
-            self._commit_with_retries(read_batch)
-
-    def _commit_with_retries(self, read_batch: Callable[[], CheckpointBatch | None]) -> None:
         backoff = Backoff(self._policy.pause_s, math.inf, self._policy.retries)
         retries = BlockingRetries(backoff=backoff, clock=self._clock)
-        while (failed := self._attempt(read_batch)) is not None:
-            if not is_retriable(failed) or not retries.pause():
-                self._committer.report(failed)
-                if self._policy.stop_on_failure:
-                    raise failed
-                return
-        self._committer.clear_failure()
+        with self._lock:
+            while (failed := self._attempt(read_batch)) is not None:
+                if not is_retriable(failed) or not retries.pause():
+                    self._committer.report(failed)
+                    if self._policy.stop_on_failure:
+                        raise failed
+                    return
+            self._committer.clear_failure()
 
     def _attempt(self, read_batch: Callable[[], CheckpointBatch | None]) -> OffsetMgrError | None:
         try:
@@ -187,8 +181,8 @@ class BatchCommitter:
             progress, blocks = progress_of(found, sources, what)
             if not progress and not blocks:
                 raise SparkError(what, f"its batch {found.number} has no offsets of a Kafka source")
-            merged = merge_min(progress, self._policy.clusters, blocks)
+            offsets, problem = merge_min(progress, self._policy.clusters, blocks)
         except OffsetMgrError as error:
             self._committer.count_failure()
             return error
-        return self._committer.attempt(merged.offsets) or merged.problem
+        return self._committer.attempt(offsets) or problem

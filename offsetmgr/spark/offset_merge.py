@@ -42,48 +42,16 @@ class ForeignClusterOffsets(SparkError):
     retriable = True
 
 
-@dataclass(frozen=True, slots=True)
-class MergedOffsets:
-    """The result of `merge_min`. ``offsets`` may be committed.
-
-    The keys of ``ambiguous`` are the topics that the sources read from more than one cluster; the values are these
-    clusters. The offsets of these topics are not committed, because the group's cluster is not configured. If no source
-    reads from the group's cluster, nothing can be committed, and ``elsewhere`` contains the clusters of all sources.
-    """
-
-    offsets: Mapping[TopicPartition, int]
-    ambiguous: Mapping[str, tuple[str, ...]]
-    elsewhere: tuple[str, ...] = ()
-
-    @property
-    def problem(self) -> SparkError | None:
-        """Returns the configuration error that prevents commits and that the user must correct; None if there is no
-        such error."""
-        if self.elsewhere:
-            return ForeignClusterOffsets(
-                "nothing is committed",
-                f"no source reads from the configured cluster; the sources read from {_shown(self.elsewhere)}",
-                "set cluster= to the kafka.bootstrap.servers of the sources, as a list if sources write them"
-                " differently",
-            )
-        for topic, names in sorted(self.ambiguous.items()):
-            return SparkError(
-                f"topic {topic} is not committed",
-                f"it is read from {_shown(names)}",
-                "set the cluster of the group: cluster=BOOTSTRAP_SERVERS",
-            )
-        return None
-
-
 def normalized(bootstrap: str) -> str:
     """Returns the list of servers in sorted order, because the same servers in another order are the same cluster."""
     return ",".join(sorted(part.strip() for part in bootstrap.split(",") if part.strip()))
 
 
 def merge_min(
-    progress: Iterable[SourceProgress], clusters: frozenset[str] | None, blocks: Iterable[CommitBlock] = ()
-) -> MergedOffsets:
-    """Returns the smallest offset of all sources for each partition that is not blocked.
+    progress: Iterable[SourceProgress], clusters: frozenset[str] | None, blocks: Iterable[CommitBlock]
+) -> tuple[dict[TopicPartition, int], SparkError | None]:
+    """Returns the smallest offset of all sources for each partition that is not blocked, and the configuration error
+    that prevents further commits and that the user must correct; None if there is no such error.
 
     ``clusters`` are the `normalized` spellings of the group's cluster; other sources are ignored. If ``clusters`` is
     None, all sources count, but topics that the sources read from several clusters are left out.
@@ -109,10 +77,24 @@ def merge_min(
             if not all_blocked and tp.topic not in blocked_topics and tp.topic not in ambiguous:
                 offsets[tp] = min(offset, offsets.get(tp, offset))
     elsewhere = set() if selected or active_blocks else {source.cluster for source in sources}
-    return MergedOffsets(
-        offsets, {topic: tuple(sorted(names)) for topic, names in ambiguous.items()}, tuple(sorted(elsewhere))
-    )
+    return offsets, _problem(ambiguous, elsewhere)
 
 
-def _shown(clusters: tuple[str, ...]) -> str:
-    return " and from ".join(name or "an unknown cluster" for name in clusters)
+def _problem(ambiguous: Mapping[str, set[str]], elsewhere: set[str]) -> SparkError | None:
+    """Returns the error of topics that the sources read from several clusters, or of sources that all read from other
+    clusters than the group's."""
+    if elsewhere:
+        return ForeignClusterOffsets(
+            "nothing is committed",
+            f"no source reads from the configured cluster; the sources read from {_shown(elsewhere)}",
+            "set cluster= to the kafka.bootstrap.servers of the sources, as a list if sources write them differently",
+        )
+    if ambiguous:
+        topic, names = min(ambiguous.items())
+        hint = "set the cluster of the group: cluster=BOOTSTRAP_SERVERS"
+        return SparkError(f"topic {topic} is not committed", f"it is read from {_shown(names)}", hint)
+    return None
+
+
+def _shown(clusters: set[str]) -> str:
+    return " and from ".join(name or "an unknown cluster" for name in sorted(clusters))

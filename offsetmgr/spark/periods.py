@@ -24,9 +24,10 @@ from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OpenPeriodUnknown, RunEnded, TimedOut, UsageError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster import KafkaCluster, all_partitions
-from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
+from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History
 from offsetmgr.period.job_records import PublishedOutput
+from offsetmgr.period.leader import CoordinatorOptions
 from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.spark.period_dataframes import RecordSource
 from offsetmgr.spark.period_log import PeriodLog

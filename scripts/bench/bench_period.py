@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
+from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.leader import CoordinatorOptions
 from offsetmgr.period.records import parse_limit
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.sandbox import ZooKeeperServer, ports
@@ -126,7 +127,7 @@ class Original:
     def limit(self) -> int:
         node = self._session.get(self._limit)
         assert node is not None
-        return parse_limit(self._limit, node.data) or 0
+        return parse_limit(node.data) or 0
 
     def write(self, partition: TopicPartition, time_ms: int) -> None:
         while True:

@@ -8,7 +8,7 @@ import pytest
 
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.leader import FindIdlePartitions, LeaderRound
+from offsetmgr.period.leader import CoordinatorOptions, FindIdlePartitions, LeaderRound
 from offsetmgr.period.leader_decision import Advance, Leader, LeaderView
 from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
 from offsetmgr.period.schedule import PeriodSchedule
@@ -60,7 +60,7 @@ def view(finished: dict[TopicPartition, int], open_: OpenNode = OPEN) -> Barrier
 
 
 def leader_round(time: SetClock, idle: FindIdlePartitions | None) -> LeaderRound:
-    return LeaderRound(OPEN.schedule, lambda: [A0, A1], idle, 2_000, 100, time)
+    return LeaderRound(OPEN.schedule, lambda: [A0, A1], CoordinatorOptions(idle, 2_000, clock=time))
 
 
 def test_a_leader_without_anything_to_check_sleeps_until_a_node_changes() -> None:
@@ -107,7 +107,7 @@ def test_the_leader_keeps_the_previous_partitions_if_they_cannot_be_listed(answe
             raise answer
         return []
 
-    leader, nodes = LeaderRound(OPEN.schedule, topics, None, 0, 100, SetClock()), RecordedWrites()
+    leader, nodes = LeaderRound(OPEN.schedule, topics, CoordinatorOptions(clock=SetClock())), RecordedWrites()
     assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
     assert [advance.partitions.partitions for advance in nodes.advances] == [{A0, A1}]
 
@@ -121,7 +121,7 @@ def test_a_leader_that_led_before_does_not_use_its_old_list_of_partitions() -> N
             return answers.pop()
         raise Unreachable("kafka", "is down")
 
-    leader, nodes = LeaderRound(OPEN.schedule, topics, None, 0, 100, time), RecordedWrites()
+    leader, nodes = LeaderRound(OPEN.schedule, topics, CoordinatorOptions(clock=time)), RecordedWrites()
     assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
     time.s = 100.0
     assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)

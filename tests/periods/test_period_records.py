@@ -158,8 +158,8 @@ def test_each_field_of_the_nodes_of_version_0_1_is_read() -> None:
 
 
 def test_the_original_format_is_recognized_and_a_limit_that_was_never_set_is_unknown() -> None:
-    limits = [legacy_nodes.parse_limit("/c", data) for data in (b"1525741823119\n", b"", b"0")]
-    assert limits == [1_525_741_823_119, None, None]
+    limits = [legacy_nodes.parse_limit(data) for data in (b"1525741823119\n", b"", b"0", b"\xff")]
+    assert limits == [1_525_741_823_119, None, None, None]
     nodes = [b"1525741823119", b"a:0;", b"", records.encode_open(OpenNode(DAILY, 0, "m", 0, 0))]
     assert [legacy_nodes.is_legacy(data) for data in nodes] == [True, True, False, False]
 
