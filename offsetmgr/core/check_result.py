@@ -38,6 +38,6 @@ def clock_check(endpoint: str, difference: ClockDifference) -> CheckResult:
     fix = "synchronise the clocks (NTP): expiry dates and the times of evidence are wrong by this difference"
     if difference.exceeds():
         return CheckResult("clock", endpoint, CheckStatus.FAILED, str(difference), fix)
-    if not difference.is_measured:
+    if difference.high is None:
         return CheckResult("clock", endpoint, CheckStatus.UNKNOWN, str(difference))
     return CheckResult("clock", endpoint, CheckStatus.OK, str(difference))

@@ -75,11 +75,6 @@ class ClockDifference(NamedTuple):
         return cls(server_ms - now_ms, None, source)
 
     @property
-    def is_measured(self) -> bool:
-        """Returns whether the difference was measured, and is not only a lower bound."""
-        return self.high is not None
-
-    @property
     def ahead_ms(self) -> int | None:
         """The best estimate: positive if the server's clock is ahead of this machine's clock. None if only a lower
         bound is known."""

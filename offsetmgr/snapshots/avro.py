@@ -46,7 +46,33 @@ _TEXTS: Final = ("source_uri", "source_kind", "tool_version", "cluster_id", "log
 """The fields of the header that the metadata contains unchanged, unless they are None."""
 _NULL: Final = ("null", None)
 
-_PARTITION: Final = [{"name": "topic", "type": "string"}, {"name": "partition", "type": "int"}]
+
+def array_of(name: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the type of an array of records."""
+    return {"type": "array", "items": {"type": "record", "name": name, "fields": fields}}
+
+
+PARTITION: Final[list[dict[str, Any]]] = [{"name": "topic", "type": "string"}, {"name": "partition", "type": "int"}]
+_OFFSET: Final = [
+    *PARTITION,
+    {"name": "offset", "type": "long", "doc": "the next offset that the group will consume"},
+    {"name": "metadata", "type": "string"},
+    {"name": "leader_epoch", "type": ["null", "int"]},
+    {"name": "commit_timestamp", "type": ["null", "long"], "doc": "ms since 1970"},
+]
+_ERROR: Final[list[dict[str, Any]]] = [
+    {"name": "topic", "type": ["null", "string"]},
+    {"name": "partition", "type": ["null", "int"]},
+    {"name": "kind", "type": "string", "doc": "class name of offsetmgr.errors"},
+    {"name": "what", "type": "string"},
+    {"name": "why", "type": "string"},
+    {"name": "hint", "type": "string"},
+]
+_END: Final = [
+    {"name": "groups", "type": "long"},
+    {"name": "offsets", "type": "long"},
+    {"name": "crc32", "type": "long", "doc": "of all bytes of the file before this block"},
+]
 SCHEMA: Final[dict[str, Any]] = {
     "type": "record",
     "name": "Group",
@@ -54,57 +80,13 @@ SCHEMA: Final[dict[str, Any]] = {
     "doc": "A consumer group's committed offsets; the last record of a file holds only `end`.",
     "fields": [
         {"name": "group", "type": "string"},
-        {
-            "name": "offsets",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "Offset",
-                    "fields": [
-                        *_PARTITION,
-                        {"name": "offset", "type": "long", "doc": "the next offset that the group will consume"},
-                        {"name": "metadata", "type": "string"},
-                        {"name": "leader_epoch", "type": ["null", "int"]},
-                        {"name": "commit_timestamp", "type": ["null", "long"], "doc": "ms since 1970"},
-                    ],
-                },
-            },
-        },
+        {"name": "offsets", "type": array_of("Offset", _OFFSET)},
         {
             "name": "errors",
             "doc": "what could not be read; topic null: the whole group",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "Error",
-                    "fields": [
-                        {"name": "topic", "type": ["null", "string"]},
-                        {"name": "partition", "type": ["null", "int"]},
-                        {"name": "kind", "type": "string", "doc": "class name of offsetmgr.errors"},
-                        {"name": "what", "type": "string"},
-                        {"name": "why", "type": "string"},
-                        {"name": "hint", "type": "string"},
-                    ],
-                },
-            },
+            "type": array_of("Error", _ERROR),
         },
-        {
-            "name": "end",
-            "type": [
-                "null",
-                {
-                    "type": "record",
-                    "name": "End",
-                    "fields": [
-                        {"name": "groups", "type": "long"},
-                        {"name": "offsets", "type": "long"},
-                        {"name": "crc32", "type": "long", "doc": "of all bytes of the file before this block"},
-                    ],
-                },
-            ],
-        },
+        {"name": "end", "type": ["null", {"type": "record", "name": "End", "fields": _END}]},
     ],
 }
 _PARSED: Final = fastavro.parse_schema(SCHEMA)

@@ -46,20 +46,12 @@ class CsvFormat(LineFormat):
         self.plain = _WITH_GROUP if group is None else _WITHOUT_GROUP
 
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:
-        prefix = self._prefix(group.group, names)
+        if self.group is not None and group.group != self.group:
+            why = f"a CSV of group {self.group} alone has no column for groups"
+            raise UsageError(f"group {group.group}", why, LEAVE_OUT_GROUP)
+        prefix = quoted(names.require_valid("group", group.group)) + "," if self.group is None else ""
         topics = names.topics(group.offsets, quoted)
         return "".join([f"{prefix}{topics[tp[0]]},{tp[1]},{found[0]}\n" for tp, found in sorted(group.offsets.items())])
-
-    def _prefix(self, group: str, names: NameCheck) -> str:
-        if self.group is None:
-            return quoted(names.require_valid("group", group)) + ","
-        if group != self.group:
-            raise UsageError(
-                f"group {group}",
-                f"a CSV of group {self.group} alone has no column for groups",
-                LEAVE_OUT_GROUP,
-            )
-        return ""
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
         stream = comma_separated(stream, (len(_COLUMNS) - 1, len(_COLUMNS)))

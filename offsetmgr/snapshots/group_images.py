@@ -21,7 +21,16 @@ import fastavro
 from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import SavedNode
-from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, RecordWriter, checked_int, to_file_metadata
+from offsetmgr.snapshots.avro import (
+    MAGIC,
+    PARTITION,
+    SCHEMA,
+    AvroFormat,
+    RecordWriter,
+    array_of,
+    checked_int,
+    to_file_metadata,
+)
 from offsetmgr.snapshots.base import SnapshotHeader
 
 IMAGES_SCHEMA: Final[dict[str, Any]] = {
@@ -31,18 +40,7 @@ IMAGES_SCHEMA: Final[dict[str, Any]] = {
         {
             "name": "after",
             "doc": "the planned offset of each partition that the edit changes; null: the edit deletes the commit",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "OffsetAfter",
-                    "fields": [
-                        {"name": "topic", "type": "string"},
-                        {"name": "partition", "type": "int"},
-                        {"name": "offset", "type": ["null", "long"]},
-                    ],
-                },
-            },
+            "type": array_of("OffsetAfter", [*PARTITION, {"name": "offset", "type": ["null", "long"]}]),
         },
         {
             "name": "tree",

@@ -59,8 +59,9 @@ class Document:
         except json.JSONDecodeError as error:
             raise BadEntry(self.line + error.lineno - 1, f"not JSON, column {error.colno}: {error.msg}") from None
         except _DuplicateKey as duplicate:
-            first, second = self.lines_of_duplicate(duplicate.key)
-            raise BadEntry(second, f"key {duplicate.key!r} came before, in line {first}") from None
+            (key,) = duplicate.args
+            first, second = self.lines_of_duplicate(key)
+            raise BadEntry(second, f"key {key!r} came before, in line {first}") from None
         except RecursionError:
             raise BadEntry(self.line, "nested too deeply") from None
         except ValueError as error:  # a number of thousands of digits, NaN
@@ -117,9 +118,7 @@ class BadEntry(Exception):
 
 
 class _DuplicateKey(Exception):
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
+    """An object has a key twice. The argument is the key."""
 
 
 def documents(stream: BinaryIO, bad: BadLines) -> Iterator[Document]:
@@ -158,9 +157,9 @@ def offsets_of(document: Document, parsed: Any, path: tuple[str, ...], lowest: i
     found: dict[TopicPartition, int] = {}
     problems: list[tuple[int, str]] = []
     for topic, partitions in parsed.items():
-        try:
-            _check_topic(topic, partitions)
-        except BadLine as why:
+        is_name = topic and not has_control_character(topic)
+        if not is_name or not isinstance(partitions, dict):
+            why = "holds no object of partitions" if is_name else "is not a valid name"
             problems.append((document.line_of((*path, topic)), f"topic {topic!r} {why}"))
             continue
         for text, offset in partitions.items():
@@ -171,20 +170,13 @@ def offsets_of(document: Document, parsed: Any, path: tuple[str, ...], lowest: i
                 if tp in found:
                     raise BadLine("occurs twice, with another spelling of the number")
                 found[tp] = offset
-            except BadLine as why:
-                problems.append((document.line_of((*path, topic, text)), f"topic {topic!r}, partition {text!r}: {why}"))
+            except BadLine as bad:
+                problems.append((document.line_of((*path, topic, text)), f"topic {topic!r}, partition {text!r}: {bad}"))
                 if len(problems) >= MAX_BAD_LINES:
                     raise BadEntry(*problems[0], *problems[1:]) from None
     if problems:
         raise BadEntry(*problems[0], *problems[1:])
     return found
-
-
-def _check_topic(topic: str, partitions: Any) -> None:
-    if not topic or has_control_character(topic):
-        raise BadLine("is not a valid name")
-    if not isinstance(partitions, dict):
-        raise BadLine("holds no object of partitions")
 
 
 def _offset_problem(offset: Any) -> str:

@@ -78,22 +78,17 @@ class LineReader(SnapshotReader):
         return self._ranges if self._small_file is None else self._small_file
 
     def load(self, group: str) -> GroupOffsets:
-        new = tuple.__new__  # skips the argument handling of named tuples, which takes half the time of this loop
         if self._small_file is not None:
-            values_of_group = self._small_file[group]
-            fields = zip(values_of_group.offsets, repeat(""), repeat(None), repeat(None), repeat(None), strict=False)
-            return GroupOffsets(
-                group, dict(zip(values_of_group.partitions, map(new, repeat(Committed), fields), strict=True))
-            )
+            partitions, numbers = self._small_file[group]
+            return GroupOffsets(group, dict(zip(partitions, _commits(numbers), strict=True)))
         offsets: dict[TopicPartition, Committed] = {}
         for start, end, _, kind in _ranges_of(self._ranges[group]):
             self._stream.seek(start)
             data = self._stream.read(end - start)
             if kind == _PLAIN:
-                _, _, _, topics, numbers, values = zip(*self._values(data.decode("ascii")), strict=True)
-                partitions = map(new, repeat(TopicPartition), zip(topics, map(int, numbers), strict=True))
-                fields = zip(map(int, values), repeat(""), repeat(None), repeat(None), repeat(None), strict=False)
-                offsets.update(zip(partitions, map(new, repeat(Committed), fields), strict=True))
+                _, _, _, topics, ids, values = zip(*self._values(data.decode("ascii")), strict=True)
+                tps = map(_NEW, repeat(TopicPartition), zip(topics, map(int, ids), strict=True))
+                offsets.update(zip(tps, _commits(map(int, values)), strict=True))
             else:
                 for line in data.split(b"\n"):
                     if line.strip(self._blank):
@@ -212,6 +207,17 @@ class LineReader(SnapshotReader):
                     before = seen.setdefault(TopicPartition(topic, partition), number)
                     if before != number:
                         bad.add(number, line, f"the same partition as line {before}")
+
+
+_NEW: Final[Any] = tuple.__new__
+"""Skips the argument handling of named tuples, which takes half the time of `LineReader.load`."""
+
+
+def _commits(offsets: Iterable[int]) -> Iterator[Committed]:
+    """Returns commits that have only an offset."""
+    return map(
+        _NEW, repeat(Committed), zip(offsets, repeat(""), repeat(None), repeat(None), repeat(None), strict=False)
+    )
 
 
 class _GroupValues(NamedTuple):

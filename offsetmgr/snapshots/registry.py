@@ -34,15 +34,13 @@ def format_name(path: str, name: str | None = None) -> str:
 
 
 def by_name(name: str, group: str | None = None) -> Format:
-    """Returns the format ``name``. ``group`` is the group of a file that does not contain the name of its group. Raises
-    `UsageError`."""
+    """Returns the format ``name``, which is one of `FORMATS`. ``group`` is the group of a file that does not contain
+    the name of its group. Raises `UsageError` if the files of the format contain groups."""
     if name == "avro":
         from offsetmgr.snapshots.avro import AvroFormat
 
         return AvroFormat(group)
-    if name in _TEXT_FORMATS:
-        return _TEXT_FORMATS[name](group)
-    raise UsageError(f"format {name}", "unknown format", f"one of {', '.join(FORMATS)}")
+    return _TEXT_FORMATS[name](group)
 
 
 def open_snapshot(

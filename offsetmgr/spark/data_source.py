@@ -117,7 +117,7 @@ class StoreWriter(DataSourceWriter):
         config = source_options.connection(NAME, self._options)
         found = WriteSummary()
         for outcome in write_rows(iterator, self._uri, config, self._origin()):
-            failed = outcome.status in (EditStatus.FAILED, RECREATED)
+            failed = outcome.status in (EditStatus.FAILED.value, RECREATED)
             found.failed += failed
             found.committed += not failed
             if outcome.error is not None and len(found.shown) < _MAX_ERRORS_SHOWN:
