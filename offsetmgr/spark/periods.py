@@ -116,18 +116,10 @@ def run_periods(
         member = _member(coordinator, period, cluster, [*topic_names(coordinator.topics), *own_topics])
         session = stack.enter_context(ZookeeperSession(coordinator.zookeeper, coordinator.config))
         stack.enter_context(member)
-        work = PeriodRunner(
-            job.name or coordinator.member,
-            process,
-            store,
-            group,
-            job,
-            RecordSource(spark, job.bootstrap, dict(job.options)),
-            log,
-            History(session, coordinator.root),
-            None if job.rerun_of is None else History(session, job.rerun_of),
-            member,
-        )
+        name, source = job.name or coordinator.member, RecordSource(spark, job.bootstrap, dict(job.options))
+        history = History(session, coordinator.root)
+        rerun_of = None if job.rerun_of is None else History(session, job.rerun_of)
+        work = PeriodRunner(name, process, store, group, job, source, log, history, rerun_of, member)
         return _run(work, member, frozenset(own_topics), job)
 
 

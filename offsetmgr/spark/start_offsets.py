@@ -116,30 +116,27 @@ def starting_offsets(
         committed = store.fetch(group, partitions)
         ranges = known.log_ranges(partitions)
     found: dict[TopicPartition, int] = {}
-    new: list[TopicPartition] = []
     outside: dict[TopicPartition, tuple[int, LogRange]] = {}
     failures: dict[TopicPartition, OffsetMgrError] = {}
     for tp in partitions:
         offset, log = committed[tp], ranges[tp]
         if isinstance(log, OffsetMgrError):
             failures[tp] = log
-            continue
-        if not isinstance(offset, Committed):
-            new.append(tp)
-            position, why = _CHOICES[default], "the group has no committed offset"
-        elif log.start <= offset.offset <= log.end:
-            position, why = offset.offset, ""
+        elif isinstance(offset, Committed) and log.start <= offset.offset <= log.end:
+            found[tp] = offset.offset
         else:
-            outside[tp] = (offset.offset, log)
-            why = f"the committed offset {offset.offset} is not in the log, which has {log.start} to {log.end}"
-            position = _CHOICES[out_of_range]
-        if position is None:
-            failures[tp] = OffsetOutOfRange(f"{group} {tp}", why, log_range=log)
-        else:
-            found[tp] = position
+            choice, why = default, "the group has no committed offset"
+            if isinstance(offset, Committed):
+                choice, outside[tp] = out_of_range, (offset.offset, log)
+                why = f"the committed offset {offset.offset} is not in the log, which has {log.start} to {log.end}"
+            if (position := _CHOICES[choice]) is None:
+                failures[tp] = OffsetOutOfRange(f"{group} {tp}", why, log_range=log)
+            else:
+                found[tp] = position
     if failures:
         raise PartialFailure(f"starting offsets of group {group}", successes=found, failures=failures)
-    return StartingOffsets(group, found, tuple(new), outside, default, out_of_range)
+    new = tuple(tp for tp in partitions if not isinstance(committed[tp], Committed))
+    return StartingOffsets(group, found, new, outside, default, out_of_range)
 
 
 def topic_names(topics: Iterable[str] | str) -> list[str]:

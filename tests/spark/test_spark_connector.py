@@ -44,8 +44,8 @@ class Program:
         running = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: {"spark.jars": "spark-sql-kafka.jar"}))
         self._settings: dict[str, str] = {}
 
-        def config(builder: object, key: str, value: str) -> object:
-            self._settings[key] = value
+        def config(builder: object, *_: str, **options: dict[str, str]) -> object:
+            self._settings |= options.get("map", {})
             return builder
 
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: running)
