@@ -140,6 +140,7 @@ class MemberState:
     ) -> tuple[dict[TopicPartition, ReportStatus], dict[TopicPartition, int]]:
         """Records a report, which `MemberThread` will write. Returns two mappings with the partitions as keys: the
         status of the report, and the number of the reported period."""
+        delivered = self._delivered_by_partition
         with self.changed:
             self.check()
             open_ = self.require_open()
@@ -151,12 +152,9 @@ class MemberState:
                     self._reported[partition] = at[partition]
                     if partition in ranges:
                         self._ranges[partition] = (at[partition], ranges[partition])
-                elif (
-                    status is ReportStatus.LATE and self._delivered_by_partition.get(partition, _NEVER) <= at[partition]
-                ):
-                    self._delivered_by_partition.pop(
-                        partition, None
-                    )  # the returned status tells the caller that this period is closed
+                elif status is ReportStatus.LATE and delivered.get(partition, _NEVER) <= at[partition]:
+                    # The returned status tells the caller that this period is closed.
+                    delivered.pop(partition, None)
             return statuses, at
 
     def written(self, at: Mapping[TopicPartition, int]) -> bool:

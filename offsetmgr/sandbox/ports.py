@@ -73,9 +73,10 @@ def broker_responds(port: int, topics: Collection[str] = (), version: int = 4) -
         with socket.create_connection((HOST, port), 2.0) as connection:
             connection.settimeout(5.0)
             connection.sendall(struct.pack(">i", len(body)) + body)
-            size = struct.unpack(">i", _exactly(connection, 4))[0]
-            answer = decode_response(ApiKey.METADATA, version, _exactly(connection, size), 4)
-    except (OSError, struct.error, EOFError, InvalidRequest):
+            with connection.makefile("rb") as received:
+                size = struct.unpack(">i", received.read(4))[0]
+                answer = decode_response(ApiKey.METADATA, version, received.read(size), 4)
+    except (OSError, struct.error, InvalidRequest):
         return False
     ports = [broker["port"] for broker in answer["brokers"]]
     if port not in ports and (version or ports):  # 0.8.2 lists no broker while the cluster has no topics
@@ -88,13 +89,3 @@ def broker_responds(port: int, topics: Collection[str] = (), version: int = 4) -
 
 def _is_usable(partition: Mapping[str, Any]) -> bool:
     return partition["leader_id"] >= 0 or len(partition["replica_nodes"]) > 1
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = connection.recv(size - len(data))
-        if not chunk:
-            raise EOFError
-        data += chunk
-    return bytes(data)

@@ -36,14 +36,9 @@ def scan(
     rule: ScanRule,
 ) -> dict[TopicPartition, ScanResult]:
     """Scans each partition for the period. Raises `PartialFailure` if partitions could not be read."""
-    found: dict[TopicPartition, ScanResult] = {}
+    pending = {tp: limits for tp, limits in bounds.items() if limits.start < limits.end}
+    found = {tp: Scanner(limits, rule).result() for tp, limits in bounds.items() if tp not in pending}
     failed: dict[TopicPartition, OffsetMgrError] = {}
-    pending = {}
-    for tp, scan_bounds in bounds.items():
-        if scan_bounds.start < scan_bounds.end:
-            pending[tp] = scan_bounds
-        else:
-            found[tp] = Scanner(scan_bounds, rule).result()
     shares = _shares(pending, spark.sparkContext.defaultParallelism)
     if shares:
 

@@ -6,7 +6,7 @@ The data source and the functions of `store_tables` use it on executors. It does
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
@@ -178,7 +178,7 @@ def rejected_rows(
     recreated."""
     with cross_cluster_check(origin, uri, config) as crossing:
         assert crossing is not None  # the origin is given
-        for batch in batched(rows, _ROWS_AT_ONCE):
+        for batch in batched(map(_mapping, rows), _ROWS_AT_ONCE):
             good = [row for row in batch if _invalid_reason(row) is None]
             crossing.load_topics({row["topic"] for row in good})
             for row in good:
@@ -201,14 +201,15 @@ def write_rows(
     partition, all these rows fail, because the right commit is unknown. Raises `Unreachable` or `TimedOut` if the store
     cannot be reached.
     """
-    pending: dict[str, list[dict[TopicPartition, Change]]] = {}
+    pending: defaultdict[tuple[str, frozenset[TopicPartition]], list[dict[TopicPartition, Change]]] = defaultdict(list)
+    """The changes of the edits without a result, by group and partitions."""
     rejected: deque[RowOutcome] = deque()
 
     def edits() -> Iterator[GroupEdit]:
-        for group, same in groupby(rows, key=lambda row: row["group"]):
+        for group, same in groupby(map(_mapping, rows), key=lambda row: row["group"]):
             changes = _changes(same, rejected, crossing)
             if changes:
-                pending.setdefault(group, []).append(changes)
+                pending[group, frozenset(changes)].append(changes)
                 yield GroupEdit(group, changes)
 
     # The check opens separate stores, because it runs while `store` executes an edit.
@@ -217,11 +218,14 @@ def write_rows(
         for waits in (True, False):
             locked: list[tuple[GroupEdit, float]] = []
             for result in store.edit(todo):
-                changes = _pop_changes(pending, result)
+                edited = result.group, frozenset(result.outcomes)
+                changes = pending[edited].pop(0)
                 if waits and (lock_ends_s := _lock_ends_s(result)):
-                    pending.setdefault(result.group, []).append(changes)
+                    pending[edited].append(changes)
                     locked.append((GroupEdit(result.group, changes), lock_ends_s))
                     continue
+                if not pending[edited]:
+                    del pending[edited]
                 for tp, outcome in result.outcomes.items():
                     after = changes[tp].after
                     assert after is not None  # no row deletes
@@ -239,7 +243,7 @@ def write_rows(
 
 
 def _changes(
-    rows: Iterable[Any], rejected: deque[RowOutcome], crossing: CrossClusterCheck | None = None
+    rows: Iterable[Mapping[str, Any]], rejected: deque[RowOutcome], crossing: CrossClusterCheck | None = None
 ) -> dict[TopicPartition, Change]:
     """Returns the changes of one group's rows. Appends the outcomes of invalid rows to ``rejected``."""
     group: str | None = None
@@ -277,20 +281,15 @@ def _lock_ends_s(result: GroupEditResult) -> float:
     return max((error.lock_ends_s for error in errors if isinstance(error, GroupActive)), default=0.0)
 
 
-def _pop_changes(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:
-    """Removes the changes of a result from ``pending`` and returns them. A group may have several pending edits."""
-    of_group = pending[result.group]
-    found = next(one for one in of_group if one.keys() == result.outcomes.keys())
-    of_group.remove(found)
-    if not of_group:
-        del pending[result.group]
+def _mapping(row: Any) -> Mapping[str, Any]:
+    """Returns a row of Spark as a mapping, and a mapping unchanged."""
+    found: Mapping[str, Any] = row.asDict() if hasattr(row, "asDict") else row
     return found
 
 
-def _invalid_reason(row: Any) -> str | None:
+def _invalid_reason(row: Mapping[str, Any]) -> str | None:
     """Returns why a row cannot be committed; None if the row can be committed."""
-    columns = row.__fields__ if hasattr(row, "__fields__") else row
-    if "error" in columns and row["error"] is not None:
+    if row.get("error") is not None:
         return f"it could not be read: {row['error']}"
     for name, kind in (("group", str), ("topic", str), ("partition", int), ("offset", int)):
         if type(row[name]) is not kind:
@@ -298,7 +297,7 @@ def _invalid_reason(row: Any) -> str | None:
     return None
 
 
-def _recreated(row: Any, crossing: CrossClusterCheck) -> str | None:
+def _recreated(row: Mapping[str, Any], crossing: CrossClusterCheck) -> str | None:
     """Returns why a row's offset belongs to the log of a deleted topic; None if the offset does not belong to such a
     log, or if the answer is unknown."""
     commit = _commit(row)
@@ -311,11 +310,7 @@ def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> Ro
     return RowOutcome(group, topic, partition, offset, EditStatus.FAILED.value, None, True, why)
 
 
-def _commit(row: Any) -> OffsetAndMetadata:
+def _commit(row: Mapping[str, Any]) -> OffsetAndMetadata:
     """Returns the commit of a row. Columns that the table does not have count as unknown."""
-    columns = row.__fields__ if hasattr(row, "__fields__") else row
-
-    def value(name: str) -> Any:
-        return row[name] if name in columns else None
-
-    return OffsetAndMetadata(row["offset"], value("metadata") or "", value("leader_epoch"), value("commit_timestamp"))
+    known = row.get("metadata") or "", row.get("leader_epoch"), row.get("commit_timestamp")
+    return OffsetAndMetadata(row["offset"], *known)
