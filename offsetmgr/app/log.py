@@ -143,7 +143,7 @@ def recover(
     logs, older = repair.examine(paths, ui.meter("MiB", _MIB))
     if older:
         ui.note(f"{count_of(older, 'segment')} before the recovery points not checked; log verify checks all")
-    needed = [one for one in logs if one.point is not None and (to is not None or one.cut)]
+    needed = [one for one in logs if one.position is not None and (to is not None or one.cut)]
     if execute and needed:
         in_place: AbstractContextManager[OperationProgress | None] = nullcontext()
         if to is None:

@@ -79,22 +79,6 @@ class ExaminedSegment:
         return self.segment.log.absolute().parent.name
 
 
-@dataclass(frozen=True, slots=True)
-class TruncationPoint:
-    """The place at which a log will be truncated: byte ``position`` of the examined segment. ``next_offset`` is the log
-    end offset after the truncation."""
-
-    examined: ExaminedSegment
-    position: int
-    next_offset: int
-
-    @property
-    def size(self) -> int:
-        """Returns the number of bytes that the truncation removes: the end of the examined segment, and all later
-        segments."""
-        return self.examined.result.size - self.position + sum(segment.size for segment in self.examined.later)
-
-
 def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
     """Returns the segments that a broker examines after a crash: the segment that contains the recovery point, and all
     later segments.
@@ -198,8 +182,9 @@ class Verification:
             yield seen
 
 
-def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
-    """Returns the place at which a broker's recovery would truncate the log.
+def truncation_point(examined: ExaminedSegment, *, strict: bool) -> tuple[int, int]:
+    """Returns the position in the examined segment at which a broker's recovery would truncate the log, and the log end
+    offset after the truncation.
 
     With ``strict``, a suspicious entry before the damage counts as damage too, although a broker would keep this entry.
     Without ``strict``, raises `GateRefused` if a broker would discard the whole segment, would split it, or would not
@@ -210,7 +195,7 @@ def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> Trun
         at = found.suspicions[0].position  # before the damage, because the examination stops there
         with examined.segment.open() as source:
             before = examine(source, examined.segment.base_offset, str(examined.segment.log), end=at)
-        return TruncationPoint(examined, at, before.next_offset)
+        return at, before.next_offset
     if found.outcome in (RecoveryOutcome.EMPTIED, RecoveryOutcome.UNKNOWN):
         suspicion = found.suspicions[0]
         action = "discard the whole segment" if found.outcome is RecoveryOutcome.EMPTIED else "split it, or not start"
@@ -219,7 +204,7 @@ def truncation_point(examined: ExaminedSegment, *, strict: bool = False) -> Trun
             f"{suspicion.why}; a broker would {action}",
             Advice("examine the entry with log dump; {strict} truncates the log before it"),
         )
-    return TruncationPoint(examined, found.valid_bytes, found.next_offset)
+    return found.valid_bytes, found.next_offset
 
 
 def fingerprint(descriptor: int) -> tuple[int, int, int]:
@@ -245,26 +230,23 @@ class RecoveredLog:
     """The repair of one log: a file or a partition's directory. The valid data ends in the segment ``examined``.
 
     ``action`` is "cut", "copied", "nothing to cut", "refused" or "failed", and before the repair "would be cut" or
-    "would be copied". ``copy`` is the file with the removed bytes, or the repaired copy. ``point`` is None if the log
-    must not be truncated. ``cut`` is the number of bytes that the truncation removes.
+    "would be copied". ``copy`` is the file with the removed bytes, or the repaired copy. ``position`` is the place in
+    the examined segment at which the log is truncated; None if it must not be truncated. ``cut`` is the number of bytes
+    that the truncation removes, and ``next_offset`` the log end offset after it.
     """
 
     source: Path
     examined: ExaminedSegment
+    next_offset: int
     action: str = "refused"
     copy: Path | None = None
-    point: TruncationPoint | None = None
+    position: int | None = None
     cut: int | None = None
-
-    @property
-    def next_offset(self) -> int:
-        """The log end offset after the truncation."""
-        return self.examined.result.next_offset if self.point is None else self.point.next_offset
 
     @property
     def removed(self) -> int | None:
         """The number of later segments that the truncation removes; None if there are none."""
-        return None if self.point is None else len(self.examined.later) or None
+        return None if self.position is None else len(self.examined.later) or None
 
 
 class LogRepair:
@@ -303,40 +285,45 @@ class LogRepair:
 
     def plan(self, source: Path, examined: ExaminedSegment) -> RecoveredLog:
         """Determines where to truncate a log. Does not truncate a log if a broker does not start with its directory."""
-        log = RecoveredLog(source, examined)
+        log = RecoveredLog(source, examined, examined.result.next_offset)
         try:
             if source not in {Path(error.what).parent for error in self._errors}:
-                point = truncation_point(examined, strict=self._strict)
-                log.action, log.copy = self._planned(source, point)
-                log.point, log.cut = point, point.size
+                position, next_offset = truncation_point(examined, strict=self._strict)
+                cut = examined.result.size - position + sum(segment.size for segment in examined.later)
+                if self._to is not None:
+                    log.action, log.copy = "would be copied", self._target(source, self._to)
+                elif cut:
+                    log.action, log.copy = "would be cut", self._backup(source, examined, position)
+                else:
+                    log.action = "nothing to cut"
+                log.position, log.next_offset, log.cut = position, next_offset, cut
         except OffsetMgrError as error:
             self._errors.append(error)
         return log
 
-    def _planned(self, source: Path, point: TruncationPoint) -> tuple[str, Path | None]:
-        if self._to is not None:
-            target = self._to / (source if source.name not in ("", "..") else source.resolve()).name
-            if target.exists():
-                raise _exists(target)
-            if target in self._targets:
-                why = f"{self._targets[target]} would be copied to the same path"
-                raise FileFailure(str(target), why, "recover one after the other, each with a directory of its own")
-            check_parent_unused(target)
-            self._targets[target] = source
-            return "would be copied", target
-        if not point.size:
-            return "nothing to cut", None
+    def _target(self, source: Path, to: Path) -> Path:
+        target = to / (source if source.name not in ("", "..") else source.resolve()).name
+        if target.exists():
+            raise _exists(target)
+        if target in self._targets:
+            why = f"{self._targets[target]} would be copied to the same path"
+            raise FileFailure(str(target), why, "recover one after the other, each with a directory of its own")
+        check_parent_unused(target)
+        self._targets[target] = source
+        return target
+
+    def _backup(self, source: Path, examined: ExaminedSegment, position: int) -> Path:
         found = detect_broker(source)
         if found.use is not Use.IDLE:
             raise in_use_error(source, found)
         if self._keep is not None:
             check_parent_unused(self._keep, _OTHER_KEEP)
-        return "would be cut", backup_path(point.examined.segment.log, point.position, self._keep)
+        return backup_path(examined.segment.log, position, self._keep)
 
     def execute(self, log: RecoveredLog, note: Callable[[str], None]) -> None:
         """Writes the repaired copy, or truncates the log in place. ``note`` receives the evidence that no broker uses
         the log."""
-        assert log.point is not None
+        assert log.position is not None
         assert log.copy is not None
         try:
             with contextlib.ExitStack() as stack:
@@ -345,13 +332,14 @@ class LogRepair:
                     if self._keep is not None:
                         stack.enter_context(require_unused_parent(self._keep, _OTHER_KEEP))
                     note(f"{log.source}: {found}")
-                    truncate_in_place(log.point, self._keep)
+                    truncate_in_place(log.examined, log.position, self._keep)
                     log.action = "cut"
                     return
                 stack.enter_context(require_unused_parent(log.copy))
                 with os_error_as(FileFailure, f"directory {self._to}"):
                     self._to.mkdir(parents=True, exist_ok=True)
-                (copy_directory if log.source.is_dir() else copy_log)(log.point, log.copy)
+                copy = copy_directory if log.source.is_dir() else copy_log
+                copy(log.examined, log.position, log.copy)
                 log.action = "copied"
         except OffsetMgrError as error:
             self._errors.append(error)
@@ -366,28 +354,28 @@ def backup_path(log: Path, at: int, keep: Path | None) -> Path:
     return log.with_name(name) if keep is None else keep / f"{log.absolute().parent.name}.{name}"
 
 
-def truncate_in_place(truncation: TruncationPoint, keep: Path | None) -> None:
+def truncate_in_place(examined: ExaminedSegment, position: int, keep: Path | None) -> None:
     """Truncates the log in the four steps that the module's docstring lists.
 
     The later segments become backups as well: they are renamed, or moved to ``keep`` if it is given. Raises
     `FileFailure` if a step fails. Raises `Conflict` if the log has changed since it was examined, or if a file exists
     that has the backup's name and different content.
     """
-    log = truncation.examined.segment.log
-    copy = backup_path(log, truncation.position, keep)
+    log = examined.segment.log
+    copy = backup_path(log, position, keep)
     with os_error_as(FileFailure, f"file {log}", "the log is unchanged"):
         source = log.open("r+b")
     with source:
-        if fingerprint(source.fileno()) != truncation.examined.fingerprint:
+        if fingerprint(source.fileno()) != examined.fingerprint:
             raise Conflict(f"file {log}", "has changed since it was examined", "run the same command again")
-        _back_up(source, truncation.position, copy)
-        for segment in reversed(truncation.examined.later):
+        _back_up(source, position, copy)
+        for segment in reversed(examined.later):
             _remove_segment(segment, keep)
         with os_error_as(FileFailure, f"indexes of {log}", "the log itself is unchanged; run the same command again"):
-            _rename_indexes(truncation.examined.segment, truncation.position)
+            _rename_indexes(examined.segment, position)
             sync_directory(log.parent)
         with os_error_as(FileFailure, f"cannot truncate {log}", f"the bytes to remove have been copied to {copy}"):
-            os.ftruncate(source.fileno(), truncation.position)
+            os.ftruncate(source.fileno(), position)
             os.fsync(source.fileno())
 
 
@@ -432,19 +420,19 @@ def _rename_indexes(segment: Segment, at: int) -> None:
             index.rename(index.with_name(f"{index.name}{RENAMED}{at}"))
 
 
-def copy_log(truncation: TruncationPoint, target: Path) -> None:
+def copy_log(examined: ExaminedSegment, position: int, target: Path) -> None:
     """Writes the valid part of one log file to ``target``, a new file. Raises `FileFailure`."""
-    with _new_target(target) as part, truncation.examined.segment.open() as source:
-        _copy(source, 0, part, truncation.position)
+    with _new_target(target) as part, examined.segment.open() as source:
+        _copy(source, 0, part, position)
 
 
-def copy_directory(truncation: TruncationPoint, target: Path) -> None:
+def copy_directory(examined: ExaminedSegment, position: int, target: Path) -> None:
     """Copies a partition's directory to ``target``, a new directory. Of the damaged segment, only the valid part is
     copied. The copy omits the indexes of this segment (a broker rebuilds them), the later segments, and the files that
     a broker would remove at its start. Raises `FileFailure`.
     """
-    log = truncation.examined.segment.log
-    removed = (truncation.examined.segment, *truncation.examined.later)
+    log = examined.segment.log
+    removed = (examined.segment, *examined.later)
     omitted = {file.name for segment in removed for file in (segment.log, *map(segment.index_path, _INDEXES))}
     with _new_target(target) as part:
         _remove(part)  # from an interrupted run
@@ -453,8 +441,8 @@ def copy_directory(truncation: TruncationPoint, target: Path) -> None:
             if file.is_file() and file.name not in omitted and not _leftover(file.name):
                 with file.open("rb") as source:
                     _copy(source, 0, part / file.name)
-        with truncation.examined.segment.open() as source:
-            _copy(source, 0, part / log.name, truncation.position)
+        with examined.segment.open() as source:
+            _copy(source, 0, part / log.name, position)
         sync_directory(part)
 
 
