@@ -8,7 +8,6 @@ committed offset is unreadable, only the partition of that offset gets an error,
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -191,15 +190,8 @@ def _activity(form: RecordFormat, value: bytes) -> Activity:
 
 def _subscribed(subscription: bytes) -> frozenset[str] | None:
     """Returns the topics of a ConsumerProtocolSubscription of any version. Returns None for other bytes."""
+    reader = KafkaFieldReader(subscription, "subscription")  # begins after the version
     try:
-        _, count = struct.unpack_from(">hi", subscription)
-        at, topics = 6, set()
-        for _ in range(count):
-            (size,) = struct.unpack_from(">h", subscription, at)
-            if size < 0 or at + 2 + size > len(subscription):
-                return None
-            topics.add(subscription[at + 2 : at + 2 + size].decode())
-            at += 2 + size
-    except (struct.error, UnicodeDecodeError):
+        return frozenset(reader.string("topic") for _ in range(reader.count("topics")))
+    except OffsetMgrError:
         return None
-    return frozenset(topics)

@@ -47,10 +47,7 @@ class OffsetWatcher:
         `ZookeeperSession`.
         """
         if not self._all_watched:
-            with self._lock:
-                fired, self._fired_paths = self._fired_paths, set()
-                self._wake.clear()
-            self._watched -= fired
+            self._take_fired()
             self._watch_everything()
             self._all_watched = bool(self._watched)
             if self._all_watched:
@@ -66,16 +63,21 @@ class OffsetWatcher:
         """Renews the watches that have fired. Returns the groups to which these watches belong, or None if the list of
         groups has changed."""
         time.sleep(_DEBOUNCE_S)
-        with self._lock:
-            fired, self._fired_paths = self._fired_paths, set()
-            self._wake.clear()
-        self._watched -= fired
+        fired = self._take_fired()
         if paths.CONSUMERS in fired:
             self._watch_everything()
             return None
         groups = {path.split("/")[2] for path in fired}
         self._watch_groups(groups)
         return groups
+
+    def _take_fired(self) -> set[str]:
+        """Returns the paths whose watches have fired since the last call."""
+        with self._lock:
+            fired, self._fired_paths = self._fired_paths, set()
+            self._wake.clear()
+        self._watched -= fired
+        return fired
 
     def _on_change(self, path: str) -> None:
         with self._lock:
