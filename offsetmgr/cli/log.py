@@ -128,14 +128,8 @@ def dump(
         ),
     ],
     topics: TopicFlags,
-    from_offset: Annotated[
-        int | None,
-        opt("--offset", "N", "From this offset on.", min=0),
-    ] = None,
-    to_offset: Annotated[
-        int | None,
-        opt("--to-offset", "N", "Only before this offset.", min=0),
-    ] = None,
+    from_offset: Annotated[int | None, opt("--offset", "N", "From this offset on.", min=0)] = None,
+    to_offset: Annotated[int | None, opt("--to-offset", "N", "Only before this offset.", min=0)] = None,
     from_datetime: Annotated[
         str | None,
         opt("--from-datetime", "YYYY-MM-DDTHH:mm:SS.sss", "From this time on; UTC without a zone."),
@@ -144,10 +138,7 @@ def dump(
         str | None,
         opt("--to-datetime", "YYYY-MM-DDTHH:mm:SS.sss", "Only before this time."),
     ] = None,
-    max_rows: Annotated[
-        int | None,
-        opt("--max-messages", "N", "Maximum number of rows.", min=1),
-    ] = None,
+    max_rows: Annotated[int | None, opt("--max-messages", "N", "Maximum number of rows.", min=1)] = None,
     isolation: Annotated[
         Isolation,
         opt("--isolation-level", None, "read_committed leaves out messages of open and aborted transactions."),
@@ -290,10 +281,7 @@ _RECOVER: Final = (
 @without_connection
 def recover(
     paths: Paths,
-    to: Annotated[
-        Path | None,
-        opt("--to", "DIR", "Write repaired copies into this directory."),
-    ] = None,
+    to: Annotated[Path | None, opt("--to", "DIR", "Write repaired copies into this directory.")] = None,
     in_place: Annotated[
         bool, flag("--in-place", "Truncate the logs themselves, after copying the removed bytes.")
     ] = False,
