@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.app.ui import Interrupted
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import (
-    CorruptData,
     FileFailure,
     OffsetMgrError,
     ServerError,
@@ -25,7 +24,6 @@ from offsetmgr.zookeeper.nodes.fields import ReadErrors as ReadErrors
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
-    from offsetmgr.kafka.cluster import KafkaCluster
     from offsetmgr.zookeeper.admin.plan import RequestPlan, RequestProgress, RequestStep, StepOutcome
     from offsetmgr.zookeeper.check.rules import Finding
     from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -147,20 +145,16 @@ def check(
     brokers belong to another cluster than ZooKeeper, because their logs would be the wrong ones.
     """
     from offsetmgr.core.clock import SystemClock
-    from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck
-    from offsetmgr.zookeeper.nodes import paths
+    from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck, existing_groups, unknown_cluster
 
     session = connections.zookeeper("zk check")
     cluster = connections.cluster_or_none()
-    unknown = None if cluster is None else _unknown_cluster(session, cluster)
-    consumers = session.children(paths.CONSUMERS)
-    if consumers is None and session.children(paths.BROKERS) is None:
-        why = f"has neither {paths.CONSUMERS} nor {paths.BROKERS}, so there is nothing to check"
-        raise CorruptData(f"ZooKeeper at {session.connect}", why, "is the chroot right?")
+    unknown = None if cluster is None else unknown_cluster(session, cluster.cluster_id())
+    known = existing_groups(session)
     chosen = _registered_groups(connections, session, groups)
     checking = ZookeeperCheck(
         session,
-        consumers or [],
+        known,
         SystemClock(),
         fetch_log_ranges=None if cluster is None else cluster.log_ranges,
         unused_since_ms=unused_since_ms,
@@ -174,22 +168,6 @@ def check(
     )
     skipped = [*([unknown] if unknown else ()), *checking.skipped_rules()]
     return Check(chosen, chain(checking.cluster_findings, findings), skipped, unknown is None)
-
-
-def _unknown_cluster(session: ZookeeperSession, cluster: KafkaCluster) -> str | None:
-    """Returns None if brokers and ZooKeeper belong to the same cluster, or the reason why this is unknown. Raises
-    `UsageError` if they belong to different clusters."""
-    from offsetmgr.zookeeper.nodes import paths
-    from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
-
-    node, kafka_id = session.get(paths.CLUSTER_ID), cluster.cluster_id()
-    if node is None or kafka_id is None:
-        who = "the brokers have" if node is not None else f"ZooKeeper at {session.connect} has"
-        return f"whether brokers and ZooKeeper belong to one cluster ({who} no cluster id)"
-    if (zookeeper_id := parse_cluster_id(paths.CLUSTER_ID, node.data)) != kafka_id:
-        why = f"the brokers belong to cluster {kafka_id}, ZooKeeper to {zookeeper_id}"
-        raise UsageError(Advice("{bootstrap_server}"), why, "name the brokers that use this ZooKeeper, and its chroot")
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, value_of
+from offsetmgr.core.errors import CorruptData, NotAuthorized, OffsetMgrError, UsageError, value_of
 from offsetmgr.core.log_origin import FetchLogRanges, LogRangeCache
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.zookeeper.check.rules import (
@@ -29,6 +29,7 @@ from offsetmgr.zookeeper.groups.registry import GroupMembers, GroupOwners, membe
 from offsetmgr.zookeeper.groups.subscription import topics_of
 from offsetmgr.zookeeper.groups.topics import topics
 from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 from offsetmgr.zookeeper.offsets.group_nodes import GroupNodes, read_groups
 from offsetmgr.zookeeper.offsets.layouts import BrokersLayout, Layout
@@ -68,6 +69,28 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
         if leaderless := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
             unserved[topic.name] = leaderless
     return ClusterFacts(found, unserved, modes, session.connect)
+
+
+def existing_groups(session: ZookeeperSession) -> list[str]:
+    """Returns all groups in ZooKeeper. Raises `CorruptData` if it has neither consumers nor brokers."""
+    consumers = session.children(paths.CONSUMERS)
+    if consumers is None and session.children(paths.BROKERS) is None:
+        why = f"has neither {paths.CONSUMERS} nor {paths.BROKERS}, so there is nothing to check"
+        raise CorruptData(f"ZooKeeper at {session.connect}", why, "is the chroot right?")
+    return consumers or []
+
+
+def unknown_cluster(session: ZookeeperSession, kafka_id: str | None) -> str | None:
+    """Returns None if ZooKeeper belongs to the brokers' cluster ``kafka_id``, or the reason why this is unknown. Raises
+    `UsageError` if it belongs to another cluster."""
+    node = session.get(paths.CLUSTER_ID)
+    if node is None or kafka_id is None:
+        who = "the brokers have" if node is not None else f"ZooKeeper at {session.connect} has"
+        return f"whether brokers and ZooKeeper belong to one cluster ({who} no cluster id)"
+    if (zookeeper_id := parse_cluster_id(paths.CLUSTER_ID, node.data)) != kafka_id:
+        why = f"the brokers belong to cluster {kafka_id}, ZooKeeper to {zookeeper_id}"
+        raise UsageError(Advice("{bootstrap_server}"), why, "name the brokers that use this ZooKeeper, and its chroot")
+    return None
 
 
 def read_facts(
