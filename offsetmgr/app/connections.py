@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -170,7 +170,10 @@ class Connections(Closeable):
         from offsetmgr.migration.location import homes_text
 
         store = self.selected()
-        moved, homes = self.home_of(choose_groups(store, selection))
+        groups = choose_groups(store, selection)
+        homes = [home for home in self.homes(groups).values() if home.uri is not None or not home.same]
+        uris = {home.uri if home.is_readable else None for home in homes}
+        moved = uris.pop() if len(uris) == 1 and len(homes) == len(groups) else None
         here = moved or store.uri
         for uri in dict.fromkeys(home.uri for home in homes) if here not in self._noted else ():
             found = [home for home in homes if home.uri == uri]
@@ -340,12 +343,6 @@ class Connections(Closeable):
             warn(Advice("not checked: topics and log ranges, because no brokers are known; add {bootstrap_server}"))
         return known
 
-    def lock_waiting(self, cluster: KafkaCluster) -> KafkaCluster:
-        """Wraps ``cluster``: its ``describe_groups`` waits until the group locks of other runs have ended."""
-        from offsetmgr.groups.describe import LockWaitingCluster
-
-        return cast("KafkaCluster", LockWaitingCluster(cluster, SystemClock(), self.waits))
-
     def zookeeper(self, what: str) -> ZookeeperSession:
         """Returns a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what``
         names the operation that needs the session."""
@@ -420,18 +417,6 @@ class Connections(Closeable):
                     self.warn(f"not used as evidence: {error}")
         return {name: home for name in names if (home := self._homes[name]) is not None}
 
-    def home_of(self, groups: Collection[str]) -> tuple[str | None, list[OtherHome]]:
-        """Returns the store from which to read these groups: the one in which all of them live, or None for the
-        selected one; and the homes of the groups for which a user must know which store is read."""
-        homes = [home for home in self.homes(groups).values() if home.uri is not None or not home.same]
-        uris = {home.uri if home.is_readable else None for home in homes}
-        return (uris.pop() if len(uris) == 1 and len(homes) == len(groups) else None), homes
-
-    def require_home(self, groups: Iterable[str]) -> None:
-        """Raises `GateRefused` if `homes` has one of the groups."""
-        for home in self.homes(groups).values():
-            raise home.refusal()
-
     def kafka_counterpart(
         self, store: OffsetStore, warn: Callable[[str], None] | None = None, *, strict: bool | None = None
     ) -> OffsetStore | None:
@@ -504,8 +489,7 @@ class Connections(Closeable):
         Raises `UsageError` if ZooKeeper or the brokers are unknown, and `OtherCluster` if they are known to hold
         offsets of different Kafka clusters.
         """
-        from offsetmgr.migration.observation import GroupView, ZookeeperRegistry
-        from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+        from offsetmgr.migration.observation import GroupView
         from offsetmgr.stores.uri import zookeeper_of
         from offsetmgr.stores.zookeeper import ZookeeperStore
 
@@ -517,25 +501,15 @@ class Connections(Closeable):
         cluster = self.cluster(needs)
         store = self.store(f"zookeeper://{address}")
         assert isinstance(store, ZookeeperStore)  # a zookeeper: URI always opens a ZookeeperStore
-        kafka = self.opened(f"kafka://{self.bootstrap()}")
-        crossing = CrossClusterCheck(store, kafka, roles=("ZooKeeper", "Kafka side"))
-        if crossing.other_cluster:
-            hint = "name the ZooKeeper and the brokers that the group's members use"
-            raise OtherCluster(
-                "runbook",
-                f"ZooKeeper and brokers hold offsets of different Kafka clusters: {crossing.comparison.how}",
-                hint,
-            )
-        # The registry uses the session of the store, so that one sync serves both.
-        return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
+        return GroupView.of_stores(store, self.opened(f"kafka://{self.bootstrap()}"), cluster)
 
     def configured_stores(self) -> dict[str, str]:
         """Returns the URIs of all stores that the settings name and that groups can live in, by their kind, in the
         order of `TITLES`. The two stores of a dual store count as separate stores."""
-        from offsetmgr.stores.uri import inner_uris, parse_uri
+        from offsetmgr.stores.uri import parse_uri, part_uris
 
-        selected, known = self.uri, self.resolved
-        uris = list(inner_uris(selected, known.connection)) if parse_uri(selected).kind == "dual" else [selected]
+        known = self.resolved
+        uris = [*part_uris(self.uri, known.connection)]
         uris += [f"zookeeper://{known.zookeeper}"] if known.zookeeper else []
         uris += [f"kafka://{known.bootstrap_server}"] if known.bootstrap_server else []
         found: dict[str, str] = {}
@@ -685,7 +659,9 @@ class SourceAndTarget:
         return self._cluster_of("target") or self._cluster_of("source") or self._cluster_of(None)
 
     def _cluster_of(self, side: str | None) -> KafkaCluster | None:
-        """Returns the brokers that the URI of a side names, or the selected brokers; None if there are none."""
+        """Returns the brokers that the URI of a side names, or the selected brokers; None if there are none. The
+        description of groups waits until the group locks of other runs have ended."""
+        from offsetmgr.groups.describe import LockWaitingCluster
         from offsetmgr.stores.uri import bootstrap_of
 
         resolved = self._connections.resolved
@@ -695,7 +671,8 @@ class SourceAndTarget:
             bootstrap = bootstrap_of(self._uris[side], connection)
         if bootstrap is None:
             return None
-        return self._connections.lock_waiting(self._connections.cluster_at(bootstrap, connection))
+        cluster = self._connections.cluster_at(bootstrap, connection)
+        return cast("KafkaCluster", LockWaitingCluster(cluster, SystemClock(), self._connections.waits))
 
     def logs(self) -> Logs | None:
         """Like `cluster`, but the returned object can only read logs. If the target or the source can read logs itself,
@@ -711,29 +688,18 @@ class SourceAndTarget:
         nor the target uses ZooKeeper."""
         from offsetmgr.stores.uri import zookeeper_of
 
-        address = None
         for side in ("target", "source"):
             connection = self._configs[side]
             if address := zookeeper_of(self._uris[side], connection):
                 break
-        if address is None:
+        else:
             yield None
             return
         from offsetmgr.zookeeper.client.session import ZookeeperSession
-        from offsetmgr.zookeeper.groups.registry import members_many
-        from offsetmgr.zookeeper.nodes.paths import can_be_group
+        from offsetmgr.zookeeper.groups.registry import member_ids
 
         with ZookeeperSession(address, connection) as session:
-
-            def read_members(groups: Iterable[str]) -> Mapping[str, tuple[str, ...] | OffsetMgrError]:
-                # A group whose name is not allowed as a znode name cannot have registered old consumers.
-                return {
-                    group.group: group.error or tuple(member.member_id for member in group.members)
-                    for group in members_many(session, filter(can_be_group, groups))
-                    if group.members or group.error
-                }
-
-            yield read_members
+            yield partial(member_ids, session)
 
     @contextmanager
     def planner(
@@ -811,27 +777,13 @@ class SourceAndTarget:
         """Returns the gate that checks whether a member still commits only to the source. With ``exclusive``, members
         in the dual phase do not pass either, because the source's offsets will be deleted. Raises `UsageError` if
         offsetmgr has no gate for this combination of source and target."""
-        from offsetmgr.migration.finalize import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
+        from offsetmgr.migration.finalize import OldConsumerGate, gate_of_source
         from offsetmgr.migration.observation import GroupView, has_phases
-        from offsetmgr.stores.uri import scheme_of
-        from offsetmgr.stores.zookeeper import ZookeeperStore
-        from offsetmgr.zookeeper.groups.registry import members_many
 
-        source = plan.header.source
-        if isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8":
-            read_members = partial(members_many, self.source.session) if self.source.registered else None
-            return InactivityGate(self.source, read_members, window, SystemClock())
         if has_phases(plan.header):
             view = GroupView.of_plan(plan.header, self.source, self.target, self.cluster)
             return OldConsumerGate(view, plan.header.end, exclusive, rules, window)
-        if scheme_of(source.uri).coordinators and (cluster := self._cluster_of("source")) is not None:
-            return CoordinatorGate(self.source, cluster, window, SystemClock())
-        if source.kind == "file":
-            return NoMembersGate()
-        raise UsageError(
-            f"finalize of {plan.path}",
-            f"offsetmgr cannot find out which live members still commit to {source.kind} {source.uri}",
-        )
+        return gate_of_source(plan, self.source, partial(self._cluster_of, "source"), window)
 
     def fleet_view(self, plan: PlanFile, state: MigrationState, window: ObservationWindow) -> FleetView:
         """Returns the object that reads the present state of the plan's groups from the servers. ``window`` limits the

@@ -59,11 +59,10 @@ def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckRe
 def _endpoints(resolved: ResolvedConnection) -> tuple[list[str], list[tuple[str, bool]]]:
     """Returns the connect strings of ZooKeeper, and the bootstrap addresses of clusters; the second value of each is
     whether they are offset managers. Brokers are first."""
-    from offsetmgr.stores.uri import bootstrap_of, inner_uris, parse_uri, zookeeper_of
+    from offsetmgr.stores.uri import bootstrap_of, parse_uri, part_uris, zookeeper_of
 
     selected, config = resolved.store, resolved.connection
-    pair = selected is not None and parse_uri(selected).kind == "dual"
-    uris: Sequence[str] = () if selected is None else inner_uris(selected, config) if pair else [selected]
+    uris = () if selected is None else part_uris(selected, config)
     zookeepers = [resolved.zookeeper, *(zookeeper_of(uri, config) for uri in uris)]
     clusters = [(resolved.bootstrap_server, False)]
     clusters += [(bootstrap_of(uri, config), parse_uri(uri).kind == "manager") for uri in uris]

@@ -177,7 +177,8 @@ def copy(
     if group == new_group and to is None:
         raise UsageError("groups copy", "both names are the same")
     store = connections.selected()
-    connections.require_home([group])
+    for home in connections.homes([group]).values():
+        raise home.refusal()
     target = store
     if to is not None:
         target = connections.copied_to[to] = connections.opened(to)

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from shlex import quote
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -47,7 +46,7 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import COLLECTOR, Meter, OutputFormat, exit_with, note, offsets_topic_progress, progress
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, ordered, run_for_contexts, watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
-from offsetmgr.core.advice import Argument, Invocation, for_command_line
+from offsetmgr.core.advice import Argument, for_command_line
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of, printable
 
@@ -319,16 +318,8 @@ class ConnectFlags(Connections):
         super().__init__(resolved, Terminal(yes=yes, context=resolved.context))
         self.named_context = context
         _note_ignored(self.resolved.command_config)
-        self.followup_options = "".join(f" {quote(word)}" for word in self.repeated_options())
-        """The text of `repeated_options`. Each word starts with a space."""
-        named = {
-            "zookeeper": settings.zookeeper,
-            "bootstrap_server": settings.bootstrap_server,
-            "store": settings.store,
-        }
-        self.given = {**named, **self.repeated()}
-        self.given_options = Invocation("", (), self.given).options()
-        """The options of this command line that name stores, followed by `followup_options`."""
+        addresses = ("zookeeper", "bootstrap_server", "store")
+        self.given = {**{name: getattr(settings, name) for name in addresses}, **self.repeated()}
         self.cluster_name = ""
         """The context of this run if the command runs for several contexts; otherwise an empty string."""
         self.checks_store = False
@@ -363,18 +354,12 @@ class ConnectFlags(Connections):
 
         return SideSettings(*self.of_sides(*configs), self.repeated(*configs))
 
-    def repeated_options(
-        self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
-    ) -> tuple[str, ...]:
-        """Returns the options that a later command for the same servers needs, from any directory: the files with
-        settings and the context. The first arguments are the values of ``--from-command-config`` and
-        ``--to-command-config``. ``command_config`` replaces the value of ``--command-config``."""
-        return Invocation("", (), self.repeated(from_config, to_config, command_config=command_config)).words()[1:]
-
     def repeated(
         self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
     ) -> Mapping[str, Argument]:
-        """Returns the arguments of `repeated_options`."""
+        """Returns the arguments that a later use case for the same servers needs, from any directory: the files with
+        settings and the context. The first arguments are the values of ``--from-command-config`` and
+        ``--to-command-config``. ``command_config`` replaces the value of ``--command-config``."""
         files = {
             "command_config": command_config or self.flags.command_config,
             "from_command_config": from_config,

@@ -35,6 +35,7 @@ from offsetmgr.cli.render import (
     write_rows,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
+from offsetmgr.core.advice import Invocation
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import TITLES
@@ -234,7 +235,7 @@ def where(
     offset of each partition in every store.
     """
     located = groups.where(connect, group_flags.selection(), window_s=window_s, plans=plan or ())
-    found, options = list(located), connect.given_options
+    found, options = list(located), Invocation("", (), connect.given).options()
     if not output.for_people:
         write_rows(OBJECT, (tuple(located.document(one, options).values()) for one in found), output)
     else:

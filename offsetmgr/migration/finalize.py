@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
-from offsetmgr.core.clock import Clock
+from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import CommitMode, Confidence
 from offsetmgr.core.document import time_text
-from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
+from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, Committed, GroupDescription
 from offsetmgr.core.offset_store import Guard, OffsetStore
 from offsetmgr.core.plurals import SHOWN, count_of, list_of
@@ -37,7 +38,8 @@ from offsetmgr.migration.observation import GroupHistory, GroupView, Observation
 from offsetmgr.migration.plan import Action, GroupPlan, PlanFile, PlanStep
 from offsetmgr.migration.progress import Journal, MigrationState
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status
-from offsetmgr.zookeeper.groups.registry import GroupMembers
+from offsetmgr.stores.uri import scheme_of
+from offsetmgr.zookeeper.groups.registry import GroupMembers, members_many
 
 _NAMED: Final = 3
 """The number of partitions and groups that an error names."""
@@ -603,6 +605,25 @@ def _assess_members(name: str, found: GroupDescription | OffsetMgrError) -> Grou
         members = "; ".join(str(member) for member in found.members)
         return GroupGate(name, False, Confidence.SEEN, f"active in the source: {members or found.state}")
     return GroupGate(name, True, Confidence.SEEN, "the source's coordinator knows no member")
+
+
+def gate_of_source(
+    plan: PlanFile, source: OffsetStore, cluster: Callable[[], KafkaCluster | None], window: ObservationWindow
+) -> FinalizeGate:
+    """Returns the gate of a plan whose groups do not migrate in phases. ``cluster`` returns the brokers of the source.
+    Raises `UsageError` if there is no gate for the source."""
+    from offsetmgr.stores.zookeeper import ZookeeperStore
+
+    clock, endpoint = SystemClock(), plan.header.source
+    if isinstance(source, ZookeeperStore) and source.layout != "0.8":
+        read_members = partial(members_many, source.session) if source.registered else None
+        return InactivityGate(source, read_members, window, clock)
+    if scheme_of(endpoint.uri).coordinators and (known := cluster()) is not None:
+        return CoordinatorGate(source, known, window, clock)
+    if endpoint.kind == "file":
+        return NoMembersGate()
+    why = f"offsetmgr cannot find out which live members still commit to {endpoint.kind} {endpoint.uri}"
+    raise UsageError(f"finalize of {plan.path}", why)
 
 
 class NoMembersGate:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import (
@@ -31,6 +31,7 @@ from offsetmgr.core.model import ABSENT, Absent, Committed, LogRange, Offset, To
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, fetch_group, has_identity
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.migration.plan import PlanHeader
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.dual_policy import outcome_of
 from offsetmgr.stores.uri import scheme_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -39,6 +40,9 @@ from offsetmgr.zookeeper.groups import registry as ownership
 from offsetmgr.zookeeper.groups.subscription import topics_of
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, WHITE_LIST
+
+if TYPE_CHECKING:
+    from offsetmgr.stores.zookeeper import ZookeeperStore
 
 OffsetReadResult: TypeAlias = Offset | OffsetMgrError
 """The result of one read of one partition: a commit, its absence, or the error. An error never counts as absence."""
@@ -498,6 +502,17 @@ class GroupView:
     def members(self, group: str) -> Mapping[str, RegisteredMember]:
         """Returns the live members that are registered now, by id."""
         return self.registry.members(group, self.cluster.topics).members
+
+    @classmethod
+    def of_stores(cls, zookeeper: ZookeeperStore, kafka: OffsetStore, cluster: KafkaCluster) -> GroupView:
+        """Returns the view of the groups in two stores. Raises `OtherCluster` if they hold offsets of different Kafka
+        clusters."""
+        crossing = CrossClusterCheck(zookeeper, kafka, roles=("ZooKeeper", "Kafka side"))
+        if crossing.other_cluster:
+            why = f"ZooKeeper and brokers hold offsets of different Kafka clusters: {crossing.comparison.how}"
+            raise OtherCluster("runbook", why, "name the ZooKeeper and the brokers that the group's members use")
+        # The registry uses the session of the store, so that one sync serves both.
+        return cls(ZookeeperRegistry(zookeeper.session), zookeeper, kafka, cluster)
 
     @classmethod
     def of_plan(

@@ -237,6 +237,11 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
     return inner
 
 
+def part_uris(uri: str, config: ConnectionConfig) -> tuple[str, ...]:
+    """Returns the URIs of the stores at ``uri``: the `inner_uris` of a dual store, otherwise the URI itself."""
+    return inner_uris(uri, config) if parse_uri(uri).kind == "dual" else (uri,)
+
+
 def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None:
     """Returns the option ``translate`` of a dual store, from its URI or from its section of the configuration file.
     Returns None if the option is not set. Raises `InvalidUri`."""

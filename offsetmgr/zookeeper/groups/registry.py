@@ -93,6 +93,16 @@ def members_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[G
         yield from _members_of(session, batch)
 
 
+def member_ids(session: ZookeeperSession, groups: Iterable[str]) -> Mapping[str, tuple[str, ...] | OffsetMgrError]:
+    """Returns the ids of the live members of those groups that have members, or the error of the group. A group whose
+    name is not allowed as a znode name cannot have registered members."""
+    return {
+        group.group: group.error or tuple(member.member_id for member in group.members)
+        for group in members_many(session, filter(paths.can_be_group, groups))
+        if group.members or group.error
+    }
+
+
 def _members_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupMembers]:
     possible, impossible = paths.possible_groups(groups)
     yield from (GroupMembers(group, error=error) for group, error in impossible)
