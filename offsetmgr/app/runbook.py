@@ -281,9 +281,9 @@ def bounce(
     found: list[GroupBounce] = []
     interrupt = ui.stop("after this observation or restart; the same command line resumes")
     with _progress_on_failure(ui, state if execute else None, names), interrupt as stop:
-        origin = EditOrigin(OPERATION, reason, groups.login_options)
+        origin = EditOrigin(OPERATION, reason, groups.login_options) if execute else None
         for one in bounce_groups(
-            groups.view, specs, state, execute=execute, several=several, progress=ui.note, stop=stop, origin=origin
+            groups.view, specs, state, several=several, progress=ui.note, stop=stop, origin=origin
         ):
             found.append(one)
             _report(one, groups.plan if execute else None, ui, several=several)

@@ -4,7 +4,7 @@ up the others."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, Off
 from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.groups.execute import EditOrigin, caused_by
-from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
+from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, first_groups
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import is_unchanged, load_all
 from offsetmgr.migration.bounce_plan import (
@@ -57,88 +57,80 @@ class GroupBounce(NamedTuple):
 
 def bounce_groups(
     view: GroupView,
-    specs: Iterable[BounceSpec | GroupBounce],
+    specs: Sequence[BounceSpec | GroupBounce],
     state_path: Path,
     *,
-    execute: bool,
-    several: bool = True,
-    progress: Callable[[str], None] = lambda _text: None,
-    stop: Callable[[], bool] = lambda: False,
-    origin: EditOrigin,
+    several: bool,
+    progress: Callable[[str], None],
+    stop: Callable[[], bool],
+    origin: EditOrigin | None,
 ) -> Iterator[GroupBounce]:
-    """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file. A `GroupBounce`
-    in ``specs`` is the result of a group whose parameters are invalid, and is yielded.
+    """Executes or resumes the bounces, and yields each result. All bounces share the state file. A `GroupBounce` in
+    ``specs`` is the result of a group whose parameters are invalid, and is yielded. The operation log records the
+    bounces as ``origin``; without it, they are only planned.
 
     A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
     server, is raised, because it concerns all groups. With ``several``, the progress names each group, and groups whose
     bounce the state file shows as finished are skipped if they are still in the phase, or have gone on to the next one;
     otherwise such a bounce is an error. Groups that are proved to be in the phase already are skipped, too. Once
-    ``stop`` returns True, no further bounce begins. With ``execute``, the operation log records the bounces as
-    ``origin``.
+    ``stop`` returns True, no further bounce begins.
     """
-    run = partial(_bounce_each, view, state_path, execute, several, progress, stop, origin)
-    specs = list(specs)
-    if not execute:
-        yield from run(specs)
-        return
-    names = [spec.group for spec in specs]
-    stores = (view.zookeeper.uri, view.kafka.uri)
-    files = (str(state_path.absolute()),)
-    start = OperationStart(origin.operation, stores, first_groups(names), len(names), 0, files, reason=origin.reason)
-    with OperationLog().recorded(start) as recorded:
-        for one in run(specs):
+    with _recorded(view, specs, state_path, origin) as recorded:
+        for spec in specs:
+            if isinstance(spec, BounceSpec):
+                spec.check_command()
+                if stop():
+                    break
+                one = _bounce_group(view, spec, state_path, several, progress, stop, origin)
+            else:
+                one = spec
             recorded.failed += not one.ok and not one.is_stopped
             recorded.interrupted = recorded.interrupted or one.is_stopped
             recorded.written += sum(copy.outcome == "written" for copy in (one.result.copies if one.result else ()))
             yield one
+            if one.is_stopped:
+                break
         recorded.interrupted = recorded.interrupted or stop()
 
 
-def _bounce_each(
+def _recorded(
+    view: GroupView, specs: Sequence[BounceSpec | GroupBounce], state_path: Path, origin: EditOrigin | None
+) -> AbstractContextManager[OperationProgress]:
+    """Returns the record of the bounces in the operation log; nothing is recorded if they are only planned."""
+    if origin is None:
+        return nullcontext(OperationProgress(""))
+    names = [spec.group for spec in specs]
+    stores = (view.zookeeper.uri, view.kafka.uri)
+    files = (str(state_path.absolute()),)
+    start = OperationStart(origin.operation, stores, first_groups(names), len(names), 0, files, reason=origin.reason)
+    return OperationLog().recorded(start)
+
+
+def _bounce_group(
     view: GroupView,
+    spec: BounceSpec,
     state_path: Path,
-    execute: bool,
     several: bool,
     progress: Callable[[str], None],
     stop: Callable[[], bool],
-    origin: EditOrigin,
-    specs: Iterable[BounceSpec | GroupBounce],
-) -> Iterator[GroupBounce]:
+    origin: EditOrigin | None,
+) -> GroupBounce:
     def indented(text: str) -> None:
         progress(f"  {text}" if several else text)
 
-    for spec in specs:
-        if isinstance(spec, GroupBounce):
-            yield spec
-            continue
-        spec.check_command()
-        if stop():
-            return
-        try:
-            if several and (done := _finished(view, spec, state_path, progress)):
-                yield GroupBounce(spec.group, note=done)
-                continue
-        except (GroupNotFound, MalformedData, UsageError) as error:
-            yield GroupBounce(spec.group, error=error)
-            continue
+    try:
+        if several and (done := _finished(view, spec, state_path, progress)):
+            return GroupBounce(spec.group, note=done)
         if several:
             progress(f"group {spec.group}")
-        try:
-            if execute:
-                with caused_by(origin):
-                    result = bounce(view, spec, state_path, progress=indented, stop=stop)
-            else:
-                result = plan_bounce(view, spec, state_path)
-        except AlreadyInPhase as error:
-            yield _already_in_phase(view, spec, error) if several else GroupBounce(spec.group, error=error)
-            continue
-        except (GateRefused, GroupNotFound, MalformedData, UsageError) as error:
-            yield GroupBounce(spec.group, error=error)
-            continue
-        found = GroupBounce(spec.group, result)
-        yield found
-        if found.is_stopped:
-            return
+        if origin is None:
+            return GroupBounce(spec.group, plan_bounce(view, spec, state_path))
+        with caused_by(origin):
+            return GroupBounce(spec.group, bounce(view, spec, state_path, progress=indented, stop=stop))
+    except AlreadyInPhase as error:
+        return _already_in_phase(view, spec, error) if several else GroupBounce(spec.group, error=error)
+    except (GateRefused, GroupNotFound, MalformedData, UsageError) as error:
+        return GroupBounce(spec.group, error=error)
 
 
 def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Callable[[str], None]) -> str:
@@ -193,20 +185,18 @@ def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:
     """Returns the record of a bounce for the journal of a plan; None if the bounce was stopped, only planned, finished
     earlier, into the phase that the group is in, or refused as a way back. ``group`` is the group's name in the
     plan."""
-    if isinstance(found.error, AlreadyInPhase | UnrequestedReturn):
+    error, result = found.error, found.result
+    if isinstance(error, AlreadyInPhase | UnrequestedReturn):
         return None
-    if (error := found.error) is not None:
-        return _blocked_record(group, error.what, error.why, error.hint)
-    if (result := found.result) is None or result.outcome in (BounceOutcome.STOPPED, BounceOutcome.PLANNED):
+    if error is not None:
+        reason = (error.what, error.why, error.hint)
+    elif result is None or result.outcome in (BounceOutcome.STOPPED, BounceOutcome.PLANNED):
         return None
-    if result.outcome is BounceOutcome.FAILED:
-        return _blocked_record(group, f"bounce {result.change}", result.why, result.hint)
-    assert result.report is not None  # a finished bounce has passed the gate of the whole group
-    return phase_record(group, result.report)
-
-
-def _blocked_record(group: str, *reason: str) -> JournalRecord:
-    """Returns the record of a failed bounce. ``reason`` is the step, the reason and the hint."""
+    elif result.outcome is BounceOutcome.FAILED:
+        reason = (f"bounce {result.change}", result.why, result.hint)
+    else:
+        assert result.report is not None  # a finished bounce has passed the gate of the whole group
+        return phase_record(group, result.report)
     step, why, hint = map(for_command_line, reason)
     return {"kind": "group-blocked", "group": group, "step": step, "why": why, "hint": hint}
 
