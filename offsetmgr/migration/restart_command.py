@@ -13,7 +13,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -170,35 +170,21 @@ class InvalidWorkload(UsageError):
     """Kubernetes allows no workload of this name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """The restart of a workload with other settings.
+class Rollout(NamedTuple):
+    """The restart of a group's ``workload`` with other settings, as ``restart`` describes it.
 
-    Without ``configure``, the settings are environment variables of the workload (``OFFSETS_STORAGE``,
+    Unless the restart has ``configure``, the settings are environment variables of the workload (``OFFSETS_STORAGE``,
     ``DUAL_COMMIT_ENABLED``), and setting them starts the rollout. ``configure`` is the template of a command that
     changes the settings elsewhere, such as in a ConfigMap; the rollout is then started by itself.
     """
 
     workload: str
-    namespace: str | None = None
-    context: str | None = None
-    configure: str | None = None
-    timeout_s: float = 600
+    restart: Restart
 
-    def of_group(self, group: str) -> Rollout:
-        """Returns the rollout with the group in the workload's name. Raises `InvalidWorkload` if the name is not one of
-        a Deployment or StatefulSet, and `UsageError` if ``configure`` names a member."""
-        workload = self.workload.replace("{group}", group)
-        if not _WORKLOAD.fullmatch(workload):
-            raise InvalidWorkload(
-                Advice("{kubernetes} {}", workload),
-                "it is neither deployment/NAME nor statefulset/NAME with a NAME of a-z, 0-9, '-' and '.'",
-                Advice("as in {kubernetes} deployment/shop"),
-            )
-        if {"host", "member"} & placeholders(self.configure or ""):
-            why = "it contains {host} or {member}, but it is run once for all members"
-            raise UsageError(Advice("{configure}"), why, "use {settings}, {phase} and {group}")
-        return replace(self, workload=workload)
+    @property
+    def configure(self) -> str | None:
+        """The template of the command that changes the settings."""
+        return self.restart.configure
 
     def command(self, group: str, phase: CommitMode) -> str:
         """Returns the shell command that changes the settings and waits for the end of the rollout."""
@@ -222,13 +208,13 @@ class Rollout:
 
     def kubectl(self, *words: str) -> str:
         """Returns a `kubectl` command line."""
-        where = [("--context", self.context), ("--namespace", self.namespace)]
+        where = [("--context", self.restart.kube_context), ("--namespace", self.restart.namespace)]
         options = [word for option, value in where if value is not None for word in (option, value)]
         return shlex.join(["kubectl", *options, *words])
 
     @property
     def _status(self) -> str:
-        return self.kubectl("rollout", "status", self.workload, f"--timeout={self.timeout_s:g}s")
+        return self.kubectl("rollout", "status", self.workload, f"--timeout={self.restart.timeout_s:g}s")
 
 
 class Restart(NamedTuple):
@@ -276,23 +262,31 @@ class Restart(NamedTuple):
             raise UsageError("bounce", "no restart command is given", hint)
 
     def rollout(self, group: str) -> Rollout | None:
-        """Returns the rollout of a group's workload; None if a command restarts the members. Raises any error from
-        `Rollout.of_group`."""
+        """Returns the rollout of a group's workload; None if a command restarts the members. Raises `InvalidWorkload`
+        if the name is not one of a Deployment or StatefulSet, and `UsageError` if ``configure`` names a member."""
         if self.kubernetes is None:
             return None
-        own = Rollout(self.kubernetes, self.namespace, self.kube_context, self.configure, self.timeout_s)
-        return own.of_group(group)
+        workload = self.kubernetes.replace("{group}", group)
+        if not _WORKLOAD.fullmatch(workload):
+            raise InvalidWorkload(
+                Advice("{kubernetes} {}", workload),
+                "it is neither deployment/NAME nor statefulset/NAME with a NAME of a-z, 0-9, '-' and '.'",
+                Advice("as in {kubernetes} deployment/shop"),
+            )
+        if {"host", "member"} & placeholders(self.configure or ""):
+            why = "it contains {host} or {member}, but it is run once for all members"
+            raise UsageError(Advice("{configure}"), why, "use {settings}, {phase} and {group}")
+        return Rollout(workload, self)
 
     def options(self, group: str) -> tuple[str, str]:
         """Returns the options as text for the commands of a runbook: of the restart, and of its test."""
-        hosts = tuple(f"{member}={host}" for member, host in self.hosts.items())
-        if (rollout := self.rollout(group)) is None:
-            return options_text(command=self.command, host=hosts), options_text(
-                test_command=self.test_command, host=hosts
-            )
-        named = {"kubernetes": rollout.workload, "namespace": rollout.namespace, "kube_context": rollout.context}
-        restart = options_text(**named, configure=rollout.configure)
-        return restart, options_text(test_command=self.test_command or rollout.test())
+        named: dict[str, Argument] = {"host": tuple(f"{member}={host}" for member, host in self.hosts.items())}
+        begin, test = {"command": self.command}, self.test_command
+        if (rollout := self.rollout(group)) is not None:
+            begin, test = {"kubernetes": rollout.workload}, self.test_command or rollout.test()
+            named = {"namespace": self.namespace, "kube_context": self.kube_context, "configure": self.configure}
+        tests = {} if rollout is not None else named
+        return options_text(**begin, **named), options_text(test_command=test, **tests)
 
 
 NO_RESTART: Final = Restart()
