@@ -138,12 +138,7 @@ def describe(
 def delete(
     connections: Connections, groups: GroupSelection, *, lose: Iterable[str] = (), accept_unseen: bool = False
 ) -> PlannedEdit:
-    """Plans the deletion of groups with all their committed offsets. Groups with members have a problem.
-
-    A group also has a problem if it may have offsets that the before-images cannot hold, unless ``accept_unseen``. In
-    ZooKeeper the before-images hold all znodes of a group, except those at the paths ``lose``. Raises `GroupNotFound`,
-    `Unreachable`, `TimedOut`.
-    """
+    """Plans the deletion of groups with all their committed offsets; see `OffsetAdmin.plan_delete_groups`."""
     from offsetmgr.app.edits import GroupDeletion
     from offsetmgr.groups.scan import choose_groups
 
@@ -163,13 +158,8 @@ def copy(
     translate: OffsetTranslation | None = None,
     running: RunningEdit | None = None,
 ) -> PlannedEdit:
-    """Plans to copy a group's committed offsets to another name, or to the store at the URI ``to``.
-
-    Offsets that would move backward are rejected unless ``allow_rewind``. ``running`` allows a target whose consumers
-    run. ``translate`` states that offsets of another
-    Kafka cluster are valid in the target. Raises `UsageError` if both groups are the same, `GroupNotFound`,
-    `OtherCluster`, `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`.
-    """
+    """Plans to copy a group's committed offsets to another name, or to the store at the URI ``to``; see
+    `OffsetAdmin.plan_copy`. ``running`` allows a target whose consumers run."""
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.edits import plan_copy
     from offsetmgr.groups.scan import require_topics
@@ -192,13 +182,8 @@ def copy(
 def rename(
     connections: Connections, group: str, new_group: str, *, lose: Iterable[str] = (), accept_unseen: bool = False
 ) -> PlannedEdit:
-    """Plans to rename a group. The execution copies the offsets, verifies the copy by another read, and deletes the
-    group. The plan has the changes of the copy.
-
-    Data of a group that offsetmgr does not understand is not copied, so ``lose`` must have the path of its znode. See
-    `delete` for ``accept_unseen``. Raises `Conflict` if ``new_group`` has offsets or if data would be lost,
-    `GroupActive` if one of the groups has members, `UsageError`, `GroupNotFound`, `Unreachable`, `TimedOut`.
-    """
+    """Plans to rename a group; see `OffsetAdmin.plan_rename`. Data of a group that offsetmgr does not understand is not
+    copied, so ``lose`` must have the path of its znode."""
     from offsetmgr.app.edits import GroupDeletion, GroupRename
     from offsetmgr.groups.describe import require_idle
 

@@ -174,11 +174,7 @@ def get(connections: Connections, selection: GroupSelection, topics: TopicSelect
     """
     store = connections.store_to_read(selection)
     found: Found[GroupLag] = Found(connections, store, choose_groups(store, selection), topics)
-    named = selection.named(found.groups)
-    expected = _expected(connections, store, topics) if named else []
-    numbered = topics.numbered(store.capabilities.partitions)
-    also = {name: expected if name in named else numbered for name in found.groups} if expected or numbered else {}
-    return found.of(_lag(connections, found, store, selection, also))
+    return found.of(_lag(connections, found, store, selection))
 
 
 def lag(
@@ -197,9 +193,7 @@ def lag(
     """
     store, others = connections.selected(), connections.others()
     found: Found[GroupLag] = Found(connections, store, choose_groups(store, selection, others), topics, others)
-    named = selection.named(found.groups)
-    also = dict.fromkeys(named, _expected(connections, store, topics) if named else [])
-    return found.of(_lag(connections, found, store, selection, also, only_with_lag=only_with_lag, logs=True))
+    return found.of(_lag(connections, found, store, selection, only_with_lag=only_with_lag, logs=True))
 
 
 def _lag(
@@ -207,7 +201,6 @@ def _lag(
     found: Found[GroupLag],
     store: OffsetStore,
     selection: GroupSelection,
-    also: Mapping[str, list[TopicPartition]],
     *,
     only_with_lag: bool = False,
     logs: bool = False,
@@ -215,6 +208,9 @@ def _lag(
     from offsetmgr.groups.lag import NOTHING, lag, needs_log_range
 
     named, strict = selection.named(found.groups), selection.patterns is not None
+    expected = _expected(connections, store, found.topics) if named else []
+    numbered = [] if logs else found.topics.numbered(store.capabilities.partitions)
+    also = {name: expected if name in named else numbered for name in found.groups} if expected or numbered else {}
     cluster = connections.cluster_or_none() if logs else None
     options: dict[str, Any] = {"strict": strict, "partitions": also, "others": found.others}
     options["writes"] = connections.last_writes

@@ -244,9 +244,16 @@ class TopicPattern(NamedTuple):
 
     def matches(self, tp: TopicPartition) -> bool:
         """Returns whether the pattern matches the partition."""
-        if self.partitions is not None and tp.partition not in self.partitions:
-            return False
-        return fnmatchcase(tp.topic, self.name) if is_pattern(self.name) else tp.topic == self.name
+        return (self.partitions is None or tp.partition in self.partitions) and self.matches_topic(tp.topic)
+
+    def matches_topic(self, topic: str) -> bool:
+        """Returns whether the pattern matches a partition of the topic."""
+        return topic == self.name if self.is_exact else fnmatchcase(topic, self.name)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the pattern is the name of a topic, and not a glob."""
+        return not is_pattern(self.name)
 
 
 class TopicSelection(NamedTuple):
@@ -297,18 +304,15 @@ class TopicSelection(NamedTuple):
 
     def matches_topic(self, topic: str) -> bool:
         """Returns whether a partition of the topic can be part of the selection."""
-        return not self.patterns or any(
-            fnmatchcase(topic, p.name) if is_pattern(p.name) else topic == p.name for p in self.patterns
-        )
+        return not self.patterns or any(pattern.matches_topic(topic) for pattern in self.patterns)
 
     def named(self) -> list[str]:
         """Returns the exactly named topics. (Their partitions are selected even without a commit.)"""
-        return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
+        return list(dict.fromkeys(p.name for p in self.patterns if p.is_exact))
 
     def whole(self) -> list[str]:
         """Returns the exactly named topics that are selected without partition numbers."""
-        whole = {pattern.name for pattern in self.patterns if pattern.partitions is None}
-        return [name for name in self.named() if name in whole]
+        return list(dict.fromkeys(p.name for p in self.patterns if p.is_exact and p.partitions is None))
 
     def numbered(self, kind: PartitionKinds = PartitionKinds.NUMBERED) -> list[TopicPartition]:
         """Returns the partitions of this ``kind`` that are named by topic and number. They are selected even without a
@@ -317,7 +321,7 @@ class TopicSelection(NamedTuple):
         return sorted(
             TopicPartition(p.name, number)
             for p in self.patterns
-            if p.partitions is not None and not is_pattern(p.name)
+            if p.partitions is not None and p.is_exact
             for number in (p.partitions if old else p.numbers())
             if isinstance(number, BrokerPartition) is old
         )
@@ -353,7 +357,7 @@ class TopicSelection(NamedTuple):
         """
         found: set[TopicPartition] = {tp for tp in committed if self.matches(tp)}
         for pattern in self.patterns:
-            if is_pattern(pattern.name) or pattern.name in unread:
+            if not pattern.is_exact or pattern.name in unread:
                 continue
             count = counts.get(pattern.name)
             if count is None:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -43,16 +44,15 @@ def export_groups(
             continue
         if strict and not (found.offsets or found.errors or found.error):
             require_known(store, [found.group])
-        if topics.everything:
-            if found.offsets or found.errors or found.error:
-                yield found
-            continue
-        offsets = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
-        errors = {tp: e for tp, e in found.errors.items() if topics.matches(tp)}
-        if strict and not offsets and not errors and found.error is None:
+        chosen = found
+        if not topics.everything:
+            offsets = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
+            errors = {tp: e for tp, e in found.errors.items() if topics.matches(tp)}
+            chosen = replace(found, offsets=offsets, errors=errors)
+        if chosen.offsets or chosen.errors or chosen.error:
+            yield chosen
+        elif strict and not topics.everything:
             raise GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
-        if offsets or errors or found.error:
-            yield GroupOffsets(found.group, offsets, errors, found.error, unrecognised=found.unrecognised)
     topic_matches.require_all(store.uri)
 
 

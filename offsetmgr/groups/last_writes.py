@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from offsetmgr.core.clock import Clock, SystemClock, duration
@@ -66,7 +67,9 @@ def last_writer(one: KnownWrite, other: KnownWrite, clocks_ms: int | None, unkno
         if len(changed) == 1:
             (still,) = (write for write in pair if not write.changed)
             return LastWriter(changed[0], f"{seen}, and {still.title} stayed at {still.offset}")
-        return LastWriter(max(pair, key=_offset), f"{seen}: members that commit to both use the larger offset")
+        return LastWriter(
+            max(pair, key=attrgetter("offset")), f"{seen}: members that commit to both use the larger offset"
+        )
     if one.copied is not None and other.copied is not None:
         unchanged = [write for write in pair if write.offset == write.copied]
         again = [write for write in unchanged if _is_committed_again(write, clocks_ms or 0)]
@@ -102,10 +105,6 @@ def _is_committed_again(write: KnownWrite, clocks_ms: int) -> bool:
     if write.written_ms is None or write.copied_ms is None:
         return False
     return write.written_ms > write.copied_ms + clocks_ms + CLOCK_MARGIN_MS
-
-
-def _offset(write: KnownWrite) -> int:
-    return write.offset
 
 
 def _written_ms(write: KnownWrite) -> int:
