@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from offsetmgr.core.model import LogRange, TopicPartition
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edits import OutsideLogChecks
-    from offsetmgr.groups.operation_log import OperationStart
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
     from offsetmgr.migration.bounce_checkpoint import OpenBounce
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.rollback import RollbackPreview
     from offsetmgr.migration.rollback import RollbackReport as RollbackReport
     from offsetmgr.migration.verify import VerifyResults as VerifyResults
+    from offsetmgr.migration.waves import Waves
 
 
 class SideSettings(NamedTuple):
@@ -106,6 +106,15 @@ class PlanInputs(NamedTuple):
     translate: OffsetTranslation | None = None
     window_s: float = 0.0
 
+    def read_waves(self, options: PlanOptions) -> tuple[Waves | None, PlanOptions]:
+        """Returns the waves, and the options. With ``selects_waves``, the waves select the groups of the options."""
+        from offsetmgr.migration.waves import read_waves
+
+        if self.waves is None:
+            return None, options
+        waves = read_waves(self.waves)
+        return waves, replace(options, groups=waves.patterns()) if self.selects_waves else options
+
 
 class WrittenPlan(NamedTuple):
     """A plan that was written to a file. ``one_behind`` tells whether the source is exactly one behind its log's end in
@@ -141,10 +150,9 @@ def plan(
     from offsetmgr.migration.observation import ObservationWindow
     from offsetmgr.migration.partition_map import read_map
     from offsetmgr.migration.planner import no_groups_hint
-    from offsetmgr.migration.waves import with_waves
 
     inputs = inputs or PlanInputs()
-    waves, options = with_waves(options, inputs.waves, selects=inputs.selects_waves)
+    waves, options = inputs.read_waves(options)
     stores, options = _new_sides(connections, source, target, options.for_source(source), sides)
     confirmed = None if inputs.partition_map is None else read_map(inputs.partition_map)
     window = ObservationWindow(inputs.window_s, waiting=connections.waits.for_commits)
@@ -187,10 +195,8 @@ def draft_partition_map(
     read."""
     from offsetmgr.migration.partition_map import MapDraft, write_draft
     from offsetmgr.migration.planner import Planner
-    from offsetmgr.migration.waves import with_waves
 
-    inputs = inputs or PlanInputs()
-    _, options = with_waves(options, inputs.waves, selects=inputs.selects_waves)
+    _, options = (inputs or PlanInputs()).read_waves(options)
     stores, options = _new_sides(connections, source, target, options.for_source(source), sides)
     cluster = stores.cluster()
     names = Planner(stores.source, stores.target, options, SystemClock(), cluster).selected_groups()
@@ -348,7 +354,10 @@ def apply(
     if state.apply.opened and not state.is_rolled_back:
         step.ui.note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
     if not accept_stale:
-        reject_stale(plan, state, step.stores.source, step.only, _renewal_hint(step, selection))
+        named = {"output": "FILE", **selection.arguments, **step.arguments}
+        renew_again = Invocation("migrate renew", (str(plan.path),), named)
+        hint = Advice("plan them again: {}; or write the old offsets with {accept_stale}", renew_again)
+        reject_stale(plan, state, step.stores.source, step.only, hint)
     if planned.writes:
         step.ui.confirm(f"write {count_of(planned.writes, 'offset')} to {header.target.uri}?")
     report, run = ApplyReport(planned=planned), PlanRun("apply", step.only, reason, step.arguments)
@@ -383,13 +392,6 @@ def refresh(
     if header.retention_ms is not None:
         report.expires = expiry_text(header, SystemClock().now_ms(), step.stores.clock_difference())
     return report
-
-
-def _renewal_hint(step: _Step, selection: PlanSelection) -> str:
-    """Returns the hint for a plan whose source has changed."""
-    named = {"output": "FILE", **selection.arguments, **step.arguments}
-    renew_again = Invocation("migrate renew", (str(step.plan.path),), named)
-    return Advice("plan them again: {}; or write the old offsets with {accept_stale}", renew_again)
 
 
 def renew(
@@ -721,7 +723,7 @@ def mirror(
     """
     from offsetmgr.groups.before_images import default_image_path
     from offsetmgr.groups.execute import EditOrigin
-    from offsetmgr.migration.mirror import Mirror, MirrorImages
+    from offsetmgr.migration.mirror import Mirror, MirrorImages, require_equal_layouts
     from offsetmgr.migration.planner import Planner
 
     settings = settings or MirrorSettings()
@@ -729,7 +731,7 @@ def mirror(
         what, hint = Advice("{if_ahead} rewind"), Advice("use: {}", Invocation("migrate plan"))
         raise UsageError(what, "a mirror only moves offsets forward", hint)
     stores, options = _new_sides(connections, source, target, options, sides)
-    _require_equal_layouts(stores)
+    require_equal_layouts(stores.source, stores.target)
     ui, clock = connections.ui, SystemClock()
     planner = Planner(stores.source, stores.target, options, clock, translate=settings.translate)
     names, refresh_s = _announce_mirror(ui, stores, planner)
@@ -758,23 +760,9 @@ def mirror(
             planner.crossing,
             images.prepare,
         )
-        with _recorded(running, images.operation(names, origin)):
+        with images.recorded(running, names, origin):
             running.run(once=settings.once)
     return running
-
-
-@contextmanager
-def _recorded(mirror: Mirror, operation: OperationStart) -> Iterator[None]:
-    """Records the mirror in the operation log."""
-    from offsetmgr.groups.operation_log import OperationLog
-
-    with OperationLog().recorded(operation) as recorded:
-        try:
-            yield
-        finally:
-            recorded.written = mirror.status().copied
-            recorded.failed = sum(not one.succeeded for one in mirror.groups.values())
-            recorded.interrupted = mirror.interrupted
 
 
 def _announce_mirror(ui: Ui, stores: SourceAndTarget, planner: Planner) -> tuple[list[str], float]:
@@ -805,20 +793,6 @@ def _require_topics(source: OffsetStore, options: PlanOptions, names: list[str])
         for found in source.scan(names):
             topic_matches.record_group(found)
         topic_matches.require_all(source.uri)
-
-
-def _require_equal_layouts(stores: SourceAndTarget) -> None:
-    """Raises `UsageError` if one of the two stores contains byte positions of Kafka 0.7 and the other one contains
-    offsets."""
-    from offsetmgr.core.offset_store import PartitionKinds
-
-    kinds = {one.capabilities.partitions for one in (stores.source, stores.target)}
-    if PartitionKinds.OF_BROKERS in kinds and len(kinds) > 1:
-        raise UsageError(
-            "migrate mirror",
-            "one side holds byte positions of Kafka 0.7 and the other side offsets, which cannot be compared",
-            Advice("a plan can translate them once: migrate plan {partition_map}"),
-        )
 
 
 def status(

@@ -54,7 +54,7 @@ from offsetmgr.cli.render import (
 from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.document import time_text, to_html, to_markdown
+from offsetmgr.core.document import to_html, to_markdown
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import SHOWN, count_of
@@ -375,14 +375,7 @@ def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | 
             write_rows((COLUMNS[0], last), steps, output)
     else:
         write_rows(COLUMNS, rows, output)
-    for one in found.waves():
-        label = "no wave" if one.wave is None else f"wave {one.wave}"
-        blocked = f"; {one.blocked} blocked" if one.blocked else ""
-        note(f"{label}: {count_of(one.states.total(), 'group')}: {one.text}{blocked}")
-    if found.restart_note:
-        note(found.restart_note)
-    if found.state.refreshed_at is not None:
-        note(f"the offsets in the target were renewed on {time_text(found.state.refreshed_at)}")
+    _notes(found.lines())
 
 
 def _write_page(page: str, output: Path | None) -> None:

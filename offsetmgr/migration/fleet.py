@@ -10,7 +10,16 @@ from typing import Any, Final, NamedTuple
 from offsetmgr.core.advice import Argument, for_command_line, option
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.commit_mode import CommitMode, Confidence, Phase
-from offsetmgr.core.document import DocumentColumn, DocumentPart, Facts, Paragraph, SectionTitle, Table, moment
+from offsetmgr.core.document import (
+    DocumentColumn,
+    DocumentPart,
+    Facts,
+    Paragraph,
+    SectionTitle,
+    Table,
+    moment,
+    time_text,
+)
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.plurals import count_of
@@ -84,12 +93,16 @@ class FleetStatus(NamedTuple):
             for wave, members in by_key((one.wave, one) for one in self.groups).items()
         ]
 
-    @property
-    def restart_note(self) -> str:
-        """The meaning of the variable in the next steps that restart members; empty if there are none."""
-        if not any(RESTART_VARIABLE in one.next.command_line() for one in self.groups):
-            return ""
-        return f"{RESTART_VARIABLE} is the command that restarts one member, as in: RESTART='{EXAMPLE_RESTART}'"
+    def lines(self) -> Iterator[str]:
+        """Describes the waves, the variable in the next steps that restart members, and the last renewal."""
+        for one in self.waves():
+            label = "no wave" if one.wave is None else f"wave {one.wave}"
+            blocked = f"; {one.blocked} blocked" if one.blocked else ""
+            yield f"{label}: {count_of(one.states.total(), 'group')}: {one.text}{blocked}"
+        if any(RESTART_VARIABLE in one.next.command_line() for one in self.groups):
+            yield f"{RESTART_VARIABLE} is the command that restarts one member, as in: RESTART='{EXAMPLE_RESTART}'"
+        if self.state.refreshed_at is not None:
+            yield f"the offsets in the target were renewed on {time_text(self.state.refreshed_at)}"
 
     def scope_line(self) -> str:
         """Returns the cluster, the stores, and the numbers of groups and partitions."""
@@ -113,7 +126,7 @@ def _parts(status: FleetStatus, made_at: int) -> list[DocumentPart]:
     states, by_wave = Counter(one.state for one in found), status.waves()
     finalized = states[Stage.FINALIZED]
     other_plan = states[Stage.NOT_PLANNED] + states[Stage.ROLLED_BACK] + states[Stage.ROLLED_BACK_IN_PART]
-    expiring = expiry_texts(str(plan.path), (one.expires_ms for one in found), made_at, {}, watched=watched)
+    expiring = status.expiry_texts(made_at, {})
     origin = "from the servers, the plan and its journal" if watched else "from the plan and its journal"
     parts: list[DocumentPart] = [
         Paragraph(f"Written {moment(made_at)} {origin}. All times are UTC."),

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +28,7 @@ from offsetmgr.core.errors import (
     RecreatedTopic,
     RewindRefused,
     Superseded,
+    UsageError,
 )
 from offsetmgr.core.model import (
     PERSISTENT_MEMBERS_HINT,
@@ -46,6 +48,7 @@ from offsetmgr.core.offset_store import (
     HeldLock,
     LockableStore,
     OffsetStore,
+    PartitionKinds,
 )
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff
@@ -54,7 +57,7 @@ from offsetmgr.groups.edit_plan import EditPlan
 from offsetmgr.groups.edits import plan_import
 from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.groups.last_writes import LastWriter, skip_text
-from offsetmgr.groups.operation_log import OperationStart, first_groups
+from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.journaled_writer import read_batches
 from offsetmgr.migration.plan import PlanOptions
@@ -852,20 +855,32 @@ class MirrorImages:
             path = self.path if self._files == 1 else self.path.with_stem(f"{self.path.stem}.{self._files}")
             image_file(path, self.target, plan, self.on_durable).intend(plan)
 
-    def operation(self, groups: Sequence[str], origin: EditOrigin) -> OperationStart:
-        """Returns the record of the mirror for the operation log. ``groups`` are the source groups that exist now."""
+    @contextmanager
+    def recorded(self, mirror: Mirror, groups: Sequence[str], origin: EditOrigin) -> Iterator[None]:
+        """Records the mirror in the operation log. ``groups`` are the source groups that exist now."""
         path, store = str(self.path.absolute()), self.target.uri
         undo = Invocation("offsets import", (path,), {"store": store, **origin.undo_options})
         names = [self.options.target_group(group) for group in groups]
-        return OperationStart(
-            origin.operation,
-            (store,),
-            first_groups(names),
-            len(names),
-            0,
-            (path,),
-            (undo,),
-            origin.reason,
+        count, named = len(names), first_groups(names)
+        start = OperationStart(origin.operation, (store,), named, count, 0, (path,), (undo,), origin.reason)
+        with OperationLog().recorded(start) as recorded:
+            try:
+                yield
+            finally:
+                recorded.written = mirror.status().copied
+                recorded.failed = sum(not one.succeeded for one in mirror.groups.values())
+                recorded.interrupted = mirror.interrupted
+
+
+def require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
+    """Raises `UsageError` if one of the two stores contains byte positions of Kafka 0.7 and the other one contains
+    offsets."""
+    kinds = {one.capabilities.partitions for one in (source, target)}
+    if PartitionKinds.OF_BROKERS in kinds and len(kinds) > 1:
+        raise UsageError(
+            "migrate mirror",
+            "one side holds byte positions of Kafka 0.7 and the other side offsets, which cannot be compared",
+            Advice("a plan can translate them once: migrate plan {partition_map}"),
         )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from offsetmgr.core.errors import FileFailure, MalformedData, os_error_as
 from offsetmgr.core.field_reader import parse_json
 from offsetmgr.core.selection import GroupSelection
-from offsetmgr.migration.plan import GroupPlan, PlanOptions
+from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.snapshots.text_files import as_utf8, comma_separated, without_empty_end
 
 _COLUMNS = ("group", "wave", "owner")
@@ -61,15 +61,6 @@ class Waves:
         for plan in plans:
             row = self.of(plan.group)
             yield plan if row is None else replace(plan, wave=row.number, owner=row.owner)
-
-
-def with_waves(options: PlanOptions, path: Path | None, *, selects: bool) -> tuple[Waves | None, PlanOptions]:
-    """Returns the waves of the file ``path``, and the options. With ``selects``, the waves select the groups of the
-    options. Without a file, the waves are None. Raises the errors of `read_waves`."""
-    if path is None:
-        return None, options
-    waves = read_waves(path)
-    return waves, replace(options, groups=waves.patterns()) if selects else options
 
 
 def read_waves(path: Path) -> Waves:
