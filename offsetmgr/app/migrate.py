@@ -388,7 +388,7 @@ def refresh(
         step.stores.legacy_members() as members,
         step.writer(PlanRun("refresh", reason=reason), target, Report()) as (writer, state),
     ):
-        report = renew_retention(step.plan, state, target, writer.journal, members, writer.stop, writer.on_lock_wait)
+        report = renew_retention(step.plan, state, writer, members)
     if header.retention_ms is not None:
         report.expires = expiry_text(header, SystemClock().now_ms(), step.stores.clock_difference())
     return report
@@ -475,7 +475,7 @@ def rollback(
         changed = Advice("overwritten ({})", Advice("{force}")) if allow_rewind else "refused"
         ui.note(Advice("partitions whose offset has changed since are {}", changed))
         checks = _log_checks(step)
-        checks.count(restored_offsets(plan, step.state, only, step.state.run(run) if run else None))
+        checks.count(restored_offsets(plan, step.state, only, step.state.run(run)))
         for text in checks.warnings():
             connections.warn(text)
         started = len(step.state.apply.intents.keys() & only) if only is not None else len(step.state.apply.intents)
@@ -484,7 +484,7 @@ def rollback(
     with step.writer(undo, target, report, wait_empty_s) as (writer, state):
         report.recorded = len(state.apply.intents)
         try:
-            restore(plan, state, writer, allow_rewind=allow_rewind, run=state.run(run) if run else None)
+            restore(plan, state, writer, allow_rewind=allow_rewind, run=state.run(run))
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
             compare(plan, state, target, only, report, ui.progress)
             step.tell(report.comparison())
@@ -519,8 +519,8 @@ def preview_rollback(
 
     step, only = _undo_step(connections, path, selection, sides, run)
     step.announce(only)
-    one_run = step.state.run(run) if run else None
-    found = list(preview(step.plan, step.state, step.stores.target, only, allow_rewind=allow_rewind, run=one_run))
+    target, one_run = step.stores.target, step.state.run(run)
+    found = list(preview(step.plan, step.state, target, only, allow_rewind=allow_rewind, run=one_run))
     checks = _log_checks(step)
     checks.count((one.tp, one.before) for one in found if one.before is not None and not one.problem)
     warnings = list(checks.warnings())
@@ -543,12 +543,10 @@ def _undo_step(
 ) -> tuple[_Step, GroupScope | None]:
     """Returns the newest plan of a migration, and the groups to roll back: those of ``selection`` that the run of apply
     has changed; all groups of the selection without a run."""
-    from offsetmgr.migration.rollback import groups_of_run
-
     step = _renewed_step(connections, path, selection, sides)
-    if run is None:
+    if (one_run := step.state.run(run)) is None:
         return step, step.only
-    changed = groups_of_run(step.state.run(run))
+    changed = frozenset(one_run.written)
     option = Advice("{run} {}", run)
     if not changed:
         raise UsageError(option, "this run of `migrate apply` wrote nothing, so there is nothing to undo")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import Conflict, JournalError, OffsetMgrError, PartialFailure, PlanError, RecreatedTopic
+from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, PlanError, RecreatedTopic
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupOffsets, OffsetStore, has_identity
@@ -170,20 +170,15 @@ def apply(plan: PlanFile, state: MigrationState, writer: JournaledWriter, logs: 
     plan was rolled back or finalized, and any error from reading the cluster.
     """
     check_endpoint("target", plan.header.target, writer.store)
-    if state.is_rolled_back:
-        raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
-    if state.finalized_at is not None:
-        raise JournalError(f"plan {plan.path}", "it was finalized", "make a new plan")
-    skipped = 0
-    closed: dict[str, str] = {}
+    state.reject_ended(plan.path)
+    report, closed = writer.report, dict[str, str]()
 
     def tasks() -> Iterator[GroupWrite]:
-        nonlocal skipped
         for group in plan.groups_of(writer.only):
             if state.is_group_rolled_back(group.group):
                 closed[group.group] = "it was rolled back; make a new plan for it"
             elif group.group in state.apply.done or group.group in state.finalized:
-                skipped += 1
+                report.skipped += 1
             elif task := _task(group, state):
                 yield task
 
@@ -191,8 +186,7 @@ def apply(plan: PlanFile, state: MigrationState, writer: JournaledWriter, logs: 
     todo = without_recreated(tasks(), recreated) if recreated else tasks()
     if logs is not None and plan.header.cluster_id is not None:
         todo = _within_log_ranges(todo, _same_cluster(plan, logs))
-    report = writer.run(todo)
-    report.skipped = skipped
+    writer.run(todo)
     report.closed = closed
     return report
 

@@ -190,8 +190,7 @@ class Finalization:
         Raises `JournalError` if the plan was rolled back, and any error of a whole store. For the whole plan, also
         raises `GateRefused` if a check fails, and `JournalError` if the plan was not applied completely.
         """
-        if self.state.is_rolled_back:
-            raise JournalError(f"plan {self._plan.path}", "it was rolled back", "make a new plan")
+        self.state.reject_ended(self._plan.path, finalized=False)
         if self.verifier.only is None:
             return self._finalize_plan()
         return self._finalize_groups(FinalizeReport(by_group=True))

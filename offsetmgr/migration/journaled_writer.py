@@ -38,6 +38,7 @@ from offsetmgr.core.offset_store import (
     EditStatus,
     GroupEdit,
     GroupEditResult,
+    GroupOffsets,
     Guard,
     OffsetStore,
 )
@@ -538,6 +539,15 @@ _R = TypeVar("_R")
 def read_batches(items: Iterable[_T]) -> Iterator[list[_T]]:
     """Yields batches of at most `READ_BATCH_GROUPS` groups, which are read at once."""
     return batched(items, READ_BATCH_GROUPS)
+
+
+def with_offsets(
+    store: OffsetStore, items: Iterable[_T], group: Callable[[_T], str]
+) -> Iterator[tuple[_T, GroupOffsets]]:
+    """Yields each item with the present offsets in the store of its group, whose name ``group`` returns."""
+    for batch in read_batches(items):
+        found = {one.group: one for one in store.scan([group(item) for item in batch])}
+        yield from ((item, found[group(item)]) for item in batch)
 
 
 def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T, _R]]:

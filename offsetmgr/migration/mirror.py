@@ -418,7 +418,6 @@ class MirrorStatus:
     groups with an unknown lag, except refused groups. ``recreated`` counts partitions that were refused because their
     topic was recreated."""
 
-    rounds: int
     copied: int
     lag: int
     unknown: int
@@ -507,7 +506,7 @@ class Mirror:
         lag = sum(mirror.lag or 0 for mirror in self.groups.values())
         unknown = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REJECTED]
         recreated = sum(len(mirror.recreated) for mirror in self.groups.values())
-        return MirrorStatus(self.rounds, copied, lag, len(unknown), states, self.clock.now_ms(), recreated)
+        return MirrorStatus(copied, lag, len(unknown), states, self.clock.now_ms(), recreated)
 
     def _still_watching(self) -> bool:
         now = self.clock.monotonic()

@@ -404,6 +404,12 @@ class MigrationState:
         """Whether a rollback of the whole plan restored, or may have restored, an offset."""
         return self.undo.whole_plan
 
+    def reject_ended(self, plan: Path, *, finalized: bool = True) -> None:
+        """Raises `JournalError` if the whole plan was rolled back, or, with ``finalized``, if it was finalized."""
+        if self.is_rolled_back or (finalized and self.finalized_at is not None):
+            ended = "rolled back" if self.is_rolled_back else "finalized"
+            raise JournalError(f"plan {plan}", f"it was {ended}", "make a new plan")
+
     def is_group_rolled_back(self, group: str) -> bool:
         """Whether a rollback restored, or may have restored, an offset of the group, or of the whole plan. Also true
         if a rollback completed because the target held the before-images already: no later rollback restores the
@@ -421,8 +427,11 @@ class MigrationState:
             group in run.written and run.operation not in undone for run in self.apply_runs
         )
 
-    def run(self, operation: str) -> GroupProgress:
-        """Returns the run of apply with this id in the operation log. Raises `UsageError` if there is none."""
+    def run(self, operation: str | None) -> GroupProgress | None:
+        """Returns the run of apply with this id in the operation log; None without an id. Raises `UsageError` if there
+        is no such run."""
+        if operation is None:
+            return None
         for run in self.apply_runs:
             if operation and run.operation == operation:
                 return run

@@ -8,14 +8,13 @@ committed, so that no newer commit is overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import batched
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import (
     GroupActive,
     GroupNotFound,
@@ -28,11 +27,12 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import HeldLock, LockableStore, OffsetStore
 from offsetmgr.core.plurals import SHOWN, count_of
-from offsetmgr.groups.describe import POLL_S, OnWait
+from offsetmgr.groups.describe import POLL_S
 from offsetmgr.migration.apply import check_endpoint, recreated_topics
+from offsetmgr.migration.journaled_writer import JournaledWriter
 from offsetmgr.migration.plan import GroupPlan, PlanFile
 from offsetmgr.migration.planner import ReadLegacyMembers, registered_members
-from offsetmgr.migration.progress import Journal, MigrationState
+from offsetmgr.migration.progress import MigrationState
 
 HOLDER = "offsetmgr-refresh"
 _NOT_RENEWED: Final = "none of its offsets were renewed: set a new one (offsets reset), and repeat the command"
@@ -69,13 +69,7 @@ class RefreshReport:
 
 
 def renew_retention(
-    plan: PlanFile,
-    state: MigrationState,
-    store: OffsetStore,
-    journal: Journal,
-    old_members: ReadLegacyMembers | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    on_lock_wait: OnWait = lambda _groups, _seconds: None,
+    plan: PlanFile, state: MigrationState, writer: JournaledWriter, old_members: ReadLegacyMembers | None
 ) -> RefreshReport:
     """Reads the offsets of the plan's groups in the target, and commits the same offsets again. A finalized plan can be
     refreshed too.
@@ -85,13 +79,13 @@ def renew_retention(
     their commits fail. If a killed run has locked a group, the function waits until the lock ends.
 
     Raises `UsageError` for a target whose offsets do not expire, `JournalError` if the plan was not applied or was
-    rolled back, `PlanError` if ``store`` is not the plan's target.
+    rolled back, `PlanError` if the store of ``writer`` is not the plan's target.
     """
+    store = writer.store
     check_endpoint("target", plan.header.target, store)
     if not isinstance(store, LockableStore):
         raise UsageError(Advice("{refresh}"), f"offsets in {store.uri} do not expire")
-    if state.is_rolled_back:
-        raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
+    state.reject_ended(plan.path, finalized=False)
     if not state.apply.opened:
         raise JournalError(
             f"plan {plan.path}",
@@ -100,9 +94,9 @@ def renew_retention(
         )
     report = RefreshReport()
     existing, recreated = set(store.groups()), recreated_topics(plan, store)
-    clock = SystemClock()
+    clock = writer.clock
     for batch in batched(_with_offsets(plan), GROUPS_AT_ONCE):
-        if stop():
+        if writer.stop():
             report.interrupted = True
             break
         names = {group.target_group: group for group in batch}
@@ -115,9 +109,9 @@ def renew_retention(
         stale = {name: [step.tp for step in group.steps if step.may_be_stale] for name, group in names.items()}
         locked = _renew(store, [name for name in names if name not in report.failed], stale, report)
         started_at = clock.monotonic()
-        while locked and not stop():
+        while locked and not writer.stop():
             remaining_s = max(locked.values()) - (clock.monotonic() - started_at)
-            on_lock_wait(sorted(locked), remaining_s)
+            writer.on_lock_wait(sorted(locked), remaining_s)
             clock.sleep(POLL_S)
             again = _renew(store, list(locked), stale, report)
             locked = {name: locked[name] for name in again if clock.monotonic() - started_at < locked[name]}
@@ -125,7 +119,7 @@ def renew_retention(
         report.interrupted = report.interrupted or bool(locked)
     every = {group.target_group for group in _with_offsets(plan)}
     left = sorted(every - report.renewed)
-    journal.append([{"kind": "refreshed", "groups": len(report.renewed), "not_renewed": left}])
+    writer.journal.append([{"kind": "refreshed", "groups": len(report.renewed), "not_renewed": left}])
     return report
 
 

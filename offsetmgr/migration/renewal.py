@@ -20,7 +20,7 @@ from offsetmgr.core.errors import FileFailure, JournalError, OffsetMgrError, Pla
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.apply import recreated_topics
-from offsetmgr.migration.journaled_writer import RENEWED, read_batches
+from offsetmgr.migration.journaled_writer import RENEWED, with_offsets
 from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, write_plan
 from offsetmgr.migration.planner import Planner, plan_lines
 from offsetmgr.migration.progress import Journal, MigrationState, copy_journal, journal_path, read_journal
@@ -46,11 +46,9 @@ def moved_groups(
     """
     moved: dict[str, int] = {}
     waiting = (group for group in plan.groups_of(only) if is_waiting(group, state) and group.writes())
-    for batch in read_batches(waiting):
-        found = {one.group: one for one in source.scan([group.group for group in batch])}
-        for group in batch:
-            if changed := _count_of_changes(plan, group, found[group.group]):
-                moved[group.group] = changed
+    for group, found in with_offsets(source, waiting, lambda group: group.group):
+        if changed := _count_of_changes(plan, group, found):
+            moved[group.group] = changed
     return moved
 
 
@@ -189,9 +187,7 @@ def _remove_interrupted(part: Path, new_journal: Path) -> None:
 
 def _check(plan: PlanFile, state: MigrationState) -> None:
     what = f"plan {plan.path}"
-    if state.is_rolled_back or state.finalized_at is not None:
-        ended = "rolled back" if state.is_rolled_back else "finalized"
-        raise JournalError(what, f"it was {ended}", "make a new plan")
+    state.reject_ended(plan.path)
     if plan.header.partition_map is not None:
         raise PlanError(what, "it translates byte positions of Kafka 0.7 with a map", "make a new plan with the map")
     partial = [

@@ -27,7 +27,7 @@ from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.edits import groups_left_without_offsets
 from offsetmgr.migration.apply import check_endpoint, recreated_topics, without_recreated
 from offsetmgr.migration.copied_offsets import copied_steps
-from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, late_deletion, read_batches
+from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, late_deletion, with_offsets
 from offsetmgr.migration.plan import (
     LEFT_OUT,
     Action,
@@ -57,42 +57,34 @@ def rollback(
     earlier rollback. A group that was finalized by itself is not changed; the report names it in ``closed``.
 
     ``allow_rewind`` restores before-images even if the offset has changed since apply. If ``run`` is given, only the
-    writes of this run of apply are undone; ``writer.only`` must name its groups (`groups_of_run`). Raises
+    writes of this run of apply are undone; ``writer.only`` must name its groups. Raises
     `JournalError` if nothing was applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and
     `PlanError` if the store is not the plan's target.
     """
     _check(plan, state, writer.store)
-    skipped = 0
-    closed: dict[str, str] = {}
+    report, closed = writer.report, dict[str, str]()
 
     def tasks() -> Iterator[GroupWrite]:
-        nonlocal skipped
         for group in plan.groups_of(writer.only):
             if group.group in state.finalized:
                 closed[group.group] = Advice("it was finalized; use {reverse_plan} FILE")
             elif run is None and group.group in state.undo.done and not state.is_rolled_back_in_part(group.group):
-                skipped += 1
+                report.skipped += 1
             elif task := _task(group, state, run):
                 yield task
             else:
-                skipped += group.group in state.undo.done
+                report.skipped += group.group in state.undo.done
 
     todo = _without_deleted_logs(tasks(), plan, writer.store)
-    report = writer.run(_with_current_offsets(todo, writer.store) if allow_rewind else todo)
-    report.skipped = skipped
+    writer.run(_with_current_offsets(todo, writer.store) if allow_rewind else todo)
     report.closed = closed
-    if not (report.groups or skipped or closed or report.interrupted):
+    if not (report.groups or report.skipped or closed or report.interrupted):
         raise JournalError(
             f"plan {plan.path}",
             "according to its journal, apply wrote nothing, so nothing was rolled back",
             f"the journal is {writer.journal.path}: check that it is the journal of the run that applied the plan",
         )
     return report
-
-
-def groups_of_run(run: GroupProgress) -> GroupScope:
-    """Returns the groups that a run of apply has changed, or may have changed."""
-    return frozenset(run.written)
 
 
 class RollbackPreview(NamedTuple):
@@ -120,30 +112,32 @@ def preview(
 ) -> Iterator[RollbackPreview]:
     """Yields the partitions that `rollback` would restore now. The arguments and the errors are those of `rollback`."""
     _check(plan, state, store)
-    open_groups = (group for group in plan.groups_of(only) if group.group not in state.finalized)
-    tasks = (task for group in open_groups if (task := _task(group, state, run)))
-    for batch in read_batches(_without_deleted_logs(tasks, plan, store)):
-        found = {one.group: one for one in store.scan([task.target_group for task in batch])}
-        for task in batch:
-            current = found[task.target_group]
-            for step in task.steps:
-                committed = current.offsets.get(step.tp)
-                now = None if committed is None else committed.offset
-                applied, before = (None if one is None else one.offset for one in (step.target, step.after))
-                error = task.rejected.get(step.tp) or current.error or current.errors.get(step.tp)
-                problem = "" if error is None else error.text
-                if not problem and not allow_rewind and now not in (applied, before):
-                    problem = "it has changed since apply"
-                yield RollbackPreview(task.target_group, step.tp, applied, now, before, problem)
+    tasks = _without_deleted_logs(_tasks(plan, state, only, run), plan, store)
+    for task, current in with_offsets(store, tasks, lambda task: task.target_group):
+        for step in task.steps:
+            offsets = (step.target, current.offsets.get(step.tp), step.after)
+            applied, now, before = (None if one is None else one.offset for one in offsets)
+            error = task.rejected.get(step.tp) or current.error or current.errors.get(step.tp)
+            problem = "" if error is None else error.text
+            if not problem and not allow_rewind and now not in (applied, before):
+                problem = "it has changed since apply"
+            yield RollbackPreview(task.target_group, step.tp, applied, now, before, problem)
 
 
 def restored_offsets(
     plan: PlanFile, state: MigrationState, only: GroupScope | None = None, run: GroupProgress | None = None
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Yields the offsets that `rollback` would restore if nothing has changed since apply. Reads no store."""
-    for group in plan.groups_of(only):
-        if group.group not in state.finalized and (task := _task(group, state, run)):
-            yield from ((step.tp, step.after.offset) for step in task.steps if step.after is not None)
+    for task in _tasks(plan, state, only, run):
+        yield from ((step.tp, step.after.offset) for step in task.steps if step.after is not None)
+
+
+def _tasks(
+    plan: PlanFile, state: MigrationState, only: GroupScope | None, run: GroupProgress | None
+) -> Iterator[GroupWrite]:
+    """Yields the undo of each group that was not finalized by itself."""
+    open_groups = (group for group in plan.groups_of(only) if group.group not in state.finalized)
+    return (task for group in open_groups if (task := _task(group, state, run)))
 
 
 def _check(plan: PlanFile, state: MigrationState, store: OffsetStore) -> None:
@@ -294,18 +288,16 @@ def differences(
     If the end of the journal was lost, the rest looks like the journal of an apply run that was stopped early.
     Therefore only the target shows whether these partitions were written.
     """
-    for batch in read_batches(unrecorded_writes(plan, state, only)):
-        found = {one.group: one for one in target.scan([group.target_group for group, _ in batch])}
-        for group, steps in batch:
-            current = found[group.target_group]
-            if current.error is not None:
-                yield RollbackDifference(group.target_group, None, None, None, current.error)
-                continue
-            for step in steps:
-                before = None if step.target is None else step.target.offset
-                now = None if (committed := current.offsets.get(step.tp)) is None else committed.offset
-                if (error := current.errors.get(step.tp)) is not None or before != now:
-                    yield RollbackDifference(group.target_group, step.tp, before, now, error)
+    unrecorded = unrecorded_writes(plan, state, only)
+    for (group, steps), current in with_offsets(target, unrecorded, lambda item: item[0].target_group):
+        if current.error is not None:
+            yield RollbackDifference(group.target_group, None, None, None, current.error)
+            continue
+        for step in steps:
+            offsets = (step.target, current.offsets.get(step.tp))
+            before, now = (None if one is None else one.offset for one in offsets)
+            if (error := current.errors.get(step.tp)) is not None or before != now:
+                yield RollbackDifference(group.target_group, step.tp, before, now, error)
 
 
 def _without_deleted_logs(tasks: Iterator[GroupWrite], plan: PlanFile, store: OffsetStore) -> Iterator[GroupWrite]:
@@ -317,22 +309,14 @@ def _without_deleted_logs(tasks: Iterator[GroupWrite], plan: PlanFile, store: Of
 def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> Iterator[GroupWrite]:
     """Yields the tasks with the store's current offsets as before-images. Therefore the journal contains every offset
     that a forced rollback overwrites. Unreadable partitions are rejected."""
-    for batch in read_batches(tasks):
-        found = {one.group: one for one in store.scan([task.target_group for task in batch])}
-        for task in batch:
-            current = found[task.target_group]
-            steps = tuple(
-                step._replace(target=None if (now := current.offsets.get(step.tp)) is None else now.value())
-                for step in task.steps
-            )
-            errors = {step.tp: current.error or current.errors.get(step.tp) for step in steps}
-            rejected = {tp: error for tp, error in errors.items() if error is not None}
-            yield replace(
-                task,
-                steps=steps,
-                rejected={**rejected, **task.rejected},
-                terms=("the offset read just before", "the before-image"),
-            )
+    for task, current in with_offsets(store, tasks, lambda task: task.target_group):
+        steps = tuple(
+            step._replace(target=None if (now := current.offsets.get(step.tp)) is None else now.value())
+            for step in task.steps
+        )
+        errors = ((step.tp, current.error or current.errors.get(step.tp)) for step in steps)
+        rejected = {**{tp: error for tp, error in errors if error is not None}, **task.rejected}
+        yield replace(task, steps=steps, rejected=rejected, terms=("the offset read just before", "the before-image"))
 
 
 def _task(group: GroupPlan, state: MigrationState, run: GroupProgress | None = None) -> GroupWrite | None:

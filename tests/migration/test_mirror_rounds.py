@@ -74,7 +74,7 @@ def test_a_retriable_failure_of_one_partition_is_retried_until_it_is_written() -
 
     def heal(status: Any) -> None:
         seen.append(({state.value: number for state, number in status.states.items()}, status.unknown))
-        if status.rounds == 3:
+        if mirror.rounds == 3:
             target.broken.clear()
 
     mirror.report = heal
@@ -156,11 +156,11 @@ def test_a_temporarily_unreachable_source_is_reported_and_does_not_end_the_mirro
     stop = threading.Event()
     failing: list[tuple[float, str, int | None]] = []
 
-    def steps(status: Any) -> None:
+    def steps(_status: Any) -> None:
         group = mirror.groups["g"]
         if group.state.value == "failing":
             failing.append((mirror.clock.monotonic(), group.detail, group.lag))
-        if status.rounds == 1:
+        if mirror.rounds == 1:
             source.unreachable = True
         elif failing and offsets_in(target, "g") == {0: 9}:
             stop.set()
@@ -188,10 +188,10 @@ def test_a_group_found_later_is_never_mirrored_to_the_target_of_another_group() 
     mirror = mirror_of(source, target, rename={"old": "new"})
     stop = threading.Event()
 
-    def steps(status: Any) -> None:
-        if status.rounds == 1:
+    def steps(_status: Any) -> None:
+        if mirror.rounds == 1:
             set_offsets(source, "new", p0=90)
-        elif status.rounds == 3:
+        elif mirror.rounds == 3:
             stop.set()
 
     mirror.report, mirror.stop = steps, stop.is_set

@@ -145,7 +145,8 @@ def test_each_field_of_an_old_plan_and_of_its_journal_is_read() -> None:
     assert state.partitions(state.delete, "ledger").written == {ORDERS[0], TopicPartition("payments", 0)}
     stock = state.partitions(state.apply, "stock")
     assert (set(stock.written), len(stock.unchanged), len(stock.in_doubt)) == ({ORDERS[0]}, 0, 0)
-    assert state.run(SEARCH_RUN).done == {"search"}
+    assert (run := state.run(SEARCH_RUN)) is not None
+    assert run.done == {"search"}
     assert (state.undone_runs, state.refreshed_at) == ({"search": {SEARCH_RUN}}, 1795876049928)
 
 
