@@ -44,15 +44,8 @@ class ExpiryReport(NamedTuple):
 
     def plus(self, other: ExpiryReport) -> ExpiryReport:
         """Returns the sum of this report and ``other``."""
-        return ExpiryReport(
-            self.groups + other.groups,
-            self.offsets + other.offsets,
-            self.emptied + other.emptied,
-            self.refreshed + other.refreshed,
-            self.busy + other.busy,
-            self.unknown + other.unknown,
-            self.limit_reached or other.limit_reached,
-        )
+        counts = [mine + theirs for mine, theirs in zip(self[:-1], other[:-1], strict=True)]
+        return ExpiryReport._make([*counts, self.limit_reached or other.limit_reached])
 
 
 def expires_at(value: OffsetValue, last_active: int | None, retention_ms: int, max_activity_age_ms: int) -> int:

@@ -33,12 +33,12 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import Change
-from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.core.retry import Backoff, Retries, completed
 from offsetmgr.kafka.client.client import EventLoopThread
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.node.manager_node import ManagerNode
-from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
 P = ParamSpec("P")
@@ -247,12 +247,11 @@ class OffsetManager(Closeable):
 
     async def _fetch(self, group: str, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, Offset]:
         request = FetchRequest(group, None if partitions is None else list(by_key(partitions).items()))
-
-        async def send(manager: ManagerRuntime) -> FetchResponse:
-            return manager.fetch(request)
-
         response = await self._retry_until_answered(
-            f"offsets of group {group}", group, send, lambda response: response.error
+            f"offsets of group {group}",
+            group,
+            lambda manager: completed(manager.fetch(request)),
+            lambda response: response.error,
         )
         found: dict[TopicPartition, Offset] = {}
         failures: dict[TopicPartition, OffsetMgrError] = {}
@@ -271,27 +270,21 @@ class OffsetManager(Closeable):
         return found
 
     async def _delete(self, group: str, partitions: Sequence[TopicPartition] | None) -> None:
-        if partitions is None:
-            await self._retry_until_answered(
-                f"group {group}",
-                group,
-                lambda manager: manager.delete_group(group),
-                lambda code: ErrorCode.NONE if code == ErrorCode.GROUP_ID_NOT_FOUND else code,
-            )
-            return
-        topics = by_key(partitions)
+        async def send(manager: ManagerRuntime) -> int:
+            if partitions is None:
+                return await manager.delete_group(group)
+            return (await manager.delete_offsets(group, list(by_key(partitions).items()))).error
+
+        what = f"group {group}" if partitions is None else f"offsets of group {group}"
         await self._retry_until_answered(
-            f"offsets of group {group}",
-            group,
-            lambda manager: manager.delete_offsets(group, list(topics.items())),
-            lambda response: ErrorCode.NONE if response.error == ErrorCode.GROUP_ID_NOT_FOUND else response.error,
+            what, group, send, lambda code: ErrorCode.NONE if code == ErrorCode.GROUP_ID_NOT_FOUND else code
         )
 
     async def _groups(self) -> list[str]:
-        async def send(manager: ManagerRuntime) -> tuple[int, Sequence[str]]:
-            return manager.list_groups()
-
-        return sorted((await self._retry_until_answered("groups", None, send, lambda response: response[0]))[1])
+        _, found = await self._retry_until_answered(
+            "groups", None, lambda manager: completed(manager.list_groups()), lambda response: response[0]
+        )
+        return sorted(found)
 
     async def _retry_until_answered(
         self,

@@ -27,13 +27,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Backoff, Retries, cancel_tasks
-from offsetmgr.kafka.groups.group_member import Generation
+from offsetmgr.kafka.groups.group_member import Generation, KafkaGroupMember
 from offsetmgr.manager.assignment import (
     Assignment,
     ManagerMetadata,
@@ -153,8 +153,6 @@ _RELEASE_TIMEOUT_S: Final = 2.0
 _LEAVE_TIMEOUT_S: Final = 2.0
 _REMOVE_TIMEOUT_S: Final = 2.0
 
-_log = logging.getLogger(__name__)
-
 
 def managers_group(topic: str) -> str:
     """Returns the group through which managers share the shards of a topic.
@@ -162,22 +160,6 @@ def managers_group(topic: str) -> str:
     The name depends only on the topic, because two groups for the same topic would both assign every shard group.
     """
     return f"{topic}.managers"
-
-
-class ManagerMember(Protocol):
-    """The member of the managers' group (`offsetmgr.kafka.groups.group_member.KafkaGroupMember`)."""
-
-    async def join(
-        self,
-        metadata: Callable[[], bytes],
-        lead: Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]],
-    ) -> Generation: ...
-
-    async def remove(self, member_id: str, timeout_s: float) -> None: ...
-
-    async def leave(self, timeout_s: float) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class OwnershipManager:
@@ -188,7 +170,7 @@ class OwnershipManager:
         host: str,
         port: int,
         parameters: SharedConfig,
-        member: Callable[[OwnershipManager], ManagerMember],
+        member: Callable[[OwnershipManager], KafkaGroupMember],
         *,
         on_peers: Callable[[Mapping[str, NodeAddress]], None] | None = None,
         rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
@@ -211,7 +193,8 @@ class OwnershipManager:
         """The last assignment of this membership; None after the membership ends (`_last_known` remains)."""
         self._applied = -1
         """The generation of `_current`, once the runtime has started to revoke the shard groups that it lacks."""
-        self._exclusion_reason: str | None = None
+        self.exclusion_reason: str | None = None
+        """Why the group leader assigns no shard groups to this manager; None if the manager is not excluded."""
         self._owned: dict[int, int] = {}
         self._waiting_until: dict[int, float] = {}
         """For each unreleased shard group that this process has received, the time at which the lease of every former
@@ -260,11 +243,6 @@ class OwnershipManager:
     def generation(self) -> int:
         """The generation of the current assignment; -1 if there is no assignment or the membership has ended."""
         return self._current.generation if self._current else -1
-
-    @property
-    def exclusion_reason(self) -> str | None:
-        """Why the group leader assigns no shard groups to this manager; None if the manager is not excluded."""
-        return self._exclusion_reason
 
     @property
     def lease_remaining(self) -> float:
@@ -424,9 +402,9 @@ class OwnershipManager:
     def _set_exclusion(self, why: str | None) -> None:
         """Records an exclusion, and logs it unless the caller of `start` reports it."""
         started = self._first_assignment is not None and self._first_assignment.done()
-        if why is not None and why != self._exclusion_reason and started:
+        if why is not None and why != self.exclusion_reason and started:
             _log.error("the group leader assigns no shard groups to this manager: %s", why)
-        self._exclusion_reason = why
+        self.exclusion_reason = why
 
     async def _wait_until_rejoin_needed(self) -> None:
         """Waits until the member has to rejoin."""

@@ -8,8 +8,9 @@ duration of this method has no limit.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import closing
 from typing import Final
 
 from offsetmgr.core.errors import CoordinatorNotAvailable
@@ -27,9 +28,9 @@ class ShardLoader:
     Other threads may read `offsets_to_read` and `offsets_read`.
     """
 
-    def __init__(self, log: PartitionLog, shards: Mapping[int, Shard], stopped: Callable[[], bool]) -> None:
+    def __init__(self, log: PartitionLog, shards: dict[int, Shard], stopped: Callable[[], bool]) -> None:
         self._log = log
-        self._shards = shards
+        self.shards = shards
         self._stopped = stopped
         self._starts: Mapping[int, int] = {}
         self._ends: Mapping[int, int] = {}
@@ -41,7 +42,7 @@ class ShardLoader:
     def plan(self, ends: Mapping[int, int], timeout_s: float) -> None:
         """Determines the offsets to read, up to ``ends``. ``timeout_s`` limits the request for the log's start.
         Raises `OffsetMgrError`."""
-        starts = {partition: shard.position for partition, shard in self._shards.items()}
+        starts = {partition: shard.position for partition, shard in self.shards.items()}
         if any(position == 0 for position in starts.values()):
             found = self._log.start_offsets(sorted(starts), timeout_s)
             starts = {partition: max(position, found[partition]) for partition, position in starts.items()}
@@ -54,35 +55,26 @@ class ShardLoader:
         behind = {partition: end for partition, end in self._ends.items() if end > self._starts[partition]}
         if behind and not self._read({partition: self._starts[partition] for partition in behind}, behind):
             return False
-        for partition, shard in self._shards.items():
+        for partition, shard in self.shards.items():
             shard.replay_newest({}, max(self._ends[partition], shard.position))
             shard.check_versions()
         return True
 
     def _read(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in ends}
-        reader = self._log.reader()
-        try:
+        with closing(self._log.reader()) as reader:
             reached = reader.load(starts, ends, newest, progress=self._add_progress, stopped=self._stopped)
             self.invalid_keys = reader.invalid_keys
-        finally:
-            reader.close()
         if any(reached[partition] < end for partition, end in ends.items()):
             return False
         for partition in sorted(ends):
             # The records of each partition are freed before the next partition is replayed. Therefore a load needs
             # little more memory than the loaded shards.
-            self._shards[partition].replay_newest(newest.pop(partition), reached[partition])
+            self.shards[partition].replay_newest(newest.pop(partition), reached[partition])
         return True
 
     def _add_progress(self, offsets: int) -> None:
         self.offsets_read += offsets
-
-
-def truncated_partitions(shards: Iterable[Shard], ends: Mapping[int, int]) -> Sequence[int]:
-    """Returns the partitions whose log ends before the position of their shard. The log of such a partition was
-    truncated or recreated, so the shard no longer matches the log."""
-    return [shard.partition for shard in shards if shard.position > ends[shard.partition]]
 
 
 def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: threading.Event) -> bool:

@@ -9,6 +9,7 @@ before the manager writes an offset to the topic.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from contextlib import closing
 from typing import Final
 
 from offsetmgr.core.advice import Advice
@@ -40,12 +41,9 @@ def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> N
     if not nonempty:
         return
     newest: dict[int, MutableMapping[bytes, bytes | None]] = {p: {} for p in nonempty}
-    reader = log.reader()
-    try:
+    with closing(log.reader()) as reader:
         _read(reader, starts, nonempty, newest)
         invalid = {partition: keys for partition, keys in reader.invalid_keys.items() if keys}
-    finally:
-        reader.close()
     seen = {partition: {key: _format(key) for key in keys} for partition, keys in newest.items() if keys}
     found = {form for keys in seen.values() for form in keys.values()}
     others = found - {None, name}

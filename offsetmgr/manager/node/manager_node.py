@@ -30,7 +30,6 @@ from offsetmgr.manager.ownership import (
     PROTOCOL,
     PROTOCOL_TYPE,
     REBALANCE_TIMEOUT_S,
-    ManagerMember,
     OwnershipManager,
     managers_group,
 )
@@ -199,14 +198,11 @@ class ManagerNode:
             proof=TopicPartition(topic.name, 0),
         )
 
-        def member(events: OwnershipManager) -> ManagerMember:
-            return KafkaGroupMember(self._client, config, events, clock=boottime)
-
         parameters = shared_config(settings, topic.name, topic.partitions, relay=self._members is not None)
         return OwnershipManager(
             *self._address,
             parameters,
-            member,
+            lambda events: KafkaGroupMember(self._client, config, events, clock=boottime),
             on_peers=self._peers.update,
             rebalance_timeout_s=rebalance_timeout_s,
         )

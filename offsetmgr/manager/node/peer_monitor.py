@@ -180,7 +180,7 @@ async def connect(host: str, port: int) -> tuple[ConnectionAttempt, socket.socke
     """Attempts to connect. Returns the result, and the socket if a connection was accepted. A name with several
     addresses refuses a connection only if all its addresses refuse it."""
     loop = asyncio.get_running_loop()
-    results = []
+    refusals = []
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -188,12 +188,9 @@ async def connect(host: str, port: int) -> tuple[ConnectionAttempt, socket.socke
                 try:
                     connection.setblocking(False)
                     await loop.sock_connect(connection, address)
-                except ConnectionRefusedError:
+                except OSError as error:
                     connection.close()
-                    results.append(ConnectionAttempt.REFUSED)
-                except OSError:
-                    connection.close()
-                    results.append(ConnectionAttempt.UNDECIDED)
+                    refusals.append(isinstance(error, ConnectionRefusedError))
                 except BaseException:
                     connection.close()
                     raise
@@ -201,8 +198,7 @@ async def connect(host: str, port: int) -> tuple[ConnectionAttempt, socket.socke
                     return ConnectionAttempt.ACCEPTED, connection
     except (OSError, TimeoutError):
         return ConnectionAttempt.UNDECIDED, None
-    refused = bool(results) and all(result is ConnectionAttempt.REFUSED for result in results)
-    return (ConnectionAttempt.REFUSED if refused else ConnectionAttempt.UNDECIDED), None
+    return (ConnectionAttempt.REFUSED if refusals and all(refusals) else ConnectionAttempt.UNDECIDED), None
 
 
 async def _wait_until_closed(connection: socket.socket, timeout_s: float) -> bool | None:

@@ -282,22 +282,25 @@ class ManagerRuntime:
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> asyncio.Future[DeleteResponse]:
         """Works as `commit`."""
-        partition = self.partition_of(group)
-        shard = self._serving[partition]
-        if shard is None:
-            return completed(DeleteResponse(self._error_code(partition)))
-        self.counters.deletes += 1
-        return self._append(shard, shard.delete_offsets(group, topics), DeleteResponse)
+        return self._delete(group, lambda shard: shard.delete_offsets(group, topics), DeleteResponse)
 
     def delete_group(self, group: str) -> asyncio.Future[int]:
         """Deletes all offsets of a group. Works as `commit`. The response is an error code: GROUP_ID_NOT_FOUND if the
         group has no offsets."""
+        return self._delete(group, lambda shard: shard.delete_group(group), int)
+
+    def _delete(
+        self,
+        group: str,
+        delete: Callable[[Shard], CoordinatorResult[Any]],
+        error_response: Callable[[int], Any],
+    ) -> asyncio.Future[Any]:
         partition = self.partition_of(group)
         shard = self._serving[partition]
         if shard is None:
-            return completed(self._error_code(partition))
+            return completed(error_response(self._error_code(partition)))
         self.counters.deletes += 1
-        return self._append(shard, shard.delete_group(group), int)
+        return self._append(shard, delete(shard), error_response)
 
     def list_groups(self) -> tuple[int, Sequence[str]]:
         """Returns an error code and the groups with offsets in the served shard groups. The code is

@@ -14,7 +14,7 @@ from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
-from offsetmgr.manager.shard_loader import ShardLoader, check_same_log, truncated_partitions, with_load_permit
+from offsetmgr.manager.shard_loader import ShardLoader, check_same_log, with_load_permit
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +31,15 @@ class RuntimeServices:
     load_permits: threading.Semaphore
     readers: Executor
 
-    def load(
-        self,
-        shards: dict[int, Shard],
-        ends: Mapping[int, int],
-        generation: str,
-        stopping: threading.Event,
-        on_begin: Callable[[ShardLoader], None],
-    ) -> bool:
-        """Reads the log of these shards up to ``ends``, and replaces the shards that do not match their log. Returns
-        False if the load was stopped. Calls ``on_begin`` with the load before it reads. Blocks, so call it in a thread.
+    def load(self, load: ShardLoader, ends: Mapping[int, int], generation: str, stopping: threading.Event) -> bool:
+        """Reads the log of the load's shards up to ``ends``, and replaces the shards that do not match their log.
+        Returns False if the load was stopped. Blocks, so call it in a thread.
 
         Raises `OffsetMgrError`, also if the log has no longer this generation at the end.
         """
-        for partition in truncated_partitions(shards.values(), ends):
-            shards[partition] = self.new_shard(partition)
-        load = ShardLoader(self.log, shards, stopping.is_set)
-        on_begin(load)
+        for partition, shard in load.shards.items():
+            if shard.position > ends[partition]:  # the log was truncated or recreated
+                load.shards[partition] = self.new_shard(partition)
         load.plan(ends, self.settings.claim_timeout_s)
         if not with_load_permit(load, self.load_permits, stopping):
             return False

@@ -202,11 +202,8 @@ class ShardWriter:
 
     def _read_all(self, shards: dict[int, Shard], ends: Mapping[int, int]) -> bool:
         """Reads the missing part of the log. Runs in a thread."""
-
-        def begin(load: ShardLoader) -> None:
-            self.load = load
-
-        return self._services.load(shards, ends, self._generation, self._stopping, begin)
+        self.load = ShardLoader(self._log, shards, self._stopping.is_set)
+        return self._services.load(self.load, ends, self._generation, self._stopping)
 
     async def _read_tail(self, ends: Mapping[int, int]) -> bool:
         """Reads the end of the log after an append with an unknown outcome. Only the records of this append are new.
@@ -230,12 +227,9 @@ class ShardWriter:
         if not ends:
             return {}, {}
         starts = {partition: self._positions[partition] for partition in ends}
-        reader = self._log.reader()
-        try:
+        with contextlib.closing(self._log.reader()) as reader:
             reached = reader.load(starts, ends, newest, stopped=self._stopping.is_set)
             invalid_keys = reader.invalid_keys
-        finally:
-            reader.close()
         check_same_log(self._log, self._generation, self._settings.claim_timeout_s)
         return reached, invalid_keys
 

@@ -8,6 +8,7 @@ shard group to the log's end (`shard_loader`), one at a time, and then follows i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -226,7 +227,8 @@ class StandbyReplica:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._follow()
+                with contextlib.closing(self._log.reader()) as reader:
+                    self._follow(reader)
             except LoopEnded:
                 return
             except CorruptRecords as error:
@@ -235,14 +237,7 @@ class StandbyReplica:
                 self._pause_after(error)
         self._loop.post(self._ended.set)
 
-    def _follow(self) -> None:
-        reader = self._log.reader()
-        try:
-            self._read_with(reader)
-        finally:
-            reader.close()
-
-    def _read_with(self, reader: LogReader) -> None:
+    def _follow(self, reader: LogReader) -> None:
         followed: dict[int, int] = {}
         last_check = -float("inf")
         task = self._loop.run(self._next_task)
@@ -273,9 +268,6 @@ class StandbyReplica:
         self._pause = _RETRY_PAUSE_S if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)
 
-    def _begin_load(self, load: ShardLoader) -> None:
-        self.loader = load
-
     def _load(self, shard_group: ShardGroup) -> StandbyTask:
         shards, generation, as_of = dict(shard_group.shards), shard_group.log_id, boottime()
         loaded = False
@@ -284,7 +276,8 @@ class StandbyReplica:
             if found not in ("", generation):
                 shards, generation = {partition: self._services.new_shard(partition) for partition in shards}, found
             ends = self._log.end_offsets(sorted(shards), self._settings.claim_timeout_s)
-            loaded = self._services.load(shards, ends, generation, self._stopping, self._begin_load)
+            self.loader = ShardLoader(self._log, shards, self._stopping.is_set)
+            loaded = self._services.load(self.loader, ends, generation, self._stopping)
         except (FormatMismatch, CorruptRecords) as error:
             self._loop.post(self._stop_following, shard_group, error)
         except Exception as error:

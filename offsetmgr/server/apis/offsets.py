@@ -64,13 +64,12 @@ def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
         if not context.group_allowed(request, Operation.WRITE, commit.group):
             return _Commit(commit, topics, rejected, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         rejected = _forbidden(context, request, commit)
-    if any(too_long(request, topic) for topic, _ in topics):
-        rejected |= {
-            (topic, part[0]): ErrorCode.INVALID_TOPIC_EXCEPTION
-            for topic, parts in topics
-            if too_long(request, topic)
-            for part in parts
-        }
+    rejected |= {
+        (topic, part[0]): ErrorCode.INVALID_TOPIC_EXCEPTION
+        for topic, parts in topics
+        if too_long(request, topic)
+        for part in parts
+    }
     return _Commit(without_partitions(commit, rejected) if rejected else commit, topics, rejected)
 
 

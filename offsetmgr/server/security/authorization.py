@@ -157,22 +157,18 @@ class AuthorizationRules(Authorizer):
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
-        self._known_group = lru_cache(_MAX_CACHED)(self._group)
-        self._known_topic = lru_cache(_MAX_CACHED)(self._topic)
+        self._known = lru_cache(2 * _MAX_CACHED)(self._decide)
 
     def group(self, principal: str, operation: Operation, group: str) -> bool:
-        decide = self._known_group if len(group) <= _MAX_CACHED_LENGTH else self._group
-        return decide(principal, operation, group)
+        decide = self._known if len(group) <= _MAX_CACHED_LENGTH else self._decide
+        return decide(principal, operation, group, "groups")
 
     def topic(self, principal: str, operation: Operation, topic: str) -> bool:
-        decide = self._known_topic if len(topic) <= _MAX_CACHED_LENGTH else self._topic
-        return decide(principal, operation, topic)
+        decide = self._known if len(topic) <= _MAX_CACHED_LENGTH else self._decide
+        return decide(principal, operation, topic, "topics")
 
-    def _group(self, principal: str, operation: Operation, group: str) -> bool:
-        return any(_matches(group, rule.groups) for rule in self._rules if rule.concerns(principal, operation))
-
-    def _topic(self, principal: str, operation: Operation, topic: str) -> bool:
-        return any(_matches(topic, rule.topics) for rule in self._rules if rule.concerns(principal, operation))
+    def _decide(self, principal: str, operation: Operation, name: str, field: str) -> bool:
+        return any(_matches(name, getattr(rule, field)) for rule in self._rules if rule.concerns(principal, operation))
 
     def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
         return any(

@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 class DualStoreBackend(SingleStoreBackend):
     """Commits to the primary, then to the secondary; see the module's docstring."""
 
+    reports_missing_groups = False
+    """A group that is missing in the primary may exist in the secondary."""
+
     def __init__(self, store: DualStore, wait_s: float) -> None:
         """``wait_s``: see `Secondary`."""
         super().__init__(store.primary, self._on_written)
@@ -54,11 +57,6 @@ class DualStoreBackend(SingleStoreBackend):
     @property
     def supports_conditional_commits(self) -> bool:
         """Returns False, because each store can compare and write atomically, but the two stores together cannot."""
-        return False
-
-    @property
-    def reports_missing_groups(self) -> bool:
-        """Returns False, because a group that is missing in the primary may exist in the secondary."""
         return False
 
     def failure(self) -> str | None:

@@ -14,6 +14,9 @@ from offsetmgr.server.store_backends.store_executor import OnWritten, StoreExecu
 class SingleStoreBackend:
     """Create and use a backend on the event loop. The results of reads and writes contain the failures."""
 
+    reports_missing_groups = True
+    """Whether a deletion of offsets reports an error if the group does not exist."""
+
     def __init__(self, store: OffsetStore, on_written: OnWritten | None = None) -> None:
         self.executor = StoreExecutor(store, on_written=on_written)
         """The store that receives commits; for a dual store, this is the primary."""
@@ -23,11 +26,6 @@ class SingleStoreBackend:
         """Whether the store can compare and write atomically. False for Kafka, where each commit would need the group
         lock."""
         return self.executor.capabilities.conditional in ("version", "file")
-
-    @property
-    def reports_missing_groups(self) -> bool:
-        """Whether a deletion of offsets reports an error if the group does not exist."""
-        return True
 
     def failure(self) -> str | None:
         """See `StoreHealth.failure`."""

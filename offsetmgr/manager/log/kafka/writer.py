@@ -28,8 +28,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, NoReturn
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
@@ -37,14 +37,15 @@ from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.connection import attempt_deadline
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.errors import ProducerFenced
-from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, LogClosed, OutcomeUnknown, TooLarge
-from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
+from offsetmgr.manager.log.kafka.leader_connections import LeaderConnection, LeaderConnections
 from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.partition_producer import BatchSender, PartitionProducer
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, Claim, decode_claim, encode_claim
 from offsetmgr.segments.batch_reader import batches as read_batches
+
+T = TypeVar("T")
 
 LARGEST_EPOCH: Final = 32_767
 """No producer can have a larger epoch. A batch with this epoch fences its producer id for good."""
@@ -165,30 +166,16 @@ class KafkaShardGroupWriter:
         return {number: ids for number, ids in found.items() if ids}
 
     async def _describe(self, missing: set[int], found: dict[int, set[int]], deadline: float) -> OffsetMgrError | None:
-        leaders, failure = await self._leaders_of(missing, deadline)
-        for leader, numbers in leaders.items():
-            try:
-                attempt = attempt_deadline(deadline)
-                connection = await self._connections.connection(leader, attempt)
-                described = await connection.describe_producers(numbers, attempt)
-            except OffsetMgrError as error:
-                failure = error
-                for number in numbers:
-                    self._connections.forget_leader(number)
-                continue
-            for number, epochs in described.items():
-                if isinstance(epochs, OffsetMgrError):
-                    failure = epochs
-                    self._connections.forget_leader(number)
-                    continue
-                own = self._epochs[number]
-                if epochs.get(own.id, -1) > own.epoch:
-                    raise Fenced(f"{self._topic}-{number}", "another manager has claimed it")
-                self._history.add_ids(number, epochs)
-                (self._unlisted.discard if own.id in epochs else self._unlisted.add)(number)
-                found[number] = {one for one, epoch in epochs.items() if one != own.id and epoch != LARGEST_EPOCH}
-                connection.checked.add(number)
-                missing.discard(number)
+        answers, failure = await self._ask_leaders(missing, LeaderConnection.describe_producers, deadline)
+        for number, (connection, epochs) in answers.items():
+            own = self._epochs[number]
+            if epochs.get(own.id, -1) > own.epoch:
+                raise Fenced(f"{self._topic}-{number}", "another manager has claimed it")
+            self._history.add_ids(number, epochs)
+            (self._unlisted.discard if own.id in epochs else self._unlisted.add)(number)
+            found[number] = {one for one, epoch in epochs.items() if one != own.id and epoch != LARGEST_EPOCH}
+            connection.checked.add(number)
+            missing.discard(number)
         return failure
 
     async def _append_claims(self, deadline: float) -> dict[int, PartitionProducer]:
@@ -230,42 +217,54 @@ class KafkaShardGroupWriter:
         """Reads the claims back. Raises `OutcomeUnknown` if a partition has another record at its claim's offset."""
         retries = Retries(deadline)
         left = dict(tokens)
+
+        async def read(
+            connection: LeaderConnection, numbers: Sequence[int], attempt: float
+        ) -> Mapping[int, bytes | OffsetMgrError]:
+            return await connection.read({number: ends[number] - 1 for number in numbers}, attempt)
+
         while left:
-            leaders, failure = await self._leaders_of(left, deadline)
-            for leader, numbers in leaders.items():
-                offsets = {number: ends[number] - 1 for number in numbers}
-                attempt = attempt_deadline(deadline)
-                try:
-                    connection = await self._connections.connection(leader, attempt)
-                    answers = await connection.read(offsets, attempt)
-                except OffsetMgrError as error:
-                    failure = error
-                    for number in numbers:
-                        self._connections.forget_leader(number)
-                    continue
-                for number, found in answers.items():
-                    if isinstance(found, OffsetMgrError):
-                        failure = found
-                        self._connections.forget_leader(number)
-                    elif _token_at(found, offsets[number]) == left[number]:
-                        del left[number]
-                    elif found:
-                        why = "the record at the offset of the claim is not the claim"
-                        raise OutcomeUnknown(f"{self._topic}-{number}", why)
+            answers, failure = await self._ask_leaders(left, read, deadline)
+            for number, (_, found) in answers.items():
+                if _token_at(found, ends[number] - 1) == left[number]:
+                    del left[number]
+                elif found:
+                    why = "the record at the offset of the claim is not the claim"
+                    raise OutcomeUnknown(f"{self._topic}-{number}", why)
             if left and not await retries.pause():
                 raise failure or OutcomeUnknown(self._what, "its claims cannot be read back")
 
-    async def _leaders_of(
-        self, partitions: Iterable[int], deadline: float
-    ) -> tuple[Mapping[Address, Sequence[int]], OffsetMgrError | None]:
-        """Returns the partitions of each leader, and the error of a partition whose leader is unknown at the moment."""
+    async def _ask_leaders(
+        self,
+        partitions: Iterable[int],
+        ask: Callable[[LeaderConnection, Sequence[int], float], Awaitable[Mapping[int, T | OffsetMgrError]]],
+        deadline: float,
+    ) -> tuple[dict[int, tuple[LeaderConnection, T]], OffsetMgrError | None]:
+        """Makes one attempt to send a request to the leader of each partition. Returns the answers with their
+        connections, and an error of another partition. The next attempt looks up the leaders of such partitions again.
+        Raises an error of the lookup that is not retriable."""
         try:
             leaders, errors = await self._connections.by_leader(sorted(partitions), attempt_deadline(deadline))
         except OffsetMgrError as error:
             if not error.retriable:
                 raise
             return {}, error
-        return leaders, next(iter(errors.values()), None)
+        failure = next(iter(errors.values()), None)
+        found: dict[int, tuple[LeaderConnection, T]] = {}
+        for leader, numbers in leaders.items():
+            attempt = attempt_deadline(deadline)
+            try:
+                connection = await self._connections.connection(leader, attempt)
+                answers = await ask(connection, numbers, attempt)
+            except OffsetMgrError as error:
+                answers = dict.fromkeys(numbers, error)
+            for number, answer in answers.items():
+                if isinstance(answer, OffsetMgrError):
+                    failure = answer
+                    self._connections.forget_leader(number)
+                else:
+                    found[number] = connection, answer
+        return found, failure
 
     # --- appends -------------------------------------------------------------------------------------
 
