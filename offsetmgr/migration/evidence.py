@@ -13,10 +13,10 @@ from typing import Any
 
 from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence
-from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import Absent, TopicPartition
+from offsetmgr.core.model import GroupMember, TopicPartition
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.last_writes import KnownWrite, last_writer
+from offsetmgr.migration.location import GroupSample, StoreSample, infer_by_offsets
 from offsetmgr.migration.observation import (
     GroupHistory,
     Observation,
@@ -606,31 +606,10 @@ def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
 
 
 def _phase_by_offsets(history: GroupHistory) -> PhaseEvidence:
-    observation = history.latest
-    every = sorted({*observation.zookeeper, *observation.kafka})
-    unreadable = [tp for tp in every if isinstance(observation.zookeeper.get(tp), OffsetMgrError | None)]
-    unreadable += [tp for tp in every if isinstance(observation.kafka.get(tp), OffsetMgrError | None)]
-    if unreadable:
-        return PhaseEvidence(Phase.UNKNOWN, Confidence.UNKNOWN, f"the offset of {unreadable[0]} cannot be read")
-    in_zookeeper = [tp for tp in every if not isinstance(observation.zookeeper[tp], Absent)]
-    in_kafka = [tp for tp in every if not isinstance(observation.kafka[tp], Absent)]
-    if in_zookeeper and not in_kafka:
-        return PhaseEvidence(
-            Phase.ZOOKEEPER,
-            Confidence.INFERRED,
-            f"{count_of(len(in_zookeeper), 'offset')} in ZooKeeper and none in Kafka",
-        )
-    if in_kafka and not in_zookeeper:
-        return PhaseEvidence(
-            Phase.KAFKA, Confidence.INFERRED, f"{count_of(len(in_kafka), 'offset')} in Kafka and none in ZooKeeper"
-        )
-    if not every or not in_zookeeper:
-        return PhaseEvidence(
-            Phase.UNKNOWN, Confidence.UNKNOWN, "the group has no offsets in either store, and no commit was seen"
-        )
-    return PhaseEvidence(
-        Phase.UNKNOWN, Confidence.UNKNOWN, "both stores hold offsets and no commit was seen in the window"
-    )
+    seen = history.latest
+    members = tuple(GroupMember(member) for member in seen.members)
+    stores = StoreSample("zookeeper", "", seen.zookeeper, members), StoreSample("kafka", "", seen.kafka)
+    return infer_by_offsets(GroupSample(seen.group, stores))
 
 
 # --- the change of a phase ---------------------------------------------------------------------------

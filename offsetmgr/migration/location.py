@@ -269,7 +269,7 @@ class GroupLocation:
 
 def locate(sample: GroupSample) -> GroupLocation:
     """Returns the location of the group."""
-    phase = sample.seen or _moved(sample) or _infer(sample)
+    phase = sample.seen or _moved(sample) or infer_by_offsets(sample)
     valid: str | None = phase.phase
     unread = ""
     if phase.phase is Phase.MOVED and sample.plan is not None:
@@ -323,8 +323,8 @@ def _moved(sample: GroupSample) -> PhaseEvidence | None:
     return PhaseEvidence(Phase.MOVED, Confidence.SEEN, f"{why}; {source.title} has no newer offset")
 
 
-def _infer(sample: GroupSample) -> PhaseEvidence:
-    """Infers the phase from offsets and members."""
+def infer_by_offsets(sample: GroupSample) -> PhaseEvidence:
+    """Infers the phase from offsets and members, without an observation of commits."""
     for store in sample.stores:
         if store.problem is not None:
             return _unknown(f"offsets in {store.title} cannot be read: {store.problem}")

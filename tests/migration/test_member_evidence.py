@@ -432,6 +432,12 @@ def test_the_phase_is_inferred_from_commits_then_from_the_stores(zookeeper, kafk
     assert (found.phase.mode, found.confidence) == (phase, known)
 
 
+def test_an_offset_that_only_one_store_has_shows_the_phase_as_in_groups_where() -> None:
+    seen = observation(0, zookeeper={0: (10, 1), 1: (10, 1)}, kafka={0: 10}, ends={0: 10, 1: 10})
+    found = infer_phase(GroupHistory([seen]))
+    assert (found.phase.mode, found.confidence) == (ZOOKEEPER, Confidence.INFERRED)
+
+
 def test_members_in_different_phases_are_named_with_their_commits() -> None:
     found = infer_phase(GroupHistory(new_is_dual_and_other_commits_to_zookeeper()))
     assert (found.phase, found.confidence, found.members) == (Phase.UNKNOWN, Confidence.SEEN, {ZOOKEEPER, DUAL})
