@@ -41,7 +41,12 @@ class CommitModeSettings:
     who edits the file."""
 
     properties: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
+    note: str
+    """The hint about these properties."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (self.note, *_AUTO_COMMIT_NOTES)
 
     def as_lines(self) -> list[str]:
         return [f"{key}={value}" for key, value in self.properties]
@@ -63,25 +68,16 @@ _AUTO_COMMIT_NOTES = (
 SETTINGS: Mapping[CommitMode, CommitModeSettings] = {
     CommitMode.ZOOKEEPER: CommitModeSettings(
         (("offsets.storage", "zookeeper"),),
-        (
-            "dual.commit.enabled may be left out: with offsets.storage=zookeeper it has no effect.",
-            *_AUTO_COMMIT_NOTES,
-        ),
+        "dual.commit.enabled may be left out: with offsets.storage=zookeeper it has no effect.",
     ),
     CommitMode.DUAL: CommitModeSettings(
         (("offsets.storage", "kafka"), ("dual.commit.enabled", "true")),
-        (
-            "Every owned partition is committed to Kafka at each automatic commit; a ZooKeeper node is written only"
-            " when its offset changes.",
-            *_AUTO_COMMIT_NOTES,
-        ),
+        "Every owned partition is committed to Kafka at each automatic commit; a ZooKeeper node is written only"
+        " when its offset changes.",
     ),
     CommitMode.KAFKA: CommitModeSettings(
         (("offsets.storage", "kafka"), ("dual.commit.enabled", "false")),
-        (
-            "Set dual.commit.enabled explicitly: with offsets.storage=kafka its default is true.",
-            *_AUTO_COMMIT_NOTES,
-        ),
+        "Set dual.commit.enabled explicitly: with offsets.storage=kafka its default is true.",
     ),
 }
 

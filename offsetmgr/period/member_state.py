@@ -16,7 +16,7 @@ from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OpenPeriodUnknown, RunEnded
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition, check_report
+from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition, check_report, merged
 from offsetmgr.period.records import OffsetRange, OpenNode, PartitionsNode, ProgressNode
 from offsetmgr.period.schedule import Period
 
@@ -145,7 +145,7 @@ class MemberState:
             self.check()
             open_ = self.require_open()
             at = {tp: self.last_delivered(tp) if number is None else number for tp in partitions}
-            known = {tp: max(self._written.get(tp, _NEVER), self._reported.get(tp, _NEVER)) for tp in at}
+            known = merged([self._written, self._reported])
             statuses = {tp: check_report(open_, known, tp, at[tp]) for tp in at}
             for partition, status in statuses.items():
                 if status is ReportStatus.ACCEPTED:
@@ -197,8 +197,7 @@ class MemberState:
         """Records the progress of all members. ``described`` are the partitions that this member's node under
         ``members`` contained when the progress was read."""
         with self.changed:
-            for partition, number in finished.items():
-                self._written[partition] = max(number, self._written.get(partition, _NEVER))
+            self._written = merged([self._written, finished])
             self._all_read = described == self.owned
             self.changed.notify_all()
 

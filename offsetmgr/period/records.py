@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final, Self
 
 from offsetmgr.core.batches import by_topic
-from offsetmgr.core.errors import CorruptData, OffsetMgrError
+from offsetmgr.core.errors import CorruptData, UsageError
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period, PeriodSchedule
@@ -262,9 +262,7 @@ def decode_open(path: str, data: bytes) -> OpenNode:
             bool(node.optional_integer("done")),
         )
         limit = found.limit_ms
-    except CorruptData:
-        raise
-    except OffsetMgrError as error:
+    except UsageError as error:
         raise node.error(str(error)) from error
     if limit != node.integer("limit_ms"):
         raise node.error("its limit is not the end of its period")

@@ -4,21 +4,12 @@ They run the jars of Kafka's and ZooKeeper's releases; nothing is simulated. Onl
 import this package.
 """
 
-from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
-from offsetmgr.sandbox.legacy_consumer import ConsumedMessage, OldConsumer
-from offsetmgr.sandbox.sandbox import SampleGroup, Sandbox
-from offsetmgr.sandbox.tool import java_tool
-from offsetmgr.sandbox.topics import create_topic
-from offsetmgr.sandbox.zookeeper import ZooKeeperServer
-
-__all__ = [
-    "ConsumedMessage",
-    "KafkaBroker",
-    "KraftBroker",
-    "OldConsumer",
-    "SampleGroup",
-    "Sandbox",
-    "ZooKeeperServer",
-    "create_topic",
-    "java_tool",
-]
+from offsetmgr.sandbox.broker import KafkaBroker as KafkaBroker
+from offsetmgr.sandbox.broker import KraftBroker as KraftBroker
+from offsetmgr.sandbox.legacy_consumer import ConsumedMessage as ConsumedMessage
+from offsetmgr.sandbox.legacy_consumer import OldConsumer as OldConsumer
+from offsetmgr.sandbox.sandbox import SampleGroup as SampleGroup
+from offsetmgr.sandbox.sandbox import Sandbox as Sandbox
+from offsetmgr.sandbox.tool import java_tool as java_tool
+from offsetmgr.sandbox.topics import create_topic as create_topic
+from offsetmgr.sandbox.zookeeper import ZooKeeperServer as ZooKeeperServer

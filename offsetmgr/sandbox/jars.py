@@ -93,19 +93,15 @@ def resolve(name: str, report: Progress = silent) -> Path:
     if name not in SETS:
         raise SandboxError(f"unknown set of jars {name!r}", f"known are {', '.join(SETS)}")
     cache = cache_directory()
-    directory = cache / "jars" / f"{name}-{_fingerprint(name)}"
+    # The directory has a hash of the set's definition in its name, so that a release of offsetmgr does not use jars that
+    # another release fetched for a different definition.
+    directory = cache / "jars" / f"{name}-{hashlib.sha256(repr(SETS[name]).encode()).hexdigest()[:8]}"
     if is_complete(directory):
         return directory
     with cache_lock(cache / "resolve.lock", lambda: report("waiting for another process that fetches jars")):
         if not is_complete(directory):
             _download(name, directory, cache, report)
     return directory
-
-
-def _fingerprint(name: str) -> str:
-    """Returns a hash of the set's definition, so that a release of offsetmgr does not use jars that another release
-    fetched for a different definition."""
-    return hashlib.sha256(repr(SETS[name]).encode()).hexdigest()[:8]
 
 
 def _download(name: str, directory: Path, cache: Path, report: Progress) -> None:

@@ -23,13 +23,7 @@ from pyspark.sql.datasource import (  # noqa: E402 - only after the check
 )
 from pyspark.sql.types import StructType  # noqa: E402
 
-__all__ = [
-    "DataSourceWriter",
-    "InputPartition",
-    "TableReader",
-    "TableSource",
-    "WriterCommitMessage",
-]
+__all__ = ["DataSourceWriter", "InputPartition", "TableReader", "TableSource", "WriterCommitMessage"]
 
 
 class TableReader(DataSourceReader):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
@@ -61,11 +62,9 @@ class LogSourceReader(TableReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
         config = self._connection()
-        thread = ClientThread(Client(self._bootstrap, Security.of(config.kafka)), config.timeout_ms / 1000)
-        try:
+        client = Client(self._bootstrap, Security.of(config.kafka))
+        with closing(ClientThread(client, config.timeout_ms / 1000)) as thread:
             ranges = self._ranges(thread)
-        finally:
-            thread.close()
         tasks = source_options.number(NAME, self._options, "tasks", 1)
         return [InputPartition(part) for part in split_ranges(ranges, tasks)]
 

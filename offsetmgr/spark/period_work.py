@@ -109,12 +109,10 @@ class PeriodRules:
 
     def __post_init__(self) -> None:
         """Raises `UsageError`."""
-        for name in ("grace_ms", "lateness_ms", "future_ms", "wait_s"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 0")
-        for name in ("min_later_records", "history_kept"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 1")
+        for name in ("grace_ms", "lateness_ms", "future_ms", "wait_s", "min_later_records", "history_kept"):
+            least = int(name in ("min_later_records", "history_kept"))
+            if getattr(self, name) < least:
+                raise UsageError(f"PeriodRules({name}={getattr(self, name)})", f"is below {least}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

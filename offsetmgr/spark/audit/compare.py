@@ -44,13 +44,10 @@ def differences(left: DataFrame, right: DataFrame, capabilities: tuple[Capabilit
         kind = kind.when(_differ("metadata"), "metadata")
     if all(one.leader_epoch for one in capabilities):
         kind = kind.when(_differ("leader_epoch"), "leader-epoch")
-    return joined.withColumn("kind", kind).where("kind is not null").select(*_columns(error))
-
-
-def _columns(error: Column) -> list[Column]:
     key = [sql.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in ("group", "topic", "partition")]
     sides = [sql.col(f"{side}_{name}") for name in ("offset", "metadata") for side in ("left", "right")]
-    return [*key, sql.col("kind"), *sides, error.alias("error")]
+    found = joined.withColumn("kind", kind).where("kind is not null")
+    return found.select(*key, "kind", *sides, error.alias("error"))
 
 
 def _side(table: DataFrame, name: str) -> DataFrame:
