@@ -93,8 +93,8 @@ def resolve(name: str, report: Progress = silent) -> Path:
     if name not in SETS:
         raise SandboxError(f"unknown set of jars {name!r}", f"known are {', '.join(SETS)}")
     cache = cache_directory()
-    # The directory has a hash of the set's definition in its name, so that a release of offsetmgr does not use jars that
-    # another release fetched for a different definition.
+    # The name has a hash of the set's definition, so that a release of offsetmgr does not use jars that another release
+    # fetched for a different definition.
     directory = cache / "jars" / f"{name}-{hashlib.sha256(repr(SETS[name]).encode()).hexdigest()[:8]}"
     if is_complete(directory):
         return directory
