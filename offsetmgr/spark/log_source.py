@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from offsetmgr.core.errors import TimedOut, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.groups.disk_recovery import CONSUMER_OFFSETS
 from offsetmgr.kafka.client.client import Client, ClientThread
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import StableOffsets, partition_counts
 from offsetmgr.kafka.librdkafka import error_of
+from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Run
 from offsetmgr.manager.log.kafka.settings import loader_settings
 from offsetmgr.manager.partitioner import shard_for
@@ -56,7 +56,7 @@ class LogSourceReader(TableReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._bootstrap = source_options.required(NAME, self._options, source_options.BOOTSTRAP, "host:9092")
-        self._topic = self._options.get("topic", CONSUMER_OFFSETS)
+        self._topic = self._options.get("topic", OFFSETS_TOPIC)
         self._groups = source_options.groups(NAME, self._options)
 
     def partitions(self) -> Sequence[InputPartition]:

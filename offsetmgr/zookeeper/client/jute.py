@@ -87,6 +87,12 @@ def operation(op: Op, path: str, *parts: bytes) -> bytes:
     return b"".join((_HEADERS[op], _INT.pack(len(raw)), raw, *parts))
 
 
+def set_data(path: str, data: bytes, version: int) -> bytes:
+    """Like `operation`, for the operation of nearly all large edits."""
+    raw = path.encode()
+    return b"".join((_HEADERS[Op.SET], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, _INT.pack(version)))
+
+
 def multi(operations: list[bytes]) -> bytes:
     """Body of a transaction or a multi-read with these operations."""
     return b"".join(operations) + _END

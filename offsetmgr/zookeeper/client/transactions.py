@@ -112,8 +112,8 @@ def max_encoded_size(operation: TransactionOperation) -> int:
 def encode_operation(operation: TransactionOperation, chroot: str, acl: Acl | None = None) -> bytes:
     """Encodes one operation of a transaction. ``acl`` is the ACL for a `Create` without one (default: `OPEN`)."""
     path = chroot + operation.path
-    if isinstance(operation, SetData):  # nearly all operations of a large edit
-        return jute.operation(Op.SET, path, jute.ustring(operation.data), _INT.pack(operation.version))
+    if isinstance(operation, SetData):
+        return jute.set_data(path, operation.data, operation.version)
     if isinstance(operation, Create):
         acl = operation.acl or acl
         encoded = _OPEN if acl is None else encode(acl)
