@@ -140,6 +140,17 @@ class Chunk(NamedTuple):
     data: bytes
 
 
+def read_fully(source: BinaryIO | io.RawIOBase, position: int, size: int) -> bytes:
+    """Reads ``size`` bytes from ``position`` on, or fewer if the file has become shorter. Reads repeatedly, because a
+    raw file may return fewer bytes than requested. Raises `OSError`."""
+    parts: list[bytes] = []
+    source.seek(position)
+    while size > 0 and (data := source.read(size)):
+        parts.append(data)
+        size -= len(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 class EntryReader:
     """Reads the entries of a file once, from a position to the end.
 
@@ -181,7 +192,8 @@ class EntryReader:
         size = self._chunk
         while True:
             remaining = min(size, self.end - self.position)
-            data = self._read(remaining)
+            with os_error_as(FileFailure, f"cannot read {self._what}"):
+                data = read_fully(self._source, self.position, remaining)
             whole, damage = _complete_prefix(data, self._what, self.position)
             if whole:
                 start = self.position
@@ -203,17 +215,6 @@ class EntryReader:
                 )
             while size < needed:
                 size *= 2
-
-    def _read(self, size: int) -> bytes:
-        """Reads ``size`` bytes, or fewer if the file has become shorter. Reads repeatedly, because a raw file may
-        return fewer bytes than requested."""
-        parts: list[bytes] = []
-        with os_error_as(FileFailure, f"cannot read {self._what}"):
-            self._source.seek(self.position)
-            while size > 0 and (data := self._source.read(size)):
-                parts.append(data)
-                size -= len(data)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def __iter__(self) -> Iterator[LogEntry]:
         """Yields one entry at a time. Before each entry it sets ``position`` to the end of that entry. Raises the

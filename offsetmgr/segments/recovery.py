@@ -24,8 +24,8 @@ from crc32c import crc32c
 
 from offsetmgr.core.errors import FileFailure
 from offsetmgr.segments.batch_reader import BATCH_MIN_BYTES, CRC_FROM, LEGACY_MIN_BYTES, LOG_OVERHEAD
+from offsetmgr.segments.entries import CHUNK, read_fully
 
-CHUNK: Final = 1024 * 1024
 INDEX_INTERVAL_BYTES: Final = 4096
 """Bytes of the log between two entries of an index. The value is the broker's default of ``index.interval.bytes``."""
 MAX_SUSPICIONS: Final = 100
@@ -264,19 +264,14 @@ class _Window:
 
     def _read(self, position: int, length: int) -> bytes:
         try:
-            self._source.seek(position)
-            parts = []
-            missing = length
-            while missing and (part := self._source.read(missing)):
-                parts.append(part)
-                missing -= len(part)
+            data = read_fully(self._source, position, length)
         except OSError as error:
             raise FileFailure(self._what, f"position {position}: {error.strerror or error}") from error
-        if missing:
+        if len(data) < length:
             raise FileFailure(
                 self._what, "it became shorter while offsetmgr read it", "check whether another process writes to it"
             )
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return data
 
 
 class _BrokerIndexSimulation:

@@ -13,7 +13,8 @@ from offsetmgr.core.errors import FileFailure
 from offsetmgr.segments.batch_builder import batch, message_set
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import GZIP, ZSTD
-from offsetmgr.segments.recovery import CHUNK, Damage, ExaminationResult, RecoveryOutcome, Suspicion, examine
+from offsetmgr.segments.entries import CHUNK
+from offsetmgr.segments.recovery import Damage, ExaminationResult, RecoveryOutcome, Suspicion, examine
 
 TIME = 1_700_000_000_000
 
