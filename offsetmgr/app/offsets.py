@@ -263,7 +263,7 @@ def peek(connections: Connections, selection: GroupSelection, topics: TopicSelec
                 found.unrecognised(read)
                 if read.group in named and not (read.offsets or read.errors):
                     try:
-                        require_known(store, [read.group])
+                        require_known([store], [read.group])
                     except GroupNotFound as absent:
                         found.fail(absent)
                         continue

@@ -25,7 +25,7 @@ from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import PARTITION, LagRow, lag, uncommitted
 from offsetmgr.groups.last_writes import LastWrites
-from offsetmgr.groups.scan import require_known_somewhere
+from offsetmgr.groups.scan import require_known
 from offsetmgr.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def describe(
         unseen = description.state == "DEAD" or not (description.membership or description.members)
         if unseen and not rows:
             try:
-                require_known_somewhere([store, *others], found.name)
+                require_known([store, *others], [found.name])
             except GroupNotFound as missing:
                 yield DescribedGroup(found.name, description, [], missing)
                 continue

@@ -61,7 +61,7 @@ from offsetmgr.groups.edit_plan import (
     plan_replacement,
     replaced_data,
 )
-from offsetmgr.groups.execute import SavedEdit, StorePair, start_edit
+from offsetmgr.groups.execute import SavedEdit, start_edit
 from offsetmgr.groups.reset import GROUPS_AT_ONCE, clamp, outside_log
 from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.kafka.protocol.errors import NegativeOffset
@@ -213,7 +213,7 @@ def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelectio
             yield GroupEditPlan(found.group, (), found.error, unrecognised=found.unrecognised)
             continue
         if not (found.offsets or found.errors):
-            require_known(store, [found.group])
+            require_known([store], [found.group])
         changes = [
             plan_change(tp, committed, None, store.capabilities, note="deletes")
             for tp, committed in found.offsets.items()
@@ -269,7 +269,7 @@ def with_trees(
     """Adds the whole tree of znodes to the plans of groups to delete, so that the before-images hold it. A group whose
     tree cannot be saved gets a problem. Data that cannot be decoded is no problem, because the tree contains it. In a
     pair, the offset of such a partition is deleted in the other store, unless the whole group cannot be read."""
-    trees, pair = tree_store(store), isinstance(store, StorePair)
+    trees, pair = tree_store(store), len(store.parts) > 1
     for plan in plans:
         problem = None if _is_saved(plan.problem) and not pair else plan.problem
         if trees is None or isinstance(problem, GroupActive):
@@ -306,7 +306,7 @@ def unseen(
 ) -> dict[str, OffsetMgrError]:
     """Returns the reasons of `KafkaStore.unseen`. Stores of other kinds list all offsets. In a pair, a deletion is no
     proof, because a failed proof would not restore the other store."""
-    by_deletion = by_deletion and not isinstance(store, StorePair)
+    by_deletion = by_deletion and len(store.parts) == 1
     kafka = [one for one in store.parts if isinstance(one, KafkaStore)]
     found = [one.unseen(groups, by_deletion=by_deletion, accept=accept) for one in kafka]
     return {group: error for reasons in found for group, error in reasons.items()}
@@ -624,7 +624,7 @@ def plan_copy(
     if found.hidden is not None and not found.offsets:
         raise found.hidden
     if not (found.offsets or found.errors or found.error):
-        require_known(source, [group])
+        require_known([source], [group])
         raise GroupNotFound(f"group {group!r}", "has no committed offsets to copy")
     if found.offsets and not any(topics.matches(tp) for tp in found.offsets):
         raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics")

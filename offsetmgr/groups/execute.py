@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from offsetmgr.core.advice import Argument, Invocation
 from offsetmgr.core.batches import batched
@@ -163,37 +163,28 @@ def execute(
 # conditional on the value in its before-image.
 
 
-@runtime_checkable
-class StorePair(Protocol):
-    """A store that keeps the same offsets in two other stores."""
-
-    @property
-    def primary(self) -> OffsetStore: ...
-
-    @property
-    def secondary(self) -> OffsetStore: ...
-
-
 def execute_dual(
-    store: StorePair, plan: EditPlan, images: tuple[BeforeImageFile, BeforeImageFile]
+    stores: tuple[OffsetStore, ...], plan: EditPlan, images: tuple[BeforeImageFile, ...]
 ) -> Generator[GroupEditResult, None, None]:
-    """Executes a plan like `execute`, with one file of before-images for the primary store and one for the secondary.
+    """Executes a plan like `execute` in two stores, with one file of before-images for the primary store and one for
+    the secondary.
 
     If the write of a partition fails only in the secondary store, the status of the partition is FAILED, and the error
     says whether the primary store was changed.
     """
+    primary, secondary = stores
     names = [p.group for p in plan if _has_work(p)]
     with EditPlan() as first, EditPlan() as second:
-        both = zip(scan_in_order(store.primary, names), scan_in_order(store.secondary, names), strict=True)
+        both = zip(scan_in_order(primary, names), scan_in_order(secondary, names), strict=True)
         for group_plan, (in_primary, in_secondary) in zip(filter(_has_work, plan), both, strict=True):
             changed = _changed_since_plan(group_plan, in_primary, in_secondary)
-            first.add(_plan_for_store(group_plan, in_primary, changed, store.primary))
-            second.add(_plan_for_store(group_plan, in_secondary, changed, store.secondary))
+            first.add(_plan_for_store(group_plan, in_primary, changed, primary))
+            second.add(_plan_for_store(group_plan, in_secondary, changed, secondary))
         for image, store_plan in zip(images, (first, second), strict=True):
             image.intend(store_plan)
         pairs = zip(first, second, strict=True)
         for batch in batched(pairs, GROUPS_IN_FLIGHT):
-            yield from _execute_batch(store, batch)
+            yield from _execute_batch(primary, secondary, batch)
 
 
 def _has_work(plan: GroupEditPlan) -> bool:
@@ -236,9 +227,11 @@ def _plan_for_store(
     return GroupEditPlan(plan.group, changes, removes=plan.removes if isinstance(store, GroupTreeStore) else ())
 
 
-def _execute_batch(store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditPlan]]) -> Iterator[GroupEditResult]:
+def _execute_batch(
+    primary: OffsetStore, secondary: OffsetStore, batch: list[tuple[GroupEditPlan, GroupEditPlan]]
+) -> Iterator[GroupEditResult]:
     """Writes a batch of groups first to the primary store, and then to the secondary store."""
-    done = edit_store(store.primary, [edit for first, _ in batch if (edit := first.edit()) is not None])
+    done = edit_store(primary, [edit for first, _ in batch if (edit := first.edit()) is not None])
     secondary_edits: list[GroupEdit] = []
     for _, second in batch:
         edit = second.edit()
@@ -252,7 +245,7 @@ def _execute_batch(store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditP
         }
         if accepted:
             secondary_edits.append(GroupEdit(second.group, accepted))
-    secondary_done = edit_store(store.secondary, secondary_edits)
+    secondary_done = edit_store(secondary, secondary_edits)
     for first, _ in batch:
         yield _combined(first, done.get(first.group), secondary_done.get(first.group))
 
@@ -409,19 +402,15 @@ class EditReport:
 def start_edit(
     store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None] = lambda _path: None
 ) -> SavedEdit:
-    """Starts an edit. For a `StorePair`, ``path`` gets the suffixes ``.primary`` and ``.secondary``.
+    """Starts an edit. For a pair of stores, ``path`` gets the suffixes ``.primary`` and ``.secondary``.
 
     ``on_durable`` is called with the path of each file as soon as the file is durable. Raises any error of a store that
     does not report its identity.
     """
-    if not isinstance(store, StorePair):
-        image = image_file(path, store, plan, on_durable)
-        return SavedEdit((image,), execute(store.edit, [plan], image))
-    first, second = (
-        image_file(path.with_stem(f"{path.stem}.{which}"), one, plan, on_durable)
-        for which, one in (("primary", store.primary), ("secondary", store.secondary))
-    )
-    return SavedEdit((first, second), execute_dual(store, plan, (first, second)))
+    paths = [path] if len(store.parts) == 1 else [path.with_stem(f"{path.stem}.{n}") for n in ("primary", "secondary")]
+    images = tuple(image_file(at, one, plan, on_durable) for at, one in zip(paths, store.parts, strict=True))
+    results = execute(store.edit, [plan], *images) if len(images) == 1 else execute_dual(store.parts, plan, images)
+    return SavedEdit(images, results)
 
 
 def recorded(

@@ -38,12 +38,13 @@ def export_groups(
     selected topic in which no group has an offset.
     """
     topic_matches = TopicMatches(topics)
-    for found in topic_matches.record_each(scan_in_order(store, groups)):
+    for found in scan_in_order(store, groups):
+        topic_matches.record_group(found)
         if (hidden := found.hidden) is not None:
             yield GroupOffsets(found.group, {}, {}, found.error or hidden)
             continue
         if strict and not (found.offsets or found.errors or found.error):
-            require_known(store, [found.group])
+            require_known([store], [found.group])
         chosen = found
         if not topics.everything:
             offsets = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}

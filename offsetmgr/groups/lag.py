@@ -20,7 +20,7 @@ from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, title_of
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
-from offsetmgr.groups.scan import require_known_somewhere, scan_in_order
+from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.kafka.cluster import KafkaCluster
 
 BATCH: Final = 100_000
@@ -198,7 +198,7 @@ def _missing(stores: Sequence[OffsetStore], *read: GroupOffsets) -> GroupNotFoun
     if any(found.offsets or found.errors or found.error for found in read):
         return None
     try:
-        require_known_somewhere(stores, read[0].group)
+        require_known(stores, [read[0].group])
     except GroupNotFound as missing:
         return missing
     return None

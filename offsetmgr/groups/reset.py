@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError, value_of
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import (
     ABSENT,
@@ -153,7 +153,7 @@ def plan_reset(
         chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
         for found in batch:
             if not (found.offsets or found.errors or found.error or create):
-                require_known(store, [found.group], _NEW)
+                require_known([store], [found.group], _NEW)
             chosen.append((found, _partitions(found, topics, scenario, counts)))
         logs.load(tp for _, partitions in chosen for tp in partitions)
         for found, partitions in chosen:
@@ -216,13 +216,9 @@ def _plan_group(
             unreadable = scenario.rejected.get(tp) or unread.errors.get(tp)
         if unreadable is not None:
             return PlannedChange(tp, current, None, problem=unreadable, writes=False)
-        if isinstance(log, OffsetMgrError):
-            return PlannedChange(tp, current, None, problem=log, writes=False)
-        if isinstance(for_time, OffsetMgrError):
-            return PlannedChange(tp, current, None, problem=for_time, writes=False)
         try:
-            resolved = resolve(scenario, explicit_offsets.get(tp), current, log, for_time)
-        except UsageError as error:
+            resolved = resolve(scenario, explicit_offsets.get(tp), current, value_of(log), value_of(for_time))
+        except OffsetMgrError as error:
             return PlannedChange(tp, current, None, problem=error, writes=False)
         after = OffsetAndMetadata(resolved.offset)
         note = "; ".join(filter(None, (_REPLACES if replaces else "", resolved.note)))
@@ -346,7 +342,7 @@ def plan_set(
     if found.error is not None:
         raise found.error
     if not (found.offsets or found.errors or create):
-        require_known(store, [group], _NEW)
+        require_known([store], [group], _NEW)
     if isinstance(to, OffsetAndMetadata):
         to = dict.fromkeys([*named, *filter(topics.matches, [*found.offsets, *found.errors])], to)
     if not to:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -31,19 +31,19 @@ def choose_groups(store: OffsetStore, selection: GroupSelection, others: Iterabl
     )
 
 
-def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
-    """Raises `GroupNotFound` if the store's list of groups does not contain every group in ``empty``. ``empty`` are
-    groups for which no offsets were found."""
-    if empty := list(empty):
-        known = set(store.groups())
-        if unknown := sorted(group for group in empty if group not in known):
-            more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-            raise GroupNotFound(
-                f"group {unknown[0]!r}{more}",
-                f"does not exist in {store.uri}",
-                hint,
-                groups=unknown,
-            )
+def require_known(stores: Iterable[OffsetStore], empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
+    """Raises `GroupNotFound` if none of the stores lists a group in ``empty``. The error names all stores. ``empty``
+    are groups for which no offsets were found."""
+    unknown, uris = set(empty), []
+    for store in stores:
+        uris.append(store.uri)
+        if unknown:
+            unknown.difference_update(store.groups())
+    if unknown:
+        first, *rest = sorted(unknown)
+        more = f" (and {len(rest)} more)" if rest else ""
+        why = f"does not exist in {' nor in '.join(uris)}"
+        raise GroupNotFound(f"group {first!r}{more}", why, hint, groups=[first, *rest])
 
 
 def require_kind(store: OffsetStore, group: str) -> None:
@@ -51,13 +51,6 @@ def require_kind(store: OffsetStore, group: str) -> None:
     for found in store.scan([group]):
         if isinstance(found.error, OtherGroupKind):
             raise found.error
-
-
-def require_known_somewhere(stores: Sequence[OffsetStore], group: str) -> None:
-    """Raises `GroupNotFound` if none of the stores knows the group. The error names all stores."""
-    if not any(group in set(store.groups()) for store in stores):
-        uris = " nor in ".join(store.uri for store in stores)
-        raise GroupNotFound(f"group {group!r}", f"does not exist in {uris}", KNOWN_GROUPS, groups=[group])
 
 
 def scan_in_order(
@@ -131,12 +124,6 @@ class TopicMatches:
     def record_group(self, group: GroupOffsets) -> None:
         incomplete = group.error is not None or group.hidden is not None
         self.record([*group.offsets, *group.errors] if self._unmatched.patterns else (), incomplete=incomplete)
-
-    def record_each(self, groups: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:
-        """Yields the groups, and records the partitions of each group."""
-        for group in groups:
-            self.record_group(group)
-            yield group
 
     @property
     def missing(self) -> tuple[TopicPattern, ...]:

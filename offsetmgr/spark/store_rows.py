@@ -123,7 +123,7 @@ def select_groups(uri: str, config: ConnectionConfig, selection: GroupSelection)
     with _open_with_numbered_partitions(uri, config) as store:
         chosen = choose_groups(store, selection)
         if named := sorted(selection.named(chosen)):
-            require_known(store, [found.group for found in store.scan(named) if _empty(found)])
+            require_known([store], [found.group for found in store.scan(named) if _empty(found)])
         return chosen
 
 
