@@ -480,6 +480,7 @@ class Mirror:
     _sources: dict[str, str] = field(default_factory=dict)  # the only source group of each target group
     _full_at: float = 0.0
     _failures: int = 0
+    _pending: set[str] = field(default_factory=set)  # the groups to check again soon
 
     def run(self, *, once: bool = False) -> MirrorStatus:
         """Mirrors until ``stop`` returns True, or (``once``) until everything is written. Returns the last status.
@@ -489,13 +490,13 @@ class Mirror:
         try:
             changed: set[str] | None = None
             while True:
-                pending = self._round(changed)
+                self._round(changed)
                 self.report(self.status())
-                done = once and not pending and not self._still_watching()
+                done = once and not self._pending and not self._still_watching()
                 if done or self.stop():
                     self.interrupted = once and not done
                     return self.status()
-                changed = self._wait_for_changes(pending)
+                changed = self._wait_for_changes()
         finally:
             if isinstance(self.target, LockableStore):
                 self.target.release_locks([m.lock for m in self.groups.values() if m.lock is not None])
@@ -513,10 +514,10 @@ class Mirror:
         since = (m.watching_since for m in self.groups.values() if m.state is MirrorState.WATCHING)
         return any(began is not None and now - began < self.watch_s for began in since)
 
-    def _wait_for_changes(self, pending: set[str]) -> set[str] | None:
+    def _wait_for_changes(self) -> set[str] | None:
         """Waits until a group may have changed. Returns the groups that may have changed (None: all groups)."""
         now = self.clock.monotonic()
-        deadline = min(now + _RETRY_S, self._full_at) if pending else self._full_at
+        deadline = min(now + _RETRY_S, self._full_at) if self._pending else self._full_at
         if self._failures:
             deadline = now + _BACKOFF.pause_s(self._failures)
         changed: set[str] | None = set()
@@ -529,13 +530,19 @@ class Mirror:
             except OffsetMgrError as error:
                 self._record_store_failure(error)
                 self.report(self.status())
-                return self._wait_for_changes(pending)
+                return self._wait_for_changes()
             if changed is None:
                 return None
             changed = changed | {m.group for m in self.groups.values() if m.lock is not None and m.lock.lost}
         if self._failures:
             return None
-        return (changed or set()) | pending
+        return (changed or set()) | self._pending
+
+    def _fail(self, mirror: GroupMirror, error: OffsetMgrError, *, lag_unknown: bool = False) -> None:
+        """Records an error of a group. If the error is retriable, the group is checked again soon."""
+        mirror.fail(error, lag_unknown=lag_unknown)
+        if error.retriable:
+            self._pending.add(mirror.group)
 
     def _record_store_failure(self, error: OffsetMgrError) -> None:
         """Records an error of a whole store for every group that is still mirrored."""
@@ -544,10 +551,10 @@ class Mirror:
             if not mirror.ended:
                 mirror.fail(error, lag_unknown=True)
 
-    def _round(self, changed: set[str] | None) -> set[str]:
-        """Compares and copies the changed groups (None means all groups). Returns the groups to check again soon."""
+    def _round(self, changed: set[str] | None) -> None:
+        """Compares and copies the changed groups (None means all groups)."""
         self.rounds += 1
-        pending: set[str] = set()
+        self._pending = set()
         if self.crossing is not None:
             self.crossing.clear_cache()
         try:
@@ -561,14 +568,14 @@ class Mirror:
                     mirror.stale = True
             names = self.groups if changed is None else changed & self.groups.keys()
             for batch in read_batches(sorted(names)):
-                pending |= self._copy([mirror for name in batch if (mirror := self.groups[name]).can_be_copied])
+                self._copy([mirror for name in batch if (mirror := self.groups[name]).can_be_copied])
         except OffsetMgrError as error:
             if self.rounds == 1:
                 raise
             self._record_store_failure(error)
-            return set(self.groups)
-        self._failures = 0
-        return pending
+            self._pending = set(self.groups)
+        else:
+            self._failures = 0
 
     def _discover(self) -> None:
         found = [g for g in self.source.groups() if g not in self.groups and self.options.selects_group(g)]
@@ -598,17 +605,15 @@ class Mirror:
             self.clock.sleep(min(remaining_s, _MAX_WAIT_S))
             remaining_s = min(remaining_s - _MAX_WAIT_S, deadline - self.clock.monotonic())
 
-    def _copy(self, batch: list[GroupMirror]) -> set[str]:
-        """Copies groups; returns the groups to check again soon."""
-        target, pending = self.target, set[str]()
-        legacy: Mapping[str, LegacyGroup] = {}
+    def _copy(self, batch: list[GroupMirror]) -> None:
+        """Copies groups."""
+        target = self.target
         if isinstance(target, LockableStore):
-            legacy, batch = self._read_members(batch, target, pending)
-        following = self._read_source(batch, pending)
-        if isinstance(target, LockableStore):
-            return pending | self._copy_locked(following, legacy, target)
+            legacy, batch = self._read_members(batch, target)
+            self._copy_locked(self._read_source(batch), legacy, target)
+            return
         edits: dict[str, tuple[GroupMirror, GroupEdit]] = {}
-        for mirror in following:
+        for mirror in self._read_source(batch):
             changes = {tp: Change(value) for tp, value in mirror.to_write().items()}
             edits[mirror.target_group] = (mirror, GroupEdit(mirror.target_group, changes))
         for result in target.edit(edit for _, edit in edits.values()):
@@ -617,13 +622,12 @@ class Mirror:
             old = {tp: before for tp, before in ahead.items() if isinstance(before, Committed)}
             mirror.recreated = {**mirror.recreated, **self._recreated(old)}
             if not mirror.record_outcomes(result.outcomes):
-                pending.add(mirror.group)
+                self._pending.add(mirror.group)
             if any(outcome.error is not None and outcome.before is None for outcome in result.outcomes.values()):
                 mirror.lag = None
-        return pending
 
     def _read_members(
-        self, batch: list[GroupMirror], target: LockableStore, pending: set[str]
+        self, batch: list[GroupMirror], target: LockableStore
     ) -> tuple[Mapping[str, LegacyGroup], list[GroupMirror]]:
         """Reads the live old consumers. Unlocks each group in which an old consumer may commit to Kafka too."""
         if self.legacy_groups is None or not batch:
@@ -634,9 +638,7 @@ class Mirror:
         for mirror in batch:
             legacy_group = legacy.get(mirror.group, NO_MEMBERS)
             if legacy_group.error is not None:
-                mirror.fail(legacy_group.error)
-                if legacy_group.error.retriable:
-                    pending.add(mirror.group)
+                self._fail(mirror, legacy_group.error)
                 continue
             known.append(mirror)
             if mirror.lock is not None and mirror.lock.lost is None and not mirror.evidence.allows_lock(legacy_group):
@@ -646,7 +648,7 @@ class Mirror:
             mirror.lock, mirror.unlocked_read, mirror.watching_since = None, None, None
         return legacy, known
 
-    def _read_source(self, batch: list[GroupMirror], pending: set[str]) -> list[GroupMirror]:
+    def _read_source(self, batch: list[GroupMirror]) -> list[GroupMirror]:
         """Reads the source; returns the groups with offsets to mirror."""
         named = {mirror.group: mirror for mirror in batch}
         following: list[GroupMirror] = []
@@ -657,12 +659,9 @@ class Mirror:
             mirror.recreated = self._recreated(selected)
             mirror.mirrored_offsets = {tp: c for tp, c in selected.items() if tp not in mirror.recreated}
             mirror.drops_metadata = not self.target.capabilities.metadata
-            mirror.problem = None
-            if problem := found.error or found.hidden or next(iter(found.errors.values()), None):
-                mirror.problem = problem
-                mirror.fail(problem, lag_unknown=True)
-                if problem.retriable:
-                    pending.add(mirror.group)
+            mirror.problem = found.error or found.hidden or next(iter(found.errors.values()), None)
+            if mirror.problem is not None:
+                self._fail(mirror, mirror.problem, lag_unknown=True)
             elif not mirror.mirrored_offsets and mirror.lock is None:
                 mirror.state, mirror.detail, mirror.lag = MirrorState.FOLLOWING, mirror.not_mirrored, 0
             if mirror.mirrored_offsets or mirror.lock is not None:
@@ -678,16 +677,15 @@ class Mirror:
 
     def _copy_locked(
         self, following: list[GroupMirror], legacy: Mapping[str, LegacyGroup], target: LockableStore
-    ) -> set[str]:
-        """Copies groups that must be locked; returns the groups to check again soon."""
-        pending: set[str] = set()
+    ) -> None:
+        """Copies groups that must be locked."""
         for mirror in following:
             if mirror.lock is not None and (lost := mirror.lock.lost):
                 self._handle_lost_lock(mirror, lost)
-        self._read_target([m for m in following if not m.ended and (m.lock is None or m.stale)], pending)
+        self._read_target([m for m in following if not m.ended and (m.lock is None or m.stale)])
         current = [m for m in following if not m.ended and not m.stale]
-        to_lock = [m for m in current if m.lock is None and self._may_lock(m, legacy.get(m.group, NO_MEMBERS), pending)]
-        self._lock_groups(to_lock, target, pending)
+        to_lock = [m for m in current if m.lock is None and self._may_lock(m, legacy.get(m.group, NO_MEMBERS))]
+        self._lock_groups(to_lock, target)
         self._refresh([m for m in current if m.lock is not None], target)
         commits: dict[str, tuple[GroupMirror, dict[TopicPartition, OffsetAndMetadata]]] = {}
         for mirror in current:
@@ -701,10 +699,9 @@ class Mirror:
         written = ((mirror.lock, values) for mirror, values in commits.values() if mirror.lock is not None)
         for name, outcomes in target.commit_locked(written):
             if not self._record_commit(commits[name][0], outcomes):
-                pending.add(commits[name][0].group)
-        return pending
+                self._pending.add(commits[name][0].group)
 
-    def _read_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
+    def _read_target(self, batch: list[GroupMirror]) -> None:
         """Reads the target. Rejects each unlocked group whose offsets have changed: another client commits to it."""
         named = {mirror.target_group: mirror for mirror in batch}
         for name, found in self._target_offsets(batch).items():
@@ -712,9 +709,7 @@ class Mirror:
             problem = found.error or next(iter(found.errors.values()), None)
             if problem is not None:
                 mirror.stale = True
-                mirror.fail(problem, lag_unknown=True)
-                if problem.retriable:
-                    pending.add(mirror.group)
+                self._fail(mirror, problem, lag_unknown=True)
                 continue
             mirror.set_target_offsets(found.offsets)
             mirror.compute_lag()
@@ -729,7 +724,7 @@ class Mirror:
                 mirror.unchanged_since = self.clock.monotonic()
             mirror.unlocked_read = found
 
-    def _may_lock(self, mirror: GroupMirror, legacy: LegacyGroup, pending: set[str]) -> bool:
+    def _may_lock(self, mirror: GroupMirror, legacy: LegacyGroup) -> bool:
         """Returns True if the mirror may lock the group: no other client commits to it. Otherwise watches the group."""
         if mirror.ended:
             return False
@@ -741,7 +736,7 @@ class Mirror:
             mirror.detail = Advice("old consumers are registered; {}{}", why, legacy.hint)
         elif now - max(mirror.unchanged_since, mirror.evidence.changed_at) < self.settle_s - _ROUNDING_S:
             mirror.detail = "watching the target for commits of other clients"
-            pending.add(mirror.group)
+            self._pending.add(mirror.group)
         else:
             mirror.watching_since = None
             return True
@@ -750,7 +745,7 @@ class Mirror:
             mirror.watching_since = now
         return False
 
-    def _lock_groups(self, to_lock: Iterable[GroupMirror], target: LockableStore, pending: set[str]) -> None:
+    def _lock_groups(self, to_lock: Iterable[GroupMirror], target: LockableStore) -> None:
         """Locks the groups, then reads their offsets."""
         named = {mirror.target_group: mirror for mirror in to_lock}
         locked: list[GroupMirror] = []
@@ -759,15 +754,15 @@ class Mirror:
             if isinstance(lock, GroupActive) and not lock.lock_ends_s:
                 mirror.reject(f"the group has members in the target: {'; '.join(lock.members) or lock.why}")
             elif isinstance(lock, OffsetMgrError):
-                mirror.fail(lock)
-                if lock.retriable or isinstance(lock, GroupActive):  # the lock of a killed run ends by itself
-                    pending.add(mirror.group)
+                self._fail(mirror, lock)
+                if isinstance(lock, GroupActive):  # the lock of a killed run ends by itself
+                    self._pending.add(mirror.group)
             else:
                 mirror.lock = lock
                 mirror.note = "taken over from another offsetmgr mirror" if lock.replaced else ""
                 mirror.stale, mirror.refresh_at = True, 0.0
                 locked.append(mirror)
-        self._read_target(locked, pending)
+        self._read_target(locked)
 
     def _refresh(self, locked: list[GroupMirror], target: LockableStore) -> None:
         """Commits the offsets of locked groups again before these offsets expire. Retries retriable errors soon."""
