@@ -3,7 +3,7 @@ migrate`` and the methods of `offsetmgr.Migration` are these functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,6 @@ from offsetmgr.migration.plan import PlanSummary as PlanSummary
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.core.log_origin import OffsetTranslation
-    from offsetmgr.core.model import LogRange, TopicPartition
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
@@ -561,11 +560,7 @@ def _log_checks(step: _Step) -> OutsideLogChecks:
     """Returns the checks of the offsets that a rollback restores. They have the log ranges if brokers are known."""
     from offsetmgr.groups.edits import OutsideLogChecks
 
-    def log_ranges(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        logs = step.stores.logs()
-        return {} if logs is None else logs.log_ranges(partitions)
-
-    return OutsideLogChecks(log_ranges)
+    return OutsideLogChecks(lambda tps: {} if (logs := step.stores.logs()) is None else logs.log_ranges(tps))
 
 
 def plan_reverse(

@@ -34,7 +34,6 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.core.offset_store import (
     Change,
-    ChangeOutcome,
     EditStatus,
     GroupEdit,
     GroupEditResult,
@@ -356,7 +355,8 @@ def outcome_of(task: GroupWrite, result: GroupEditResult | None) -> GroupOutcome
         if outcome.status is EditStatus.WRITTEN:
             written.append(step.tp)
             continue
-        found, after = _found(outcome), None if step.after is None else step.after.offset
+        after = None if step.after is None else step.after.offset
+        found: Offset | None = outcome.error.actual if isinstance(outcome.error, Conflict) else None
         if outcome.status is EditStatus.UNCHANGED or (found is not None and holds_offset(found, after)):
             if step.tp in task.in_doubt:
                 written.append(step.tp)  # inferred: the interrupted run wrote it without recording the outcome
@@ -374,15 +374,6 @@ def outcome_of(task: GroupWrite, result: GroupEditResult | None) -> GroupOutcome
             assert outcome.error is not None
             failed[step.tp] = outcome.error if found is None else _conflict(step, found, task.terms)
     return GroupOutcome(task.group, task.target_group, tuple(written), unchanged, failed, result.atomic, result.how)
-
-
-def _found(outcome: ChangeOutcome) -> Offset | None:
-    """Returns the offset that the partition holds instead of the expected offset. Returns None if the partition's
-    offset is unknown."""
-    if isinstance(outcome.error, Conflict):
-        actual: Offset | None = outcome.error.actual
-        return actual
-    return None
 
 
 def _conflict(step: PlanStep, found: Offset, terms: tuple[str, str]) -> Conflict:

@@ -451,7 +451,7 @@ class Mirror:
     mirror locks a group, it watches for ``settle_s`` whether other clients commit to this group.
 
     ``legacy_groups`` returns the live old consumers of source groups. If the target's groups must be locked, the mirror
-    first collects evidence that a group's old consumers commit to the source alone (`mirror_safety`). With ``once``,
+    first collects evidence that a group's old consumers commit to the source alone. With ``once``,
     ``watch_s`` limits this step. ``legacy_groups`` is None if there are no old consumers, or if the user trusts them.
     Locked groups are committed again every ``refresh_s`` (well below the retention).
 
