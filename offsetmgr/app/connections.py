@@ -64,7 +64,6 @@ class Connections(Closeable):
         self.resolved = resolved
         self.ui = ui or Ui()
         self.waits = Waits(self.ui)
-        self._selected: OffsetStore | None = None
         self._others: tuple[OffsetStore, ...] | None = None
         self.copied_to: dict[str, OffsetStore] = {}
         """The stores to which groups were copied, by the URI that the caller gave."""
@@ -152,10 +151,7 @@ class Connections(Closeable):
 
     def selected(self) -> OffsetStore:
         """Returns the selected store. The first call opens it."""
-        self.require_open()
-        if self._selected is None:
-            self._selected = self.store()
-        return self._selected
+        return self.opened(self.uri)
 
     def others(self) -> tuple[OffsetStore, ...]:
         """Returns the `other_stores` of the selected store. The first call opens them."""

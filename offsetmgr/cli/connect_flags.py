@@ -28,20 +28,16 @@ from offsetmgr.app.connections import Connections
 from offsetmgr.app.ui import Declined, Interrupted, Ui
 from offsetmgr.cli.options import (
     BeforeImage,
-    BootstrapServer,
-    CommandConfig,
+    ConnectionFlags,
     ContextName,
     ContextNames,
     Execute,
     FormatOption,
     GroupArguments,
-    IgnorePersistentMembers,
     OptionGroups,
     Reason,
-    Store,
-    Timeout,
     Yes,
-    Zookeeper,
+    with_parameters,
 )
 from offsetmgr.cli.render import COLLECTOR, Meter, OutputFormat, exit_with, note, offsets_topic_progress, progress
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, ordered, run_for_contexts, watch_command
@@ -332,7 +328,7 @@ class ConnectFlags(Connections):
         store = super().store(uri, connection)
         for part in store.parts:
             part.on_read = offsets_topic_progress()
-        if self.checks_store and uri is None:
+        if self.checks_store and uri in (None, self.resolved.store):
             store.log_origin()
         return store
 
@@ -517,18 +513,10 @@ def command(
 
 
 def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool) -> Callable[..., Any]:
-    options: dict[str, Any] = {
-        "bootstrap_server": BootstrapServer,
-        "zookeeper": Zookeeper,
-        "store": Store,
-        "context": ContextNames if many else ContextName,
-        "command_config": CommandConfig,
-        "timeout": Timeout,
-        "ignore_persistent_members": IgnorePersistentMembers,
-    }
-    signature = inspect.signature(command, eval_str=True)
-
-    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
+    own = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in inspect.signature(command, eval_str=True).parameters.values()
+    ]
     if watch:
         repeat = {"watch": Watch, "count": Count}
         own += [
@@ -536,18 +524,16 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
         ]
     option_groups = OptionGroups(one for one in own if one.name != "connect")
     groups = GroupArguments(option_groups.parameters)
+    connection = OptionGroups([inspect.Parameter("flags", inspect.Parameter.KEYWORD_ONLY, annotation=ConnectionFlags)])
     parameters = [
-        *groups.parameters,
-        *(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-            for name, annotation in options.items()
-        ),
+        one.replace(annotation=ContextNames) if many and one.annotation == ContextName else one
+        for one in (*groups.parameters, *connection.parameters)
     ]
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
         groups.combine(values)
-        flag_values = {name: values.pop(name) for name in options}
+        flag_values = {name: values.pop(name) for name in ConnectionFlags._fields}
         context, timeout_ms = flag_values.pop("context"), flag_values.pop("timeout")
         settings = SettingsLayer(**flag_values, timeout_ms=timeout_ms)
         repeat = (values.pop("watch", None), values.pop("count", None)) if watch else (None, None)
@@ -561,8 +547,5 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
             code = _run_for_contexts(command, names, settings, values, repeat, raw)
         exit_with(code)
 
-    shown: Any = run
-    shown.__signature__ = signature.replace(parameters=parameters)
-    shown.__annotations__ = {p.name: p.annotation for p in parameters}
-    del shown.__wrapped__
-    return run
+    del run.__wrapped__
+    return with_parameters(run, parameters)

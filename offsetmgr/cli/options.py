@@ -108,6 +108,20 @@ IgnorePersistentMembers = Annotated[
         "Consumers with persistent member nodes in ZooKeeper have stopped: ignore them unless a commit is seen.",
     ),
 ]
+
+
+class ConnectionFlags(NamedTuple):
+    """The options that most commands accept."""
+
+    bootstrap_server: BootstrapServer = None
+    zookeeper: Zookeeper = None
+    store: Store = None
+    context: ContextName = None
+    command_config: CommandConfig = None
+    timeout: Timeout = None
+    ignore_persistent_members: IgnorePersistentMembers = None
+
+
 GroupsOption = Annotated[
     list[str] | None,
     opt("--group -g", "NAME", "A group, or a glob (a literal star: [*]); repeatable."),
@@ -338,6 +352,14 @@ def without_connection(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def with_parameters(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Callable[..., Any]:
+    """Returns the function with these parameters for the option parser."""
+    shown: Any = function
+    shown.__signature__ = inspect.Signature(parameters)
+    shown.__annotations__ = {one.name: one.annotation for one in parameters}
+    return function
+
+
 ARGUMENT: Final = "group_arguments"
 """The name of the added parameter."""
 Groups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP]...", help="The same as --group.")]
@@ -488,8 +510,6 @@ def example_lines(command: str) -> list[str]:
     return [f"offsetmgr {command} {arguments}".rstrip() for arguments in EXAMPLES.get(command, ())]
 
 
-_ADDRESSES: Final = ("bootstrap_server", "zookeeper", "store", "context")
-CONNECTION_PARAMETERS: Final = (*_ADDRESSES, "command_config", "timeout", "ignore_persistent_members")
 _CONNECTION: Final = """\b
 Connection options (see offsetmgr help connection): --bootstrap-server,
 --zookeeper, --store, --context, --command-config, --timeout,
@@ -503,24 +523,21 @@ def _group() -> None:
     """Makes Typer treat ``connection`` as a subcommand, although the app has only one command."""
 
 
-@app.command("connection")
-def connection(
-    context: typer.Context,
-    bootstrap_server: BootstrapServer = None,  # noqa: ARG001 - only their help is used
-    zookeeper: Zookeeper = None,  # noqa: ARG001
-    store: Store = None,  # noqa: ARG001
-    context_name: ContextName = None,  # noqa: ARG001
-    command_config: CommandConfig = None,  # noqa: ARG001
-    timeout: Timeout = None,  # noqa: ARG001
-    ignore_persistent_members: IgnorePersistentMembers = None,  # noqa: ARG001
-) -> None:
+def connection(typer_context: typer.Context, **_options: Any) -> None:
     """Print the connection options, which most commands accept.
 
     A value comes from the option, else from the variable OFFSETMGR_BOOTSTRAP_SERVER, OFFSETMGR_ZOOKEEPER,
     OFFSETMGR_STORE, OFFSETMGR_COMMAND_CONFIG or OFFSETMGR_TIMEOUT, else from a context of the config file.
     OFFSETMGR_CONTEXT selects a context, like --context.
     """
-    print(context.get_help())
+    print(typer_context.get_help())
+
+
+_PARAMETERS: Final = (
+    inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+    inspect.Parameter("flags", inspect.Parameter.KEYWORD_ONLY, annotation=ConnectionFlags),
+)
+app.command("connection")(with_parameters(connection, OptionGroups(_PARAMETERS).parameters))
 
 
 def complete_help(command: Any, path: str) -> None:
@@ -528,8 +545,8 @@ def complete_help(command: Any, path: str) -> None:
     line."""
     parameters = {parameter.name: parameter for parameter in command.params}
     paragraphs = []
-    if parameters.keys() >= set(CONNECTION_PARAMETERS):
-        for name in CONNECTION_PARAMETERS:
+    if path != "help connection" and parameters.keys() >= set(ConnectionFlags._fields):
+        for name in ConnectionFlags._fields:
             parameters[name].get_help_record = lambda ctx: None  # noqa: ARG005 - click passes it by name
         paragraphs.append(_CONNECTION)
     if lines := example_lines(path):

@@ -18,6 +18,8 @@ from offsetmgr.config.user_directories import home_directory
 from offsetmgr.core.errors import ConfigError, InvalidUri, UsageError
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
+_TEXTS: Final = ("bootstrap_server", "zookeeper", "store", "command_config", "zookeeper_auth", "zookeeper_acl")
+"""The fields of `SettingsLayer` that the environment and the configuration file give as texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def resolve(
     path = config_path(environ)
     document = load_document(path, required="OFFSETMGR_CONFIG" in environ)
     name = context or environ.get("OFFSETMGR_CONTEXT") or default_context(document)
-    layers = [flags, environment_layer(environ), _from_file(document, path, name)]
+    layers = [flags, environment_layer(environ), context_named(name, read_contexts(document, path), path)]
 
     def first(name: str) -> Any:
         return next((value for layer in layers if (value := getattr(layer, name)) is not None), None)
@@ -233,14 +235,17 @@ def _section(document: Mapping[str, Any], kind: str, path: Path) -> Mapping[str,
     return section
 
 
-def _from_file(document: Mapping[str, Any], path: Path, name: str | None) -> SettingsLayer:
-    contexts = _section(document, "context", path)
+def context_named(name: str | None, contexts: Mapping[str, SettingsLayer | ConfigError], path: Path) -> SettingsLayer:
+    """Returns the settings of a context of the configuration file at ``path``; none without a name. Raises
+    `ConfigError` if the context does not exist or is not valid."""
     if name is None:
         return SettingsLayer()
     if name not in contexts:
         known = ", ".join(sorted(contexts)) or "none"
         raise ConfigError(f"context {name!r}", f"not in {path}", f"contexts there: {known}")
-    return _context(contexts[name], path, f"config file {path}: context {name!r}")
+    if isinstance(found := contexts[name], ConfigError):
+        raise found
+    return found
 
 
 def default_context(document: Mapping[str, Any]) -> str | None:
@@ -261,36 +266,24 @@ def read_contexts(document: Mapping[str, Any], path: Path) -> dict[str, Settings
 
 
 def _context(table: Mapping[str, Any], path: Path, where: str) -> SettingsLayer:
-    known = {"bootstrap-server", "zookeeper", "store", "command-config", "timeout", "zookeeper-auth", "zookeeper-acl"}
+    known = {"timeout", *(name.replace("_", "-") for name in _TEXTS)}
     if unknown := sorted(set(table) - known):
         raise ConfigError(where, f"unknown key {unknown[0]!r}", f"known: {', '.join(sorted(known))}")
     for key, value in table.items():
         if not isinstance(value, int | str if key == "timeout" else str) or isinstance(value, bool):
             expected = "milliseconds, or a duration such as '30s'" if key == "timeout" else "a string"
             raise ConfigError(where, f"{key} must be {expected}")
-    command_config = table.get("command-config")
-    return SettingsLayer(
-        bootstrap_server=table.get("bootstrap-server"),
-        zookeeper=table.get("zookeeper"),
-        store=table.get("store"),
-        command_config=None if command_config is None else str(path.parent / Path(command_config).expanduser()),
-        timeout_ms=_timeout(table.get("timeout"), f"{where}: timeout"),
-        zookeeper_auth=table.get("zookeeper-auth"),
-        zookeeper_acl=table.get("zookeeper-acl"),
-    )
+    texts = {name: table.get(name.replace("_", "-")) for name in _TEXTS}
+    if (command_config := texts["command_config"]) is not None:
+        texts["command_config"] = str(path.parent / Path(command_config).expanduser())
+    return SettingsLayer(**texts, timeout_ms=_timeout(table.get("timeout"), f"{where}: timeout"))
 
 
 def environment_layer(environ: Mapping[str, str]) -> SettingsLayer:
     """Returns the settings of the ``OFFSETMGR_*`` variables. Raises `ConfigError`."""
-    return SettingsLayer(
-        bootstrap_server=environ.get("OFFSETMGR_BOOTSTRAP_SERVER") or None,
-        zookeeper=environ.get("OFFSETMGR_ZOOKEEPER") or None,
-        store=environ.get("OFFSETMGR_STORE") or None,
-        command_config=environ.get("OFFSETMGR_COMMAND_CONFIG") or None,
-        timeout_ms=_timeout(environ.get("OFFSETMGR_TIMEOUT") or None, "OFFSETMGR_TIMEOUT"),
-        zookeeper_auth=environ.get("OFFSETMGR_ZOOKEEPER_AUTH") or None,
-        zookeeper_acl=environ.get("OFFSETMGR_ZOOKEEPER_ACL") or None,
-    )
+    texts: dict[str, Any] = {name: environ.get(f"OFFSETMGR_{name.upper()}") or None for name in _TEXTS}
+    timeout_ms = _timeout(environ.get("OFFSETMGR_TIMEOUT") or None, "OFFSETMGR_TIMEOUT")
+    return SettingsLayer(**texts, timeout_ms=timeout_ms)
 
 
 def _timeout(value: int | str | None, where: str) -> int | None:

@@ -15,6 +15,7 @@ from offsetmgr.config.connection import (
     DEFAULT_TIMEOUT_MS,
     SettingsLayer,
     config_path,
+    context_named,
     default_context,
     environment_layer,
     load_document,
@@ -65,23 +66,13 @@ class Contexts:
         for part in (part.strip() for part in text.split(",")):
             matching = [part] if part in self.layers else [name for name in self.layers if fnmatchcase(name, part)]
             if not matching:
-                raise self.unknown(part)
+                self.layer(part)  # raises the error of an unknown context
             chosen.update(matching)
         return sorted(chosen)
 
     def layer(self, name: str) -> SettingsLayer:
         """Returns the settings of a context. Raises `ConfigError` if it does not exist or is not valid."""
-        if name not in self.layers:
-            raise self.unknown(name)
-        layer = self.layers[name]
-        if isinstance(layer, ConfigError):
-            raise layer
-        return layer
-
-    def unknown(self, name: str) -> ConfigError:
-        """Returns the error for a name that selects no context."""
-        known = ", ".join(sorted(self.layers)) or "none"
-        return ConfigError(f"context {name!r}", f"not in {self.path}", f"contexts there: {known}")
+        return context_named(name, self.layers, self.path)
 
     def set_default(self, name: str) -> None:
         """Makes ``name`` the default context. Changes only the line ``default-context`` of the file, or adds this line.
@@ -139,7 +130,7 @@ def settings_in_effect(context: str | None) -> list[SettingValue]:
         (contexts.default, f"default-context in {contexts.path}"),
     )
     name, source = next(((name, source) for name, source in named if name), (None, ""))
-    layer = SettingsLayer() if name is None else contexts.layer(name)
+    layer = context_named(name, contexts.layers, contexts.path)
     found = [SettingValue("context", name, source)] if name is not None else []
     variables = environment_layer(os.environ)
     command_config = None

@@ -250,16 +250,11 @@ def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None
     return _parse_translate(f"[store.{parsed.address}]", {**section, **parsed.options})
 
 
-def pair_bootstrap(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the Kafka brokers that a store of the pair names; None if neither store names brokers. If both stores
-    name brokers, the first store is used."""
-    return next((found for one in inner_uris(uri, config) if (found := bootstrap_of(one, config))), None)
-
-
-def pair_zookeeper(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the ZooKeeper in which the consumers of a store of the pair register; None if there is no such ZooKeeper.
-    If both stores have a ZooKeeper, the first store is used."""
-    return next((found for one in inner_uris(uri, config) if (found := zookeeper_of(one, config))), None)
+def _first_of_pair(
+    address_of: Callable[[str, ConnectionConfig], str | None], uri: str, config: ConnectionConfig
+) -> str | None:
+    """Returns the brokers or the ZooKeeper of the first store of the pair that has some; None if neither has."""
+    return next((found for one in inner_uris(uri, config) if (found := address_of(one, config))), None)
 
 
 # The schemes with one store behind each URI: ``zookeeper``, ``kafka``, ``manager`` and ``file``.
@@ -358,6 +353,6 @@ DUAL: Final = Scheme(
     frozenset({"primary", "secondary", "translate"}),
     parse_pair_uri,
     _open,
-    pair_bootstrap,
-    pair_zookeeper,
+    partial(_first_of_pair, bootstrap_of),
+    partial(_first_of_pair, zookeeper_of),
 )
