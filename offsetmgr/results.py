@@ -62,12 +62,12 @@ if TYPE_CHECKING:
     from offsetmgr.period.job_records import PublishedOutput as PublishedOutput
     from offsetmgr.segments.batch_builder import Producer as Producer
     from offsetmgr.segments.batch_reader import RecordBatch as RecordBatch
+    from offsetmgr.segments.entries import LogSlice as LogSlice
     from offsetmgr.segments.log_appender import AppendInfo as AppendInfo
     from offsetmgr.segments.message_scan import LogMessage as LogMessage
     from offsetmgr.segments.retention import DeletionCandidate as DeletionCandidate
     from offsetmgr.segments.retention import DeletionDecision as DeletionDecision
     from offsetmgr.segments.retention import DeletionPolicy as DeletionPolicy
-    from offsetmgr.segments.segment import LogSlice as LogSlice
     from offsetmgr.segments.segment import Segment as Segment
     from offsetmgr.segments.time_lookup import TimedOffset as TimedOffset
     from offsetmgr.spark.group_committer import CommitterState as CommitterState

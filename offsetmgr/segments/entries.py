@@ -132,9 +132,9 @@ class LogEntry(NamedTuple):
         return next(batches(self.data, first, controls=controls, limit=limit))
 
 
-class Chunk(NamedTuple):
-    """Complete entries of a file. ``position`` is the position in the file at which ``data`` begins. `batches` decodes
-    ``data``."""
+class LogSlice(NamedTuple):
+    """Bytes of a log file from ``position`` on, which `batches` decodes. They contain at least one complete entry. The
+    last entry may be incomplete, except in the result of `EntryReader.chunks`."""
 
     position: int
     data: bytes
@@ -181,7 +181,7 @@ class EntryReader:
         self.end = source.seek(0, io.SEEK_END) if end is None else end
         self.incomplete_bytes: int | None = None
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[LogSlice]:
         """Yields complete entries, many in each chunk. A caller that decodes all entries is faster with this method
         than with iteration over single entries.
 
@@ -198,7 +198,7 @@ class EntryReader:
             if whole:
                 start = self.position
                 self.position += whole
-                yield Chunk(start, data if whole == len(data) else data[:whole])
+                yield LogSlice(start, data if whole == len(data) else data[:whole])
                 size = self._chunk
             if damage is not None:
                 raise damage

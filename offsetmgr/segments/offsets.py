@@ -64,7 +64,7 @@ class OffsetsReplay:
         """Number of bytes that the last call of `replay` has processed."""
 
     def replay(self, data: bytes) -> None:
-        """Replays the next complete entries of the log (`entries.Chunk.data`).
+        """Replays the next complete entries of the log (`entries.LogSlice.data`).
 
         Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset. Also
         raises `LimitExceeded` and `UnknownVersion`. After an error, all entries before the invalid entry have been

@@ -23,8 +23,8 @@ from typing import Final
 from offsetmgr.core.errors import CorruptData, FileFailure, OffsetOutOfRange, UnsupportedOperation, os_error_as
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
-from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES
-from offsetmgr.segments.segment import KAFKA_07_LOG, LOG, SWAP, LogSlice, Segment
+from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES, LogSlice
+from offsetmgr.segments.segment import KAFKA_07_LOG, LOG, SWAP, Segment
 
 _PARTITION_DIR: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _INACTIVE_DIR: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")

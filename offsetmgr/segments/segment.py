@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData, FileFailure, OffsetMgrError, UnsupportedOperation, os_error_as
-from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES, EntryReader, LogEntry
+from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES, EntryReader, LogEntry, LogSlice
 from offsetmgr.segments.indexes import Index, IndexEntry, TimeEntry, offset_index, time_index
 
 LOG: Final = ".log"
@@ -28,14 +28,6 @@ _DIGITS: Final = 20
 _SEARCH: Final = 16 * 1024
 """Number of bytes that a search for an entry reads at once. By default an offset index has an entry for every 4 KiB of
 the log."""
-
-
-class LogSlice(NamedTuple):
-    """Bytes of a log file from ``position`` on. They contain at least one complete entry; the last entry may be
-    incomplete."""
-
-    position: int
-    data: bytes
 
 
 class Segment(NamedTuple):

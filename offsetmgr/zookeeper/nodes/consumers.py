@@ -57,9 +57,6 @@ class OwnerThread(NamedTuple):
     member_id: str
     thread: int | None
 
-    def __str__(self) -> str:
-        return self.member_id if self.thread is None else f"{self.member_id}-{self.thread}"
-
 
 def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> ConsumerRegistration:
     """Parses a consumer's registration.
@@ -157,21 +154,15 @@ _GENERATED_ID: Final = re.compile(r"(?P<host>.+)-(?P<millis>[0-9]{10,16})-[0-9a-
 _HOST_AND_UUID: Final = re.compile(r"(?P<host>[^:]+):[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-class MemberOrigin(NamedTuple):
-    """The host in a consumer's id, and the consumer's start time (ms since 1970) if the id contains it."""
-
-    host: str
-    started_at_ms: int | None
-
-
-def parse_member_id(group: str, member_id: str) -> MemberOrigin | None:
-    """Parses a generated consumer id; returns None for other ids.
+def parse_member_id(group: str, member_id: str) -> tuple[str, int | None] | None:
+    """Returns the host in a generated consumer id, and the consumer's start time (ms since 1970) if the id contains it.
+    Returns None for other ids.
 
     A generated id begins with the prefix ``GROUP_``. The prefix is optional if the id contains a UUID.
     """
     prefix = f"{group}_"
     own = member_id.removeprefix(prefix)
     if match := _HOST_AND_UUID.fullmatch(own):
-        return MemberOrigin(match["host"], None)
+        return match["host"], None
     match = _GENERATED_ID.fullmatch(own) if member_id.startswith(prefix) else None
-    return MemberOrigin(match["host"], int(match["millis"])) if match is not None else None
+    return (match["host"], int(match["millis"])) if match is not None else None
