@@ -36,11 +36,11 @@ from offsetmgr.cli.options import (
     seconds_option,
 )
 from offsetmgr.cli.render import COLLECTOR, Column, OutputFormat, fail_if, note, rows_of, write_rows, write_text
-from offsetmgr.core.advice import Advice, for_command_line
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_markdown
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.plurals import count_of, printable
+from offsetmgr.core.plurals import printable
 from offsetmgr.core.selection import GroupSelection
 
 app = typer.Typer(
@@ -326,10 +326,10 @@ def bounce(
         _show_tests(run, output)
     elif run.groups:
         _show_results(run.found, output)
-        for text in run.unfinished:
-            note(text)
-        if run.stopped:
-            raise Interrupted(f"{run.stopped}; the same command line resumes")
+    for line in run.lines():
+        note(line)
+    if run.stopped:
+        raise Interrupted(f"{run.stopped}; the same command line resumes")
     fail_if(not run.ok)
 
 
@@ -349,10 +349,6 @@ def _show_tests(run: BounceRun, output: OutputFormat) -> None:
         output.document([dict(zip((column.name for column in TESTS), row, strict=True)) for row in rows])
     else:
         write_rows(TESTS, rows, output)
-    failed = sum(test.status != "ok" for test in run.tests)
-    note(f"{count_of(len(rows), 'member')} tested, {failed} failed; nothing was restarted")
-    if failed:
-        note(f"the output of the commands is in {run.log}")
 
 
 def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
@@ -370,15 +366,3 @@ def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
             for s in result.steps
         ]
         write_rows(columns, lines, output)
-    for result in results:
-        for line in result.lines():
-            note(line)
-    for one in found:
-        if one.result is None and one.error is None:
-            note(Advice("group {}: {}", one.group, one.note))
-    if any(result.is_planned for result in results):
-        note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
-    if several:
-        failed = [one.group for one in found if not one.ok]
-        named = f"; not done: {', '.join(failed)}" if failed else ""
-        note(f"{count_of(len(found) - len(failed), 'group')} of {len(found)} done{named}")

@@ -128,11 +128,6 @@ class BounceResult:
     why: str = ""
     hint: str = ""
 
-    @property
-    def is_planned(self) -> bool:
-        """Whether nothing was executed."""
-        return self.outcome is BounceOutcome.PLANNED
-
     def lines(self) -> Iterator[str]:
         """Yields the lines about the gate, the copies and the outcome."""
         yield from self.report.lines() if self.report is not None else ()

@@ -434,20 +434,18 @@ def assess_phase(
     )
     unowned = tuple(assess_unowned(observation, tp) for tp in observation.partitions if tp not in observation.owners)
     problems = _problems(observation, scope, only is None)
-    final = bool(members) and not problems
-    final = final and all(v.final for v in (*owned_partitions, *unowned)) and all(m.final for m in members)
+    partitions = tuple(sorted((*owned_partitions, *unowned), key=lambda v: v.partition))
+    is_complete = bool(members) and not problems
+    results: list[PartitionEvidence | MemberEvidence] = [*partitions, *members]
     return PhaseReport(
         group=observation.group,
         phase=phase,
-        passed=bool(members)
-        and not problems
-        and all(v.ok for v in (*owned_partitions, *unowned))
-        and all(m.ok for m in members),
-        final=final,
+        passed=is_complete and all(one.ok for one in results),
+        final=is_complete and all(one.final for one in results),
         began_ms=history.began_ms,
         ended_ms=observation.at_ms,
         members=members,
-        partitions=tuple(sorted((*owned_partitions, *unowned), key=lambda v: v.partition)),
+        partitions=partitions,
         problems=problems,
         notes=_notes(observation, baseline),
     )

@@ -348,11 +348,35 @@ class BounceRun(NamedTuple):
     @property
     def stopped(self) -> str:
         """The reason for which the run was stopped before its end; empty if it was not."""
-        if not self.tests and len(self.found) == len(self.groups) and not any(one.is_stopped for one in self.found):
-            return ""
-        return next((one.result.why for one in self.found if one.is_stopped and one.result), "stopped on request")
+        stopped = [one.result.why for one in self.found if one.is_stopped and one.result]
+        if stopped or self.tests or len(self.found) == len(self.groups):
+            return stopped[0] if stopped else ""
+        return "stopped on request"
 
     @property
     def ok(self) -> bool:
         """Whether every bounce was executed or planned, or every test succeeded."""
         return all(one.ok for one in self.found) and all(test.status == "ok" for test in self.tests)
+
+    def lines(self) -> Iterator[str]:
+        """Yields the lines about the result, after those about each bounce."""
+        if self.tests:
+            failed = sum(test.status != "ok" for test in self.tests)
+            yield f"{count_of(len(self.tests), 'member')} tested, {failed} failed; nothing was restarted"
+            if failed:
+                yield f"the output of the commands is in {self.log}"
+        results = [one.result for one in self.found if one.result is not None]
+        for result in results:
+            yield from result.lines()
+        for one in self.found:
+            if one.result is None and one.error is None:
+                yield Advice("group {}: {}", one.group, one.note)
+        if any(result.outcome is BounceOutcome.PLANNED for result in results):
+            yield Advice(
+                "nothing was executed; {execute=True} runs these commands, one at a time, with a gate after each"
+            )
+        if len(self.found) > 1:
+            undone = [one.group for one in self.found if not one.ok]
+            named = f"; not done: {', '.join(undone)}" if undone else ""
+            yield f"{count_of(len(self.found) - len(undone), 'group')} of {len(self.found)} done{named}"
+        yield from self.unfinished
