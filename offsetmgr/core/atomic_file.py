@@ -181,19 +181,16 @@ def exclusive_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None
 
 def _try_lock(lock_file: Path, path: Path) -> int | None:
     try:
-        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor, held = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666), False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The previous owner may have removed the lock file after this process opened it and before flock.
-            if os.fstat(descriptor).st_ino == lock_file.stat().st_ino:
-                return descriptor
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        except OSError:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-        return None
+            with contextlib.suppress(BlockingIOError, FileNotFoundError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The previous owner may have removed the lock file after this process opened it and before flock.
+                held = os.fstat(descriptor).st_ino == lock_file.stat().st_ino
+        finally:
+            if not held:
+                os.close(descriptor)
+        return descriptor if held else None
     except OSError as error:
         hint = "name another file, in a directory that can be written"
         raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error

@@ -1,7 +1,7 @@
 """`Work`: the content of a `History` node, which describes one job's work on one period, and the encoding of the node.
 Pure.
 
-The format is that of `node_codec`. Missing fields for scans, counts or the origin of the ranges count as empty.
+The format is that of `records`. Missing fields for scans, counts or the origin of the ranges count as empty.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contents of the coordinator's znodes, and their encoding as JSON with a version. Pure.
 
-The nodes have the same names as the nodes of the original coordinator (`legacy_nodes`), but their contents have the
-format that `node_codec` defines. A member has one progress node for all its partitions.
+The nodes have the same names as the nodes of the original coordinator (`is_legacy`), but their contents are JSON, with
+partitions as runs such as ``0-3,7``. A member has one progress node for all its partitions.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from offsetmgr.core.errors import CorruptData, UsageError
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period, PeriodSchedule
-
-# The format of the coordinator's znodes: JSON with a version, and partitions as runs such as ``0-3,7``. Pure.
 
 VERSION: Final = 1
 MAX_PARTITIONS: Final = 1_000_000

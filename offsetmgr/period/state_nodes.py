@@ -22,7 +22,6 @@ from typing import Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Conflict, LegacyMembersPresent, OffsetMgrError, ServerError, UsageError, value_of
-from offsetmgr.period import records as legacy_nodes
 from offsetmgr.period.leader_decision import Advance, LeaderView
 from offsetmgr.period.records import (
     ClosedPeriod,
@@ -40,7 +39,9 @@ from offsetmgr.period.records import (
     encode_open,
     encode_partitions,
     encode_progress,
+    is_legacy,
     node_bytes,
+    parse_limit,
 )
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import Node, ZookeeperSession, commit, committed, ensure_nodes
@@ -303,8 +304,8 @@ def _own_data(nodes: BarrierStateStore, path: str, node: Node) -> bytes:
     """Returns a node's data; empty if the node does not exist. Raises `LegacyMembersPresent` if the original
     coordinator wrote the node, because members of that coordinator may still run."""
     data = _data(node)
-    if legacy_nodes.is_legacy(data):
-        limit = legacy_nodes.parse_limit(data) if path == nodes.open_path else None
+    if is_legacy(data):
+        limit = parse_limit(data) if path == nodes.open_path else None
         where = "" if limit is None else f"; their open period ends at {limit}"
         raise LegacyMembersPresent(
             f"ZooKeeper node {nodes.full(path)}",

@@ -121,18 +121,18 @@ class RowDecoder:
         only in the partition."""
         name = None if key is None else format_of(key)
         if key is None or name is None:
-            return self._other(key), None
+            why = "the record has no key" if key is None else "the key has an unknown format"
+            return _Key(None, OTHER, _version(key or b""), error=why), None
         form = self._formats[name]
         try:
             parts = form.split(key)
             if parts is None:
-                return self._other(key), None
+                return _other(form, key), None
             prefix, partition = parts
             known = self._prefixes.get(prefix)
             if known is None:
                 decoded = form.decode_key(key)
-                if not isinstance(decoded, OffsetKey):
-                    raise AssertionError("only an offset's key can be split")
+                assert isinstance(decoded, OffsetKey)  # only an offset's key can be split
                 if len(self._prefixes) >= _REMEMBERED:
                     self._prefixes.clear()
                 known = _Key(name, OFFSET, _version(key), decoded.group, decoded.topic)
@@ -140,23 +140,6 @@ class RowDecoder:
         except OffsetMgrError as error:
             return _Key(name, OTHER, _version(key), error=str(error)), None
         return known, partition
-
-    def _other(self, key: bytes | None) -> _Key:
-        """Decodes a key that is not the key of an offset."""
-        if key is None:
-            return _Key(None, OTHER, None, error="the record has no key")
-        name, version = format_of(key), _version(key)
-        if name is None:
-            return _Key(None, OTHER, version, error="the key has an unknown format")
-        try:
-            decoded = self._formats[name].decode_key(key)
-            if isinstance(decoded, GroupKey):
-                return _Key(name, GROUP, version, decoded.group)
-            if name == KafkaRecordFormat.name and version in _STATES:
-                return _Key(name, STATE, version, KafkaFieldReader(key, "key").string("groupId"))
-        except OffsetMgrError as error:
-            return _Key(name, OTHER, version, error=str(error))
-        return _Key(name, OTHER, version)
 
     def _value(self, key: _Key, value: bytes | None) -> _Value:
         if value is None or key.format is None:
@@ -194,6 +177,16 @@ def decode_rows(chunks: Iterable[LogRecords], groups: Sequence[str]) -> Iterator
 def _of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
     """Returns the rows of these groups, or all rows if ``groups`` is empty."""
     return batch.filter(pc.is_in(batch.column("group"), pa.array(groups, pa.string()))) if groups else batch
+
+
+def _other(form: RecordFormat, key: bytes) -> _Key:
+    """Decodes a key that is not the key of an offset."""
+    decoded, version = form.decode_key(key), _version(key)
+    if isinstance(decoded, GroupKey):
+        return _Key(form.name, GROUP, version, decoded.group)
+    if form.name == KafkaRecordFormat.name and version in _STATES:
+        return _Key(form.name, STATE, version, KafkaFieldReader(key, "key").string("groupId"))
+    return _Key(form.name, OTHER, version)
 
 
 def _version(key: bytes) -> int | None:
