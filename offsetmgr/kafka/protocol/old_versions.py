@@ -26,7 +26,7 @@ from offsetmgr.kafka.protocol.frames import (
     send_in_version,
 )
 from offsetmgr.kafka.protocol.releases import ApiKey, Capability, release
-from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, metadata_reader, parts_of, topics_with
+from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, parts_of, topics_with
 from offsetmgr.kafka.protocol.schema_codec import (
     INT8,
     INT16,
@@ -261,11 +261,10 @@ async def metadata(broker: OlderBroker, api_key: int, requested: int, message: M
     names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
     if version >= 4:
         return await broker.send(api_key, version, message)
-    everything = b"\xff\xff\xff\xff" if version else INT32.pack(0)
-    nothing = INT32.pack(0) if version else INT32.pack(1) + request_string(IMPOSSIBLE_TOPIC, flexible=False)
-    topics = None if names is None else frozenset(names)
-    body = nothing if names == [] else everything
-    answer = await broker.exchange_encoded(api_key, version, body, metadata_reader(version, topics))
+    wanted: list[Message] | None = None if version else []
+    if names == []:
+        wanted = [] if version else [{"name": IMPOSSIBLE_TOPIC}]
+    answer = await broker.send(api_key, version, {"topics": wanted})
     if not answer["brokers"]:
         host, port = broker.connection.address
         answer["brokers"] = [{"node_id": -1, "host": host, "port": port}]
