@@ -36,7 +36,7 @@ from offsetmgr.core.errors import (
     value_of,
 )
 from offsetmgr.core.model import Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import fetched
+from offsetmgr.core.offset_store import CommitErrors, fetched
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import (
@@ -44,7 +44,6 @@ from offsetmgr.kafka.client.client import (
     Client,
     ClientThread,
     NotAMember,
-    PinnedCoordinatorClient,
     find_leaders,
 )
 from offsetmgr.kafka.client.connection import Security
@@ -66,7 +65,7 @@ class OffsetManagers:
     def __init__(self, bootstrap: str, security: Security) -> None:
         self._security = security
         self.client = Client(bootstrap, security, MANAGER_API_VERSIONS)
-        self._pinned: dict[Address, PinnedCoordinatorClient] = {}
+        self._pinned: dict[Address, Client] = {}
 
     async def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, coordinator: Address | None, deadline: float
@@ -80,13 +79,13 @@ class OffsetManagers:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         coordinator: Address | None,
         deadline: float,
-    ) -> dict[TopicPartition, OffsetMgrError | None]:
+    ) -> CommitErrors:
         """Returns the error of each partition, or None if the partition was committed. Raises `GroupActive` if the
         group has members, and `OffsetMgrError` if the request failed for all partitions."""
         client = self._client_of(coordinator)
         loop = asyncio.get_running_loop()
         wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
-        outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
+        outcomes: CommitErrors = {}
         pending = dict(offsets)
         retries = Retries(deadline)
         while True:
@@ -114,7 +113,8 @@ class OffsetManagers:
         if coordinator is None:
             return self.client
         if coordinator not in self._pinned:
-            self._pinned[coordinator] = PinnedCoordinatorClient(coordinator, self._security)
+            server = f"[{coordinator.host}]:{coordinator.port}"
+            self._pinned[coordinator] = Client(server, self._security, MANAGER_API_VERSIONS, coordinator)
         return self._pinned[coordinator]
 
 

@@ -46,7 +46,7 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, REPORTS_CLUSTER_ID, ApiKey, Versions
-from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS, FetchedGroup
+from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 # Interprets OffsetCommit responses, and defines the interface to the offsets topic that the client needs.
@@ -263,9 +263,20 @@ while the client decodes the response to another request."""
 class Client:
     """The client of the cluster at ``bootstrap`` (``host:port``, separated by commas). Use it within one event loop."""
 
-    def __init__(self, bootstrap: str, security: Security, needed: Mapping[int, tuple[str, int]] | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        security: Security,
+        needed: Mapping[int, tuple[str, int]] | None = None,
+        coordinator: Address | None = None,
+    ) -> None:
         """``needed`` contains the APIs that a broker must support. It maps the key of each API to the name of the API
-        and the required version. By default the client accepts any broker."""
+        and the required version. By default the client accepts any broker.
+
+        With ``coordinator``, the client sends the requests for all groups to this server and looks up no coordinator.
+        If the server is not the coordinator of a group, calls for this group fail with `NotCoordinator` after the usual
+        retries."""
+        self._coordinator = coordinator
         self._security = security
         self._needed = needed or {}
         self.offsets_topic: Callable[[], OffsetsTopic] | None = None
@@ -497,6 +508,8 @@ class Client:
         exists, the broker returns COORDINATOR_NOT_AVAILABLE.
         """
         connection = await self.any_connection(deadline)
+        if self._coordinator is not None:
+            return dict.fromkeys(groups, self._coordinator)
         request = requests.find_coordinator(groups, of_transactions=of_transactions)
         answer = await connection.call(request, remaining(deadline))
         kind = "transactional id" if of_transactions else "group"
@@ -635,31 +648,6 @@ async def with_retries(client: Client, attempt: Callable[[], Awaitable[T]], dead
                 raise
             client.rotate_lookup_broker()
             await retries.pause_or_raise(error)
-
-
-# A client with a fixed coordinator, for all groups.
-
-
-class PinnedCoordinatorClient(Client):
-    """Sends the requests for all groups to the server at ``address`` and never looks up a coordinator.
-
-    If the server at ``address`` is not the coordinator of a group, calls for this group fail with `NotCoordinator`
-    after the usual retries.
-    """
-
-    def __init__(self, address: Address, security: Security) -> None:
-        super().__init__(f"[{address.host}]:{address.port}", security, MANAGER_API_VERSIONS)
-        self._address = address
-
-    async def find_coordinators(
-        self,
-        groups: Sequence[str],
-        deadline: float,
-        *,
-        of_transactions: bool = False,  # noqa: ARG002 - one server coordinates everything
-    ) -> dict[str, Address | OffsetMgrError]:
-        await self.any_connection(deadline)
-        return dict.fromkeys(groups, self._address)
 
 
 # Reads the features that a server announces in its ApiVersions response, such as offsetmgr's extensions.
