@@ -7,6 +7,7 @@ decoding does not block the event loop.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange
@@ -14,9 +15,7 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
-from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits, log_ranges
-from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.segments.batch_reader import starts_with_complete_batch
 
 OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]
@@ -84,17 +83,8 @@ class PartitionLogReader:
     async def _once(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        async def send(
-            leader: Address, partitions: list[TopicPartition], attempt: float
-        ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-            # A broker may delay the response to a fetch. On a shared connection, the responses to later requests
-            # would be delayed too.
-            async with self._client.node(leader).dedicated_connection(attempt) as dedicated:
-                dedicated.mark_waiting()
-                leader_offsets = {tp: offsets[tp] for tp in partitions}
-                return await fetch.fetch_log(dedicated.connection, leader_offsets, limits, remaining(attempt))
-
-        slices = await self._leaders.per_partition(offsets, send, deadline, limits.max_wait_ms / 1000)
+        ask = partial(fetch.fetch_log, limits=limits)
+        slices = await self._leaders.per_partition(offsets, ask, deadline, wait_s=limits.max_wait_ms / 1000)
         return {
             tp: ReadResult(offsets[tp], outcome) if isinstance(outcome, FetchedPartition) else outcome
             for tp, outcome in slices.items()
@@ -105,16 +95,8 @@ class PartitionLogReader:
     ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
         """Returns a list of offsets or an error for each partition (see `fetch.offsets_before`). Raises only if no
         broker was reached."""
-
-        async def send(
-            leader: Address, partitions: list[TopicPartition], attempt: float
-        ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-            connection = await self._client.node(leader).connection(attempt)
-            return await fetch.offsets_before(
-                connection, {tp: times[tp] for tp in partitions}, max_offsets, remaining(attempt)
-            )
-
-        return await self._leaders.per_partition(times, send, deadline)
+        ask = partial(fetch.offsets_before, max_offsets=max_offsets)
+        return await self._leaders.per_partition(times, ask, deadline)
 
 
 def _lacks_whole_batch(read: ReadResult) -> bool:

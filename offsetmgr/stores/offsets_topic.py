@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
-from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut, value_of
+from offsetmgr.core.errors import ServerError, TimedOut, value_of
 from offsetmgr.core.java_hash import java_hash, partition_of_hash
 from offsetmgr.core.model import TopicPartition, is_deleted
 from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
-from offsetmgr.kafka.client.connection import remaining
-from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits, list_offsets, partition_counts
-from offsetmgr.kafka.protocol.frames import Address
+from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchLimits, fetch_log, list_offsets, partition_counts
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.segments.batch_reader import LOG_HEADER, LOG_OVERHEAD
 from offsetmgr.segments.committed_offsets import SavedOffset, decode
@@ -169,9 +167,7 @@ class KafkaOffsetsTopic:
     async def _list_offsets(
         self, partitions: list[TopicPartition], timestamp: int, timeout_s: float
     ) -> dict[TopicPartition, int]:
-        found = await list_offsets(
-            self._client, self._leaders, dict.fromkeys(partitions, timestamp), _from_now(timeout_s)
-        )
+        found = await list_offsets(self._leaders, dict.fromkeys(partitions, timestamp), _from_now(timeout_s))
         return {tp: value_of(at) for tp, at in found.items()}
 
     async def _read_up_to(
@@ -186,7 +182,8 @@ class KafkaOffsetsTopic:
         total = sum(ends[tp] - at for tp, at in left.items())
         while left:
             moved = False
-            for tp, answer in (await self._fetch_from(left, FetchLimits(max_bytes=size), _from_now(timeout_s))).items():
+            ask = partial(fetch_log, limits=FetchLimits(max_bytes=size))
+            for tp, answer in (await self._leaders.per_partition(left, ask, _from_now(timeout_s))).items():
                 data = value_of(answer).data
                 replay = self._replays.setdefault(tp, OffsetsReplay())
                 replay.replay(_whole_entries(data))
@@ -205,18 +202,6 @@ class KafkaOffsetsTopic:
             left = {tp: at for tp, at in left.items() if at < ends[tp]}
             if left and until is not None and asyncio.get_running_loop().time() > until:
                 raise TimedOut(OFFSETS_TOPIC, "a view does not read it for longer, and has not reached its end")
-
-    async def _fetch_from(
-        self, positions: Mapping[TopicPartition, int], limits: FetchLimits, deadline: float
-    ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-        async def ask(
-            leader: Address, partitions_of_leader: list[TopicPartition], attempt: float
-        ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-            connection = await self._client.node(leader).connection(attempt)
-            theirs = {tp: positions[tp] for tp in partitions_of_leader}
-            return await fetch.fetch_log(connection, theirs, limits, remaining(attempt))
-
-        return await self._leaders.per_partition(positions, ask, deadline)
 
 
 def _whole_entries(data: bytes) -> bytes:

@@ -304,8 +304,8 @@ class UnseenOffsets:
         where = {g: TopicPartition(OFFSETS_TOPIC, partition_of_hash(java_hash(g), self._partitions)) for g in groups}
         latest = dict.fromkeys(where.values(), LATEST)
         # The end is read first, so that later commits do not look like open transactions.
-        ends = await list_offsets(self._client, self._leaders, latest, deadline)
-        stable = await list_offsets(self._client, self._leaders, latest, deadline, read_committed=True)
+        ends = await list_offsets(self._leaders, latest, deadline)
+        stable = await list_offsets(self._leaders, latest, deadline, read_committed=True)
         return [group for group, tp in where.items() if not _reaches(stable[tp], ends[tp])]
 
     async def reasons(self, groups: Sequence[str], deadline: float, *, by_deletion: bool) -> dict[str, OffsetMgrError]:

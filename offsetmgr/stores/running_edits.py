@@ -474,7 +474,7 @@ class RunningEdits:
         """Returns the log ends, without those that cannot be read."""
         latest = dict.fromkeys(partitions, LATEST)
         try:
-            found = await list_offsets(self._client, PartitionLeaders(self._client), latest, self._in(_LOG_ENDS_S))
+            found = await list_offsets(PartitionLeaders(self._client), latest, self._in(_LOG_ENDS_S))
         except OffsetMgrError:
             return {}
         return {tp: end for tp, end in found.items() if isinstance(end, int)}

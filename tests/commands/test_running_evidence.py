@@ -118,7 +118,7 @@ class Edit:
             return False
 
         async def list_offsets(*arguments: Any) -> dict[TopicPartition, int | OffsetMgrError]:
-            return dict.fromkeys(arguments[2], self.log_end)
+            return dict.fromkeys(arguments[1], self.log_end)
 
         @asynccontextmanager
         async def take_over(*_: object) -> AsyncIterator[Takeover]:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import (
@@ -106,6 +106,10 @@ class NotAMember(LockLost):
 
 T = TypeVar("T")
 
+AskLeader: TypeAlias = Callable[
+    [BrokerConnection, Mapping[TopicPartition, int], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]
+]
+
 UNKNOWN_TOPIC_TIMEOUT_S: Final = 2.0
 """How long the client retries a request about an unknown topic. The topic may be new, or all brokers may have just
 started."""
@@ -120,25 +124,37 @@ class PartitionLeaders:
 
     async def per_partition(
         self,
-        partitions: Iterable[TopicPartition],
-        ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
+        requested: Mapping[TopicPartition, int],
+        ask: AskLeader[T],
         deadline: float,
-        wait_s: float = 0.0,
+        *,
+        wait_s: float | None = None,
     ) -> dict[TopicPartition, T | OffsetMgrError]:
         """Sends a request to the leader of each partition, and returns one outcome for each partition.
 
-        ``ask`` sends the request to one leader. Its arguments are the address of the leader, the partitions of this
-        leader, and the deadline of the attempt. ``wait_s`` is the number of seconds for which a leader may delay its
-        response on purpose (long poll). Raises an error only if no broker has ever responded, or if the lookup of the
-        leaders fails with an error that is not retriable.
+        ``requested`` has the offset or the time that is requested in each partition. ``ask`` sends the request to one
+        leader. Its arguments are a connection to the leader, what is requested in its partitions, and the timeout of
+        the attempt in seconds. ``wait_s`` is the number of seconds for which a leader may delay its response on purpose
+        (long poll); it has a connection of its own then. Raises an error only if no broker has ever responded, or if
+        the lookup of the leaders fails with an error that is not retriable.
         """
+
+        async def ask_leader(leader: Address, tps: list[TopicPartition]) -> Mapping[TopicPartition, T | OffsetMgrError]:
+            theirs = {tp: requested[tp] for tp in tps}
+            if wait_s is None:
+                return await ask(await self._client.node(leader).connection(until), theirs, remaining(until))
+            async with self._client.node(leader).dedicated_connection(until) as dedicated:
+                dedicated.mark_waiting()
+                return await ask(dedicated.connection, theirs, remaining(until))
+
         loop = asyncio.get_running_loop()
         unknown_topic_deadline = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
         done: dict[TopicPartition, T | OffsetMgrError] = {}
-        pending = list(partitions)
+        pending = list(requested)
         retries = Retries(deadline)
         while True:
-            answers, unknown = await self._attempt(pending, ask, attempt_deadline(deadline, wait_s))
+            until = attempt_deadline(deadline, wait_s or 0.0)
+            answers, unknown = await self._attempt(pending, ask_leader, until)
             done |= answers
             now = loop.time()
             pending = [
@@ -152,7 +168,7 @@ class PartitionLeaders:
     async def _attempt(
         self,
         partitions: Sequence[TopicPartition],
-        ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
+        ask: Callable[[Address, list[TopicPartition]], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
         deadline: float,
     ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
         """Makes one attempt. Returns an outcome for every partition, and the partitions without a known leader."""
@@ -163,8 +179,7 @@ class PartitionLeaders:
                 raise
             return dict.fromkeys(partitions, error), partitions
         where = {tp: unknown.get(tp) or self._known[tp] for tp in partitions}
-        answers = await ask_each(partitions, where, lambda leader, tps: ask(leader, tps, deadline))
-        return answers, unknown.keys()
+        return await ask_each(partitions, where, ask), unknown.keys()
 
     async def _look_up(
         self, partitions: Sequence[TopicPartition], deadline: float

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from offsetmgr.core.batches import by_key
@@ -30,7 +31,7 @@ from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.topics import describe_topic
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request, send_and_read
+from offsetmgr.kafka.protocol.frames import EncodedRequest, Request, send_and_read
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import INT16, INT32, INT64, Cursor, request_string
 
@@ -77,7 +78,7 @@ class FetchedPartition(NamedTuple):
 
 
 async def fetch_log(
-    connection: BrokerConnection, offsets: Mapping[TopicPartition, int], limits: FetchLimits, timeout_s: float
+    connection: BrokerConnection, offsets: Mapping[TopicPartition, int], timeout_s: float, limits: FetchLimits
 ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
     """Fetches the logs of partitions from these offsets on, within ``timeout_s`` seconds. Raises the errors of
     `BrokerConnection.call`."""
@@ -121,7 +122,7 @@ async def fetch_log(
 
 
 async def offsets_before(
-    connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout_s: float
+    connection: BrokerConnection, times: Mapping[TopicPartition, int], timeout_s: float, max_offsets: int
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
     """Returns at most ``max_offsets`` offsets for each partition, in descending order. The result contains the start
     offsets of the segments that were last written at or before the given time. It may also contain the log end offset.
@@ -277,9 +278,9 @@ async def log_ranges(
     Raises an error only if no broker has ever responded.
     """
     leaders = leaders or PartitionLeaders(client)
-    starts = await list_offsets(client, leaders, dict.fromkeys(partitions, EARLIEST), deadline)
+    starts = await list_offsets(leaders, dict.fromkeys(partitions, EARLIEST), deadline)
     existing = [tp for tp, start in starts.items() if isinstance(start, int)]
-    ends = await list_offsets(client, leaders, dict.fromkeys(existing, LATEST), deadline)
+    ends = await list_offsets(leaders, dict.fromkeys(existing, LATEST), deadline)
     found: dict[TopicPartition, LogRange | OffsetMgrError] = {}
     for tp, start in starts.items():
         if isinstance(start, OffsetMgrError):
@@ -296,7 +297,7 @@ async def offsets_for_time(
     """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``, or an
     error. The offset is None if there is no such record. Raises an error only if no broker has ever responded."""
     requested = dict.fromkeys(partitions, timestamp_ms)
-    found = await list_offsets(client, PartitionLeaders(client), requested, deadline)
+    found = await list_offsets(PartitionLeaders(client), requested, deadline)
     return {tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}
 
 
@@ -314,7 +315,6 @@ def impossible_partitions(partitions: Iterable[TopicPartition]) -> dict[TopicPar
 
 
 async def list_offsets(
-    client: Client,
     leaders: PartitionLeaders,
     timestamps: Mapping[TopicPartition, int],
     deadline: float,
@@ -323,17 +323,10 @@ async def list_offsets(
 ) -> dict[TopicPartition, int | OffsetMgrError]:
     """Sends ListOffsets to the leader of each partition (see `list_offsets_at`). Raises an error only if no broker
     has ever responded."""
-
-    async def send(
-        leader: Address, partitions: list[TopicPartition], attempt: float
-    ) -> dict[TopicPartition, int | OffsetMgrError]:
-        connection = await client.node(leader).connection(attempt)
-        times = {tp: timestamps[tp] for tp in partitions}
-        return await list_offsets_at(connection, times, remaining(attempt), read_committed=read_committed)
-
+    ask = partial(list_offsets_at, read_committed=read_committed)
     impossible = impossible_partitions(timestamps)
-    possible = [tp for tp in timestamps if tp not in impossible]
-    return {**impossible, **(await leaders.per_partition(possible, send, deadline) if possible else {})}
+    possible = {tp: time for tp, time in timestamps.items() if tp not in impossible}
+    return {**impossible, **(await leaders.per_partition(possible, ask, deadline) if possible else {})}
 
 
 # `StableOffsets`: requests the start and the last stable offset of partitions, and retries until the response is
@@ -384,7 +377,7 @@ class StableOffsets:
             outdated: list[TopicPartition] = []
             try:
                 until = attempts.next_deadline()
-                found = await list_offsets(self._client, self._leaders, missing, until, read_committed=True)
+                found = await list_offsets(self._leaders, missing, until, read_committed=True)
             except OffsetMgrError as error:
                 found, failure = {}, error
             for tp, outcome in found.items():

@@ -55,7 +55,7 @@ class LeaderConnection:
         """Reads the batch at an offset of each partition. The bytes are empty if no replicated batch is there."""
         positions = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
         limits = FetchLimits(max_bytes=_CLAIM_BYTES)
-        answers = await fetch_log(self._connection, positions, limits, remaining(deadline))
+        answers = await fetch_log(self._connection, positions, remaining(deadline), limits)
         return {
             tp.partition: found if isinstance(found, OffsetMgrError) else found.data for tp, found in answers.items()
         }

@@ -12,15 +12,14 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, TimedOut
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
-from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits, fetch_log
 from offsetmgr.kafka.client.producers import ProducerEpoch
-from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.log.kafka.batch_audit import Outcome
 from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.partition_read import (
     SPECIAL_KEYS,
     PartitionRead,
-    fetch_waiting,
     is_empty,
     special_records,
     start_of_log,
@@ -165,13 +164,12 @@ class LogLoad:
         offsets = {TopicPartition(self._topic, partition): position for partition, position in positions.items()}
 
         async def send(
-            leader: Address, partitions: list[TopicPartition], attempt: float
+            connection: BrokerConnection, theirs: Mapping[TopicPartition, int], timeout_s: float
         ) -> Mapping[TopicPartition, FetchedPartition | OffsetMgrError]:
-            its_offsets = {tp: offsets[tp] for tp in partitions}
-            found = await fetch_waiting(self._client, leader, its_offsets, _LIMITS, attempt)
-            return {tp: found.get(tp, _OMITTED) for tp in partitions}
+            found = await fetch_log(connection, theirs, timeout_s, _LIMITS)
+            return {tp: found.get(tp, _OMITTED) for tp in theirs}
 
-        return await self._leaders.per_partition(offsets, send, deadline, _MAX_WAIT_MS / 1000)
+        return await self._leaders.per_partition(offsets, send, deadline, wait_s=_MAX_WAIT_MS / 1000)
 
     async def _add(self, found: Mapping[TopicPartition, FetchedPartition | OffsetMgrError], deadline: float) -> None:
         empty = is_empty(found.values())

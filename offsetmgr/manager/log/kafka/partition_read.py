@@ -160,7 +160,7 @@ async def fetch_waiting(
     response at the end of the log, and would delay later requests of the same connection, too."""
     async with client.node(leader).dedicated_connection(deadline) as dedicated:
         dedicated.mark_waiting()
-        return await fetch.fetch_log(dedicated.connection, offsets, limits, remaining(deadline))
+        return await fetch.fetch_log(dedicated.connection, offsets, remaining(deadline), limits)
 
 
 async def start_of_log(client: Client, partition: TopicPartition, position: int, deadline: float) -> int:
