@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS, broker_addresses
+from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS, broker_addresses, parts_of, topics_with
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 _METADATA_RANGE: Final = (8, 12)
@@ -148,42 +149,23 @@ class BackingClusterClient:
             connection = await self._client.node(leader).connection(deadline)
             version = _version(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_RANGE)
             sent, rejected = _split(requested, version)
+            asked = ((TopicPartition(name, p), time) for name, parts in sent.items() for p, time in parts)
             message = {
                 "replica_id": -1,
                 "isolation_level": int(read_committed),
                 "timeout": round(self._timeout_s * 1000),
-                "topics": [
-                    {
-                        "name": name,
-                        "partitions": [
-                            {"partition_index": p, "current_leader_epoch": -1, "timestamp": time} for p, time in parts
-                        ],
-                    }
-                    for name, parts in sent.items()
-                ],
+                "topics": topics_with((tp, {"current_leader_epoch": -1, "timestamp": time}) for tp, time in asked),
             }
             request = Request(ApiKey.LIST_OFFSETS, version, message)
             answer = await connection.call(request, self._timeout_s, use_codec_thread=True)
         except OffsetMgrError:
-            return [
-                (name, FoundOffset(p, ErrorCode.LEADER_NOT_AVAILABLE))
-                for name, parts in requested.items()
-                for p, _ in parts
-            ]
-        return rejected + [
-            (
-                topic["name"],
-                FoundOffset(
-                    part["partition_index"],
-                    part["error_code"],
-                    part["timestamp"],
-                    part["offset"],
-                    part["leader_epoch"],
-                ),
-            )
-            for topic in answer["topics"]
-            for part in topic["partitions"]
-        ]
+            failed = ErrorCode.LEADER_NOT_AVAILABLE
+            return [(name, FoundOffset(p, failed)) for name, parts in requested.items() for p, _ in parts]
+        found = (
+            (tp, FoundOffset(int(tp.partition), p["error_code"], p["timestamp"], p["offset"], p["leader_epoch"]))
+            for tp, p in parts_of(answer)
+        )
+        return rejected + [(tp.topic, offset) for tp, offset in found]
 
     async def _metadata(self, topics: list[dict[str, Any]] | None) -> tuple[int, Message]:
         """Returns the version of the request and the response."""
@@ -197,21 +179,12 @@ class BackingClusterClient:
 
 
 def _layout(topic: Message, brokers: Mapping[int, Address]) -> TopicLayout:
-    return TopicLayout(
-        topic["name"],
-        topic.get("topic_id"),
-        topic["error_code"],
-        topic.get("is_internal", False),
-        [
-            PartitionLayout(
-                part["partition_index"],
-                part["error_code"],
-                part.get("leader_epoch", -1),
-                brokers.get(part["leader_id"]),
-            )
-            for part in topic["partitions"]
-        ],
-    )
+    partitions = [
+        PartitionLayout(p["partition_index"], p["error_code"], p.get("leader_epoch", -1), brokers.get(p["leader_id"]))
+        for p in topic["partitions"]
+    ]
+    internal = topic.get("is_internal", False)
+    return TopicLayout(topic["name"], topic.get("topic_id"), topic["error_code"], internal, partitions)
 
 
 def _version(connection: BrokerConnection, api_key: int, supported: tuple[int, int]) -> int:

@@ -17,6 +17,7 @@ from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import ApiKey
+from offsetmgr.kafka.protocol.requests import parts_of
 
 INIT_PRODUCER_ID_VERSION: Final = 3
 """The first version with the producer id and epoch of the caller, which make the request a compare-and-set
@@ -77,14 +78,11 @@ async def describe_producers(
     Raises the errors of `BrokerConnection.call`."""
     message = {"topics": [{"name": topic, "partition_indexes": list(partitions)}]}
     answer = await connection.call(Request(ApiKey.DESCRIBE_PRODUCERS, _DESCRIBE_PRODUCERS_VERSION, message), timeout_s)
-    return {
-        part["partition_index"]: kafka_error(
-            part["error_code"],
-            f"producers of {topic}-{part['partition_index']}",
-            detail=part["error_message"] or "",
-        )
-        if part["error_code"]
-        else {one["producer_id"]: one["producer_epoch"] for one in part["active_producers"]}
-        for found in answer["topics"]
-        for part in found["partitions"]
-    }
+    found: dict[int, dict[int, int] | OffsetMgrError] = {}
+    for tp, part in parts_of(answer):
+        if part["error_code"]:
+            detail = part["error_message"] or ""
+            found[tp.partition] = kafka_error(part["error_code"], f"producers of {tp}", detail=detail)
+        else:
+            found[tp.partition] = {one["producer_id"]: one["producer_epoch"] for one in part["active_producers"]}
+    return found

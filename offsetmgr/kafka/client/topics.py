@@ -187,17 +187,12 @@ async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroke
     """Returns every broker of the cluster, sorted by id. Raises the errors of `Client.any_connection`."""
     addresses = await client.brokers(deadline)
     broker_versions = await client.broker_versions(list(addresses.values()), deadline)
-    found = (
-        ClusterBroker(
-            number,
-            at,
-            broker_versions[at],
-            None if (known := broker_versions[at]) is None else release(known),
-            CAPABILITIES,
-        )
-        for number, at in addresses.items()
-    )
-    return sorted(found, key=lambda broker: broker.id)
+    found = []
+    for number, at in sorted(addresses.items()):
+        known = broker_versions[at]
+        oldest = None if known is None else release(known)
+        found.append(ClusterBroker(number, at, known, oldest, CAPABILITIES))
+    return found
 
 
 # Reads settings of brokers, topics and groups with DescribeConfigs (Kafka 0.11 and later).
