@@ -137,11 +137,8 @@ class ZookeeperConsumer:
     @property
     def owned(self) -> dict[TopicPartition, int]:
         """The owned partitions, each with the number of its stream."""
-        return (
-            {}
-            if self._partitions is None
-            else {tp: thread.thread for tp, thread in self._partitions.member.owned.items()}
-        )
+        owned = {} if self._partitions is None else self._partitions.member.owned
+        return {tp: thread.thread for tp, thread in owned.items()}
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:

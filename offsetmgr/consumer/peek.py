@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -98,7 +99,9 @@ class RecordPeeker(Closeable):
         pending = {tp: _Position(offset) for tp, offset in offsets.items()}
         limit = _FETCH_BYTES
         while pending:
-            reads = self._fetch({tp: position.offset for tp, position in pending.items()}, limit)
+            asked, limits = {tp: position.offset for tp, position in pending.items()}, FetchLimits(limit)
+            fetch = partial(self._logs.fetch, asked, limits, "raise")
+            reads = self._thread.run(fetch)
             following: dict[TopicPartition, _Position] = {}
             for tp, position in pending.items():
                 outcome = _first_record(reads[tp], position)
@@ -131,11 +134,6 @@ class RecordPeeker(Closeable):
             else:
                 error = None if isinstance(outcome, OffsetOutOfRange) else outcome
                 yield NextRecord(group, tp, offset, None, outcome.why or str(outcome), error)
-
-    def _fetch(
-        self, offsets: Mapping[TopicPartition, int], limit: int
-    ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        return self._thread.run(lambda deadline: self._logs.fetch(offsets, FetchLimits(limit), "raise", deadline))
 
     def close(self) -> None:
         """Closes the connections."""

@@ -315,13 +315,8 @@ class MessageStream:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return None
-                self.readable.wait(
-                    left
-                    if not waiting
-                    else _LEASE_CHECK_INTERVAL_S
-                    if left is None
-                    else min(left, _LEASE_CHECK_INTERVAL_S)
-                )
+                limits = (left, _LEASE_CHECK_INTERVAL_S if waiting else None)
+                self.readable.wait(min((limit for limit in limits if limit is not None), default=None))
 
     def finish(self) -> None:
         """Marks the reader's current message as finished. The caller holds the lock of the state."""

@@ -164,25 +164,18 @@ def decode_group_metadata(value: bytes) -> GroupMetadata:
 
 
 def _member(reader: KafkaFieldReader, version: int) -> MemberMetadata:
-    member_id = reader.string("memberId")
-    instance_id = reader.nullable_string("groupInstanceId") if version >= 3 else None
-    client_id = reader.string("clientId")
-    client_host = reader.string("clientHost")
-    rebalance_timeout = reader.int32("rebalanceTimeout") if version >= 1 else None
-    session_timeout = reader.int32("sessionTimeout")
-    subscription = reader.blob("subscription")
-    assignment = reader.blob("assignment")
-    reader.tagged()
-    return MemberMetadata(
-        member_id,
-        instance_id,
-        client_id,
-        client_host,
-        rebalance_timeout,
-        session_timeout,
-        subscription,
-        assignment,
+    member = MemberMetadata(
+        reader.string("memberId"),
+        reader.nullable_string("groupInstanceId") if version >= 3 else None,
+        reader.string("clientId"),
+        reader.string("clientHost"),
+        reader.int32("rebalanceTimeout") if version >= 1 else None,
+        reader.int32("sessionTimeout"),
+        reader.blob("subscription"),
+        reader.blob("assignment"),
     )
+    reader.tagged()
+    return member
 
 
 def encode_empty_group(timestamp: int) -> bytes:

@@ -162,7 +162,7 @@ class BackingClusterClient:
             failed = ErrorCode.LEADER_NOT_AVAILABLE
             return [(name, FoundOffset(p, failed)) for name, parts in requested.items() for p, _ in parts]
         found = (
-            (tp, FoundOffset(int(tp.partition), p["error_code"], p["timestamp"], p["offset"], p["leader_epoch"]))
+            (tp, FoundOffset(tp.partition, p["error_code"], p["timestamp"], p["offset"], p["leader_epoch"]))
             for tp, p in parts_of(answer)
         )
         return rejected + [(tp.topic, offset) for tp, offset in found]

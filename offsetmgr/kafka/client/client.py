@@ -425,17 +425,10 @@ class Client:
             until = deadline + now() - started  # A read of the offsets topic has its own time limit.
             listed = {group for group, partitions in named.items() if partitions is None}
             read = partial(requests.read_offset_fetch, listed=listed)
-            batches = list(batched(groups, _FETCH_BATCH))
-            answers = await asyncio.gather(
-                *(
-                    connection.call_and_read(
-                        requests.offset_fetch({group: named[group] for group in batch}),
-                        remaining(until),
-                        read,
-                    )
-                    for batch in batches
-                )
-            )
+            batches = batched(groups, _FETCH_BATCH)
+            asked = [requests.offset_fetch({group: named[group] for group in batch}) for batch in batches]
+            left = remaining(until)
+            answers = await asyncio.gather(*(connection.call_and_read(request, left, read) for request in asked))
             return {group: found for answer in answers for group, found in answer.items()}
 
         return await self.per_group(list(partitions_by_group), ask, deadline)

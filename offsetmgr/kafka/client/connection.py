@@ -486,17 +486,11 @@ class BrokerConnection(asyncio.Protocol):
 
     @classmethod
     async def _connect(cls, address: Address, security: Security) -> BrokerConnection:
-        name = address.host if security.tls else None
+        loop, name = asyncio.get_running_loop(), address.host if security.tls else None
         connection = cls(address, security.client_id)
         connection.certificate = security.certificate
         try:
-            await asyncio.get_running_loop().create_connection(
-                lambda: connection,
-                address.host,
-                address.port,
-                ssl=security.tls,
-                server_hostname=name,
-            )
+            await loop.create_connection(lambda: connection, *address, ssl=security.tls, server_hostname=name)
             return connection
         except ssl.SSLCertVerificationError as error:
             why, hint = await asyncio.to_thread(verification_failure, error, *address)
@@ -504,11 +498,8 @@ class BrokerConnection(asyncio.Protocol):
         except ssl.SSLError as error:
             if "CERTIFICATE" in (error.reason or "").upper():
                 raise connection.rejected_by_tls(error) from None
-            raise ServerError(
-                f"broker {address}",
-                f"no TLS connection ({error.reason})",
-                "check that this is the port of a TLS listener",
-            ) from None
+            why, hint = f"no TLS connection ({error.reason})", "check that this is the port of a TLS listener"
+            raise ServerError(f"broker {address}", why, hint) from None
         except OSError as error:
             # If the server refuses the connection, asyncio replaces the error text of the operating system, so the code
             # looks up the text by the error number. Errors of the resolver have negative numbers, for which the
@@ -517,10 +508,9 @@ class BrokerConnection(asyncio.Protocol):
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
             hint = "check that it is running, and that host and port are right"
             if not why:  # asyncio gives no reason if the server closes the connection during the TLS handshake
-                why = (
-                    "it closed the connection during the TLS handshake" if security.tls else "it closed the connection"
-                )
-                hint = "check that this is the port of a TLS listener" if security.tls else hint
+                why = "it closed the connection"
+                if security.tls:
+                    why, hint = f"{why} during the TLS handshake", "check that this is the port of a TLS listener"
             raise Unreachable(f"broker {address}", why, hint) from None
 
     async def _prepare(
@@ -597,14 +587,9 @@ class BrokerConnection(asyncio.Protocol):
         handshake = await self.call(request, timeout_s)
         if handshake["error_code"]:
             # Kafka 0.10 lists mechanisms even on ports that accept no SASL.
-            offered = (
-                "" if handshake["error_code"] == ErrorCode.ILLEGAL_SASL_STATE else ", ".join(handshake["mechanisms"])
-            )
-            hint = (
-                f"it offers {offered}"
-                if offered
-                else "this port accepts no SASL logins: use the port of a SASL listener"
-            )
+            hint = "this port accepts no SASL logins: use the port of a SASL listener"
+            if handshake["mechanisms"] and handshake["error_code"] != ErrorCode.ILLEGAL_SASL_STATE:
+                hint = f"it offers {', '.join(handshake['mechanisms'])}"
             raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
         message: bytes | None = first_message
         if is_before("1.0", self.versions):
