@@ -133,10 +133,10 @@ class PartitionLeaders:
         """Sends a request to the leader of each partition, and returns one outcome for each partition.
 
         ``requested`` has the offset or the time that is requested in each partition. ``ask`` sends the request to one
-        leader. Its arguments are a connection to the leader, what is requested in its partitions, and the timeout of
-        the attempt in seconds. ``wait_s`` is the number of seconds for which a leader may delay its response on purpose
-        (long poll); it has a connection of its own then. Raises an error only if no broker has ever responded, or if
-        the lookup of the leaders fails with an error that is not retriable.
+        leader. Its arguments are a connection to the leader, the part of ``requested`` with its partitions, and the
+        timeout of the attempt in seconds. ``wait_s`` is the number of seconds for which a leader may delay its response
+        on purpose (long poll); it has a connection of its own then. Raises an error only if no broker has ever
+        responded, or if the lookup of the leaders fails with an error that is not retriable.
         """
 
         async def ask_leader(leader: Address, tps: list[TopicPartition]) -> Mapping[TopicPartition, T | OffsetMgrError]:
