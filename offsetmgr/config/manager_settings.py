@@ -49,15 +49,16 @@ class SettingOption(NamedTuple):
     required: bool = False
 
 
-def _option(kind: Any, help: str, *, default: Any = None, name: str = "", **more: Any) -> Any:
-    """A field with an option. ``name`` is the argument of the option if it differs from the name of the field."""
-    found = SettingOption(name, kind, help, default, **more)
+def _option(help: str, *, default: Any = None, kind: Any = str, name: str = "", **more: Any) -> Any:
+    """A field with an option. ``name`` is the argument of the option if it differs from the name of the field.
+    ``kind`` is the type of its value if it has no default."""
+    found = SettingOption(name, kind if default is None else type(default), help, default, **more)
     return field(default=None if default is None else found.convert(default, name), metadata={"option": found})
 
 
 def _milliseconds(name: str, help: str, *, default: int, least: int) -> Any:
     """A field in seconds whose option is in milliseconds."""
-    return _option(int, help, name=name, default=default, metavar="MS", least=least, convert=lambda ms, _: ms / 1000)
+    return _option(help, name=name, default=default, metavar="MS", least=least, convert=lambda ms, _: ms / 1000)
 
 
 def _address(text: str, argument: str) -> tuple[str, int]:
@@ -101,7 +102,6 @@ class ManagerSettings:
     # --- the listener, the topic and the shards: the options of ``manager serve`` ------------------------
 
     listen: tuple[str, int] = _option(
-        str,
         "The address to listen on.",
         name="listen",
         default="127.0.0.1:0",
@@ -111,48 +111,38 @@ class ManagerSettings:
     )
     """Port 0 is any free port. A manager inside a program has no listener."""
     advertise: tuple[str, int] | None = _option(
-        str,
         Advice("The address that clients receive, if it differs from {listen}."),
         metavar="HOST:PORT",
         convert=_if_given(_address),
     )
     relay: bool = _option(
-        bool,
-        "Relay requests to the brokers: clients bootstrap from here, and data passes through.",
-        default=False,
+        "Relay requests to the brokers: clients bootstrap from here, and data passes through.", default=False
     )
     relay_ports: range | None = _option(
-        str,
         Advice("One port for each broker (default: the ports after that of {listen})."),
         metavar="FIRST-LAST",
         convert=_if_given(_port_range),
     )
     translate: OffsetTranslation | None = _option(  # noqa: RUF009 - a field
-        OffsetTranslation,
         "Allow another Kafka cluster as the target. none: equal topics, so offsets stay the same.",
+        kind=OffsetTranslation,
     )
     """How to translate offsets if the store belongs to a Kafka cluster other than ``bootstrap``; None if the user did
     not specify this."""
-    offsets_topic: str = _option(
-        str, "The topic that stores the offsets.", default="__offsetmgr_offsets", metavar="NAME"
-    )
-    partitions: int = _option(
-        int, "Number of shards of a new topic; it must match an existing one.", default=50, least=1
-    )
+    offsets_topic: str = _option("The topic that stores the offsets.", default="__offsetmgr_offsets", metavar="NAME")
+    partitions: int = _option("Number of shards of a new topic; it must match an existing one.", default=50, least=1)
     replication_factor: int | None = _option(
-        int, "For a new topic (default: that of the brokers' own offsets topic).", least=1
+        "For a new topic (default: that of the brokers' own offsets topic).", kind=int, least=1
     )
     min_insync_replicas: int | None = _option(
-        int, "For a new topic (default: 2 with at least 3 replicas, else 1).", least=1
+        "For a new topic (default: 2 with at least 3 replicas, else 1).", kind=int, least=1
     )
     record_format: str = _option(
-        RecordFormatName,
         "avro: offsetmgr's own; kafka: as in __consumer_offsets.",
         default=RecordFormatName.AVRO,
         convert=lambda name, _: str(name.value),
     )
     retention_ms: int = _option(
-        int,
         "How long offsets of a group without members are kept.",
         name="retention_minutes",
         default=10_080,
@@ -173,42 +163,34 @@ class ManagerSettings:
     )
     """The session timeout of the managers' group. If a manager dies, other managers own its shard groups after this
     time."""
-    standby: bool = _option(bool, "Follow the shards of other managers, to take them over quickly.", default=True)
+    standby: bool = _option("Follow the shards of other managers, to take them over quickly.", default=True)
     """Whether to follow the shard groups of other managers, so that a takeover reads only the end of the log."""
     metrics_listen: tuple[str, int] | None = _option(
-        str, "HTTP: /metrics (Prometheus), /health, /ready.", metavar="HOST:PORT", convert=_if_given(_address)
+        "HTTP: /metrics (Prometheus), /health, /ready.", metavar="HOST:PORT", convert=_if_given(_address)
     )
-    tls_certificate: str | None = _option(str, "PEM certificate chain; clients must then use TLS.", metavar="FILE")
-    tls_key: str | None = _option(str, "PEM private key of the certificate.", metavar="FILE")
+    tls_certificate: str | None = _option("PEM certificate chain; clients must then use TLS.", metavar="FILE")
+    tls_key: str | None = _option("PEM private key of the certificate.", metavar="FILE")
     credentials: str | None = _option(
-        str,
-        "File of the users that may log in (SASL PLAIN, SCRAM); without it clients need no login.",
-        metavar="FILE",
+        "File of the users that may log in (SASL PLAIN, SCRAM); without it clients need no login.", metavar="FILE"
     )
     rules: str | None = _option(
-        str,
-        "File of rules for groups, topics and admin APIs; without it every client may do everything.",
-        metavar="FILE",
+        "File of rules for groups, topics and admin APIs; without it every client may do everything.", metavar="FILE"
     )
-    max_request_bytes: int = _option(int, "Maximum size of a request.", default=8 * 1024 * 1024, least=1_024)
+    max_request_bytes: int = _option("Maximum size of a request.", default=8 * 1024 * 1024, least=1_024)
     """Size of one request (socket.request.max.bytes). The length field is checked before memory is allocated."""
-    max_connections: int = _option(int, "Maximum number of connections of all clients.", default=4_000, least=1)
+    max_connections: int = _option("Maximum number of connections of all clients.", default=4_000, least=1)
     """Connections of all clients together (max.connections)."""
-    max_login_bytes: int = _option(
-        int, "Maximum size of a request before the SASL login.", default=64 * 1024, least=1_024
-    )
+    max_login_bytes: int = _option("Maximum size of a request before the SASL login.", default=64 * 1024, least=1_024)
     """Size of one request before the login (sasl.server.max.receive.size)."""
-    max_api_versions_bytes: int = _option(int, "Maximum size of an ApiVersions request.", default=8 * 1024, least=256)
+    max_api_versions_bytes: int = _option("Maximum size of an ApiVersions request.", default=8 * 1024, least=256)
     """Size of an ApiVersions request, which clients send before they log in."""
     max_names: int = _option(
-        int,
         "Maximum number of groups in one FindCoordinator, DescribeGroups or DeleteGroups request.",
         default=50_000,
         least=1,
     )
     """Groups in one FindCoordinator, DescribeGroups or DeleteGroups. Kafka's tools name all groups at once."""
     max_partitions: int = _option(
-        int,
         "Maximum number of partitions of a group in one OffsetCommit, OffsetFetch or OffsetDelete.",
         default=15_000,
         least=1,
@@ -216,22 +198,16 @@ class ManagerSettings:
     """Partitions of one group in one OffsetCommit, OffsetFetch or OffsetDelete. A broker has a similar limit, because
     all offsets of a commit must fit into one record batch of at most message.max.bytes (1 MiB)."""
     max_answer_bytes: int = _option(
-        int,
-        "Maximum size of the responses that a client has not read yet.",
-        default=64 * 1024 * 1024,
-        least=65_536,
+        "Maximum size of the responses that a client has not read yet.", default=64 * 1024 * 1024, least=65_536
     )
     """Size of the responses that wait to be sent on one connection. At this size the server neither reads nor starts
     further requests of the connection. A single response may be larger."""
     max_name_bytes: int = _option(
-        int,
-        "Maximum length of a group's name, and of other strings in a request.",
-        default=32_767,
-        least=249,
+        "Maximum length of a group's name, and of other strings in a request.", default=32_767, least=249
     )
-    max_topic_bytes: int = _option(int, "Maximum length of a topic's name; brokers allow 249.", default=249, least=1)
+    max_topic_bytes: int = _option("Maximum length of a topic's name; brokers allow 249.", default=249, least=1)
     """Size of a topic's name. Brokers have the same limit (org.apache.kafka.common.internals.Topic)."""
-    max_tags: int = _option(int, "Maximum number of tagged fields of a structure in a request.", default=64, least=1)
+    max_tags: int = _option("Maximum number of tagged fields of a structure in a request.", default=64, least=1)
     idle_timeout_s: float = _milliseconds(
         "idle_timeout", "Time after which an idle connection is closed.", default=600_000, least=1_000
     )
