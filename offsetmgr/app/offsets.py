@@ -522,7 +522,6 @@ def export(
     file records it if the format can. Returns the counts, and the data that the format cannot hold (``lost``). Raises
     `GroupNotFound`, `UnknownTopicOrPartition`, `FileFailure`, and the error of an offset that cannot be read.
     """
-    from offsetmgr.core import __version__
     from offsetmgr.groups.before_images import header_for
     from offsetmgr.groups.export import export_groups, written_to
     from offsetmgr.snapshots.registry import format_name
@@ -533,7 +532,7 @@ def export(
     chosen = choose_groups(store, groups)
     topics = topics.within(store.capabilities.partitions)
     ids = {topic: topic_id for topic, topic_id in store.topic_ids().items() if topics.matches_topic(topic)}
-    header = header_for(store, f"offsetmgr {__version__}", ids)
+    header = header_for(store, ids)
     found = export_groups(store, chosen, topics, strict=groups.patterns is not None)
 
     def noted(found: GroupOffsets) -> GroupOffsets:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from offsetmgr.config.user_directories import state_directory
@@ -24,21 +25,17 @@ from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images
 from offsetmgr.stores.cross_cluster_check import with_origin
 
 _NAMES: Final = "[0-9]*T[0-9]*Z-*-[0-9]*.avro"
-"""The glob of the file names that `new_path` returns."""
-
-
-def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
-    """Returns a path for a new file in ``directory``. The file name consists of the time (UTC, with milliseconds), the
-    operation and the process id."""
-    at = datetime.fromtimestamp(taken_at_ms / 1000, UTC)
-    stamp = f"{at:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03}Z"
-    return directory / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
+"""The glob of the file names that `default_image_path` returns."""
 
 
 def default_image_path(operation: str) -> Path:
-    """Returns a new path for the before-images of ``operation`` in the state directory (``XDG_STATE_HOME``). Each call
-    in a process returns another path, even if several threads call the function in the same millisecond."""
-    return new_path(state_directory() / "before-images", operation, _image_times.next_ms())
+    """Returns a new path for the before-images of ``operation`` in the state directory (``XDG_STATE_HOME``). The file
+    name consists of the time (UTC, with milliseconds), the operation and the process id. Each call in a process returns
+    another path, even if several threads call the function in the same millisecond."""
+    taken_at_ms = _image_times.next_ms()
+    at = datetime.fromtimestamp(taken_at_ms / 1000, UTC)
+    stamp = f"{at:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03}Z"
+    return state_directory() / "before-images" / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
 
 
 class _DistinctTimes:
@@ -57,17 +54,15 @@ class _DistinctTimes:
 _image_times: Final = _DistinctTimes()
 
 
-def header_for(
-    store: OffsetStore, tool_version: str = "", topic_ids: Mapping[str, str] | None = None
-) -> SnapshotHeader:
+def header_for(store: OffsetStore, topic_ids: Mapping[str, str] = MappingProxyType({})) -> SnapshotHeader:
     """Returns the header for a snapshot of ``store``, or for a file of before-images of ``store``. ``topic_ids`` maps
     the topics of the store to their ids.
 
     Raises any error from `OffsetStore.identity`.
     """
     identity = store.identity()
-    header = SnapshotHeader.new(store.uri, identity.kind, identity.id, tool_version)
-    return with_origin(header, store.log_origin(), topic_ids or {})
+    header = SnapshotHeader.new(store.uri, identity.kind, identity.id, f"offsetmgr {__version__}")
+    return with_origin(header, store.log_origin(), topic_ids)
 
 
 @dataclass
@@ -148,7 +143,7 @@ def image_file(
     valid only for topics with these ids. The trees that the plan restores are created as soon as the file is durable.
     """
     topics = {change.partition.topic for group in plan for change in group.changes if change.writes}
-    header = header_for(store, f"offsetmgr {__version__}", store.topic_ids(topics))
+    header = header_for(store, store.topic_ids(topics))
 
     def durable(saved: Path) -> None:
         on_durable(saved)

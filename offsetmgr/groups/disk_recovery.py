@@ -253,32 +253,18 @@ def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> No
             listener.note(
                 f"warning: {log_dir}: {found}: the result may lack offsets that the broker writes from now on"
             )
-    for error in missing_directories(sources):
-        listener.error(error)
-    if sources.named and (missing := sources.missing):
+    for directory in sources.empty:
+        hint = "check that its disk is mounted; if it is, leave this directory out"
+        listener.error(OffsetMgrError(f"directory {directory}", "holds no partition of any topic", hint))
+    missing = sources.missing
+    if missing and sources.named:  # the caller named directories of single partitions
         listener.note(
             f"{sources.topic}: partitions {missing} are not among the given directories, so their groups are missing"
         )
-
-
-def missing_directories(sources: TopicDirectories) -> list[OffsetMgrError]:
-    """Returns one error for each log directory without partitions, and one error for all missing partitions below the
-    largest partition number.
-
-    If the caller named directories of single partitions, missing partitions are not an error.
-    """
-    found = [
-        OffsetMgrError(
-            f"directory {directory}",
-            "holds no partition of any topic",
-            "check that its disk is mounted; if it is, leave this directory out",
-        )
-        for directory in sources.empty
-    ]
-    if not sources.named and (missing := sources.missing):
+    elif missing:
         why = f"there is no directory of its partitions {missing}: their groups are missing"
-        found.append(OffsetMgrError(f"topic {sources.topic}", why, "name all log dirs (log.dirs) of all brokers"))
-    return found
+        hint = "name all log dirs (log.dirs) of all brokers"
+        listener.error(OffsetMgrError(f"topic {sources.topic}", why, hint))
 
 
 _DEFAULT_PARTITIONS: Final = 50
