@@ -185,18 +185,14 @@ def apply(plan: PlanFile, state: MigrationState, writer: JournaledWriter, logs: 
     recreated = recreated_topics(plan, writer.store)
     todo = without_recreated(tasks(), recreated) if recreated else tasks()
     if logs is not None and plan.header.cluster_id is not None:
-        todo = _within_log_ranges(todo, _same_cluster(plan, logs))
+        found = LogOrigin(logs.cluster_id(), "", logs.brokers())
+        if not found.is_named(plan.header.cluster_id):
+            why = f"the plan was checked against the logs of {plan.header.cluster_id}, this is {found.name}"
+            raise PlanError("Kafka cluster", why, "name the plan's cluster")
+        todo = _within_log_ranges(todo, logs)
     writer.run(todo)
     report.closed = closed
     return report
-
-
-def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
-    found = LogOrigin(logs.cluster_id(), "", logs.brokers())
-    if not found.is_named(plan.header.cluster_id or ""):
-        why = f"the plan was checked against the logs of {plan.header.cluster_id}, this is {found.name}"
-        raise PlanError("Kafka cluster", why, "name the plan's cluster")
-    return logs
 
 
 def recreated_topics(plan: PlanFile, target: OffsetStore) -> dict[str, str]:

@@ -21,7 +21,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import CommitMode, Confidence
 from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
-from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, Committed, GroupDescription
+from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, GroupDescription
 from offsetmgr.core.offset_store import Guard, OffsetStore
 from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.groups.edits import unseen
@@ -369,22 +369,18 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
         step = known.get(tp)
         if step is None:
             continue
-        current = target.offsets.get(step.tp)
+        current, required = target.offsets.get(step.tp), committed.offset + verifier.plan.header.options.shift
+        if step.origin is not None and step.after is not None:  # the source holds a byte position
+            required = step.after.offset
         if step.origin is not None and step.source is not None and committed.offset != step.source.offset:
             kept.append(f"{plan.group} {tp}: the source moved on after the plan ({committed.offset})")
         elif step.action is Action.KEEP_NEWER and step.source is not None and committed.offset != step.source.offset:
             kept.append(f"{plan.group} {tp}: the source moved on after the plan, and the target was ahead of it")
-        elif current is None or current.offset < _required_offset(step, committed) + verifier.plan.header.options.shift:
+        elif current is None or current.offset < required:
             kept.append(f"{plan.group} {tp}: the source is ahead of the target ({committed.offset})")
         else:
             steps.append(PlanStep(tp, Action.REWIND, None, committed.value(), None))
     return tuple(steps)
-
-
-def _required_offset(step: PlanStep, committed: Committed) -> int:
-    """Returns the offset that the target must have before the source's offset may be deleted. If the source holds a
-    byte position, the required offset is the offset in the plan."""
-    return step.after.offset if step.origin is not None and step.after is not None else committed.offset
 
 
 # The gates of `finalize`, which check that no member commits to the source alone. In a migration between ZooKeeper

@@ -501,6 +501,7 @@ def journaled_writer(
 def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> OperationStart:
     path, scope = str(plan.path.absolute()), summary_of(plan, writer.only)
     names = (name for one in plan.groups_of(writer.only) for name in (one.target_group, one.group))
+    undo = Invocation("migrate rollback", (path,), {"run": writer.identity["operation"], **run.undo_options})
     return OperationStart(
         name=OPERATIONS[writer.name],
         stores=(writer.store.uri,),
@@ -508,14 +509,9 @@ def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> Operati
         group_count=scope.groups,
         changes=0 if writer.name == "delete" else scope.writes,
         files=(path,),
-        undo=(undo_of(path, writer, run),) if writer.name == "apply" else (),
+        undo=(undo,) if writer.name == "apply" else (),  # of this run, and no other run of the plan
         reason=run.reason,
     )
-
-
-def undo_of(plan: str, writer: JournaledWriter, run: PlanRun) -> Invocation:
-    """Returns the call that undoes this run of apply, and no other run of the plan."""
-    return Invocation("migrate rollback", (plan,), {"run": writer.identity["operation"], **run.undo_options})
 
 
 # Splits groups into batches to limit memory, and reads one batch ahead.

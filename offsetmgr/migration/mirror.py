@@ -164,7 +164,10 @@ class LegacyMemberEvidence:
         now: float,
     ) -> None:
         """Records one observation. The members must be read first, then the source, then the target."""
-        self.observe_members(group, now)
+        if self.members != group.members and (self.members is not None or group.members):
+            self.changed_at = now
+        self.members = dict(group.members)
+        self._proven &= set(group.members.items())
         for tp, owned in group.owners.items():
             offset = source[tp].offset if tp in source else -1
             first = self._first_seen.get(tp)
@@ -172,13 +175,6 @@ class LegacyMemberEvidence:
                 self._first_seen[tp] = (owned, offset)
             elif offset > first[1] and _offset(target, tp) < offset:
                 self._proven |= {(m, session) for m, session in group.members.items() if m == owned.member_id}
-
-    def observe_members(self, group: LegacyGroup, now: float) -> None:
-        """Records the present members."""
-        if self.members != group.members and (self.members is not None or group.members):
-            self.changed_at = now
-        self.members = dict(group.members)
-        self._proven &= set(group.members.items())
 
     def unproven(self, group: LegacyGroup, now: float) -> list[str]:
         """Returns the members for which no observation proves that they commit to ZooKeeper alone."""
@@ -288,11 +284,6 @@ class GroupMirror:
     def ended(self) -> bool:
         """Whether the mirror has nothing left to do for this group."""
         return self.state in (MirrorState.REJECTED, MirrorState.TAKEN)
-
-    @property
-    def can_be_copied(self) -> bool:
-        """Whether the mirror may write to the group."""
-        return not self.ended and self.unread is None
 
     @property
     def succeeded(self) -> bool:
@@ -568,7 +559,8 @@ class Mirror:
                     mirror.stale = True
             names = self.groups if changed is None else changed & self.groups.keys()
             for batch in read_batches(sorted(names)):
-                self._copy([mirror for name in batch if (mirror := self.groups[name]).can_be_copied])
+                mirrors = (self.groups[name] for name in batch)
+                self._copy([mirror for mirror in mirrors if not mirror.ended and mirror.unread is None])
         except OffsetMgrError as error:
             if self.rounds == 1:
                 raise

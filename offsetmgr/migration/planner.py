@@ -397,9 +397,7 @@ class Planner:
         return decide(tp, found, target_offset, None, self.options)
 
     def _guard(self, registered: tuple[str, ...]) -> tuple[Guard, str]:
-        if not self._to_kafka or self._of_another_cluster:
-            return Guard.LOCK, ""
-        if registered:
+        if registered and self._to_kafka and not self._of_another_cluster:
             return Guard.COMPARE, (
                 "not atomic: old consumers are registered in ZooKeeper and may commit to this group in Kafka, which a"
                 " group lock would prevent; the copy is safe because these consumers use the larger of the two stores'"

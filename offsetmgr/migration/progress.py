@@ -508,8 +508,9 @@ class MigrationState:
     def _add_to_run(self, name: str, step: str, position: int, record: JournalRecord) -> None:
         """Adds a record to the run of apply, or to the rollback, that wrote it."""
         if name == "apply":
-            if step == "outcome" and not record.get("failed"):
-                self._end_block(record["group"])
+            note = self.blocked.get(record.get("group", ""))
+            if step == "outcome" and not record.get("failed") and note and note.text.startswith("finalize: "):
+                del self.blocked[record["group"]]  # apply was not complete then, and is complete now
             if step == "open":
                 self.apply_runs.append(GroupProgress(record.get("operation", "")))
             if self.apply_runs:
@@ -521,13 +522,6 @@ class MigrationState:
                 self.undone_runs.setdefault(record["group"], set()).add(self._undo_run)
             else:
                 self.undone_runs.pop(record["group"], None)
-
-    def _end_block(self, group: str) -> None:
-        """Removes the reason for which the group was not finalized: apply was not complete then, and is complete
-        now."""
-        note = self.blocked.get(group)
-        if note is not None and note.text.startswith("finalize: "):
-            del self.blocked[group]
 
     def _add_group_record(self, kind: str, record: JournalRecord) -> None:
         group, at = record["group"], record["at"]
