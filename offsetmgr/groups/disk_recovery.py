@@ -1,8 +1,8 @@
 """Reads committed offsets from the directories of a stopped Kafka cluster, in parallel, and merges the groups.
 
-`disk_layout` finds the directories, and `replica_choice` selects one of several replicas. This module writes nothing.
-Notes and errors go to a `RecoveryListener`. An error affects only one directory or one partition. The other directories
-and partitions are still read (data rule "absent is not zero").
+Only `RecoveredOffsets.write_file` writes: a snapshot. Notes and errors go to a `RecoveryListener`. An error affects
+only one directory or one partition. The other directories and partitions are still read (data rule "absent is not
+zero").
 """
 
 from __future__ import annotations
@@ -142,7 +142,6 @@ def _size(directory: Path) -> int:
 
 
 # Finds the directories of an offsets topic on the disks of a stopped Kafka cluster, and detects missing partitions.
-# `disk_recovery` reads the directories.
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 

@@ -214,16 +214,12 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
 def describe_servers(hosts: str, tls: ssl.SSLContext | None) -> str:
     """Connects to each address and describes the result. The test connections are necessary because kazoo does not
     distinguish a closed port from a port on which another service listens."""
-    return "; ".join(_describe_server(address, tls) for address in _addresses(hosts))
+    return "; ".join(_describe_server(address, tls) for address in hosts.split(","))
 
 
 def are_unusable(hosts: str) -> bool:
     """Returns whether every address refuses connections or does not resolve."""
-    return not any(map(_may_accept, _addresses(hosts)))
-
-
-def _addresses(hosts: str) -> list[str]:
-    return [address.strip() for address in hosts.split(",") if address.strip()]
+    return not any(map(_may_accept, hosts.split(",")))
 
 
 def _may_accept(address: str) -> bool:

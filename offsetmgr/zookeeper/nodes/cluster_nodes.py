@@ -1,8 +1,8 @@
 """Reads a cluster's nodes in bulk: brokers, controller and controller requests.
 
 Each result is a value or an error, so a corrupt node does not prevent the results for other nodes. Other modules read
-other nodes. In `offsetmgr.zookeeper.groups`, `topics` reads topics, and `registry` and `ownership` read the members and
-owners of groups. `tree` reads any node. The results are not snapshots: they may or may not include nodes that are
+other nodes. In `offsetmgr.zookeeper.groups`, `topics` reads topics, and `registry` reads the members and owners of
+groups. `tree` reads any node. The results are not snapshots: they may or may not include nodes that are
 created or deleted during the read.
 """
 
