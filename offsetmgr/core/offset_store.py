@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnsupportedOperation
@@ -486,6 +486,11 @@ class HeldLock(Protocol):
         ...
 
 
+LockedCommit: TypeAlias = tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]
+"""A locked group, and the offsets to commit."""
+ChangeOutcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
+
+
 @runtime_checkable
 class LockableStore(Protocol):
     """A store without compare-and-set, whose groups a mirror has to lock."""
@@ -499,9 +504,7 @@ class LockableStore(Protocol):
         """
         ...
 
-    def commit_locked(
-        self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
-    ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
+    def commit_locked(self, commits: Iterable[LockedCommit]) -> Iterator[tuple[str, ChangeOutcomes | OffsetMgrError]]:
         """Commits to many locked groups in parallel, and never lowers an offset. Yields each group, in any order, with
         the outcome of each partition, or with an error: `LockLost` if its lock was lost."""
         ...

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import OffsetAndMetadata, TopicPartition, Weakness
+from offsetmgr.core.model import TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
-    ChangeOutcome,
+    ChangeOutcomes,
     GroupEdit,
     GroupEditResult,
     HeldLock,
+    LockedCommit,
     StoreIdentity,
 )
 from offsetmgr.kafka.client.client import Client
@@ -183,15 +184,11 @@ class KafkaStore(ProtocolStore[KafkaEdits]):
 
         yield from self._many(groups, take, key=str)
 
-    def commit_locked(
-        self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
-    ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
+    def commit_locked(self, commits: Iterable[LockedCommit]) -> Iterator[tuple[str, ChangeOutcomes | OffsetMgrError]]:
         """See `offsetmgr.core.offset_store.LockableStore`."""
         edits = self.store_thread().edits
 
-        async def commit(
-            one: tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]],
-        ) -> Mapping[TopicPartition, ChangeOutcome]:
+        async def commit(one: LockedCommit) -> ChangeOutcomes:
             lock, deadline = _member_lock(one[0]), edits.deadline()
             changes = {tp: Change(after) for tp, after in one[1].items()}
             if not lock.locked:

@@ -63,7 +63,9 @@ class KafkaOffsetsTopic:
     async def groups(self, deadline: float) -> list[str]:
         """Returns the ids of all groups with offsets, except the groups whose offsets offsetmgr has deleted. Raises the
         errors of `read`."""
-        return sorted(group for group, found in (await self.read(deadline)).items() if _has_offsets(found))
+        return sorted(
+            group for group, saved in (await self.read(deadline)).items() if any(map(_is_offset, saved.values()))
+        )
 
     async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
         """Returns the partitions for which each of these groups has committed offsets. Raises the errors of `read`."""
@@ -220,10 +222,6 @@ def _possible_partitions(group: str, partitions: int) -> set[int]:
     because ``Utils.abs`` of older Kafka releases returned another value."""
     found = java_hash(group)
     return {abs(found) % partitions, (found & 0x7FFFFFFF) % partitions} if partitions else set()
-
-
-def _has_offsets(found: Mapping[TopicPartition, SavedOffset | None]) -> bool:
-    return any(map(_is_offset, found.values()))
 
 
 def _is_offset(found: SavedOffset | None) -> bool:

@@ -80,7 +80,7 @@ from offsetmgr.kafka.protocol.releases import (
     REPORTS_TRANSACTIONS,
     is_before,
 )
-from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, FetchedGroup
+from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, FetchedGroup, FetchedGroups, RequestedOffsets
 
 # Decides on the changes of one group's edit and executes them, for stores over Kafka's protocol. This module performs
 # no I/O: the caller passes the group's current offsets and the functions that write and delete.
@@ -442,9 +442,7 @@ class ProtocolEdits:
         """Returns the offsets of one group. Raises `OffsetMgrError`."""
         return value_of(group_id_error(group) or (await self.read({group: partitions}, deadline))[group])
 
-    async def read(
-        self, partitions: Mapping[str, Sequence[TopicPartition] | None], deadline: float
-    ) -> dict[str, FetchedGroup | OffsetMgrError]:
+    async def read(self, partitions: RequestedOffsets, deadline: float) -> FetchedGroups:
         """Returns the offsets of many groups; the partitions None select all of a group. See `Client.fetch`."""
         return await self._client.fetch(partitions, deadline)
 
@@ -670,9 +668,7 @@ class KafkaEdits(ProtocolEdits):
         super().__init__(client, timeout_s)
         self.unseen = UnseenOffsets(client)
 
-    async def read(
-        self, partitions: Mapping[str, Sequence[TopicPartition] | None], deadline: float
-    ) -> dict[str, FetchedGroup | OffsetMgrError]:
+    async def read(self, partitions: RequestedOffsets, deadline: float) -> FetchedGroups:
         """Like the method of the base class. Whole groups have an error for each pending first commit, which the
         coordinators do not list."""
         found = await super().read(partitions, deadline)

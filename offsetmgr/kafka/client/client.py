@@ -46,7 +46,7 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, REPORTS_CLUSTER_ID, ApiKey, Versions
-from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.kafka.protocol.requests import FetchedGroup, FetchedGroups, RequestedOffsets
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 # Interprets OffsetCommit responses, and defines the interface to the offsets topic that the client needs.
@@ -391,9 +391,7 @@ class Client:
 
     # --- bulk calls, one outcome for each group ------------------------------------------------------
 
-    async def fetch(
-        self, partitions_by_group: Mapping[str, Sequence[TopicPartition] | None], deadline: float
-    ) -> dict[str, FetchedGroup | OffsetMgrError]:
+    async def fetch(self, partitions_by_group: RequestedOffsets, deadline: float) -> FetchedGroups:
         """Returns the committed offsets of many groups. ``partitions_by_group`` contains the partitions to read for
         each group; None selects all partitions of the group.
 
@@ -412,10 +410,8 @@ class Client:
                 return found
             found |= await self._fetch(unstable, deadline)
 
-    async def _fetch(
-        self, partitions_by_group: Mapping[str, Sequence[TopicPartition] | None], deadline: float
-    ) -> dict[str, FetchedGroup | OffsetMgrError]:
-        async def ask(address: Address, groups: list[str]) -> dict[str, FetchedGroup | OffsetMgrError]:
+    async def _fetch(self, partitions_by_group: RequestedOffsets, deadline: float) -> FetchedGroups:
+        async def ask(address: Address, groups: list[str]) -> FetchedGroups:
             connection = await self.node(address).connection(deadline)
             now = asyncio.get_running_loop().time
             started = now()
@@ -436,9 +432,9 @@ class Client:
     async def _with_partitions(
         self,
         connection: BrokerConnection,
-        partitions_by_group: Mapping[str, Sequence[TopicPartition] | None],
+        partitions_by_group: RequestedOffsets,
         deadline: float,
-    ) -> Mapping[str, Sequence[TopicPartition] | None]:
+    ) -> RequestedOffsets:
         """If the broker cannot list the partitions of a group, replaces each None by the partitions of the group, which
         are read from the offsets topic."""
         everything = [group for group, partitions in partitions_by_group.items() if partitions is None]

@@ -25,6 +25,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.core.errors import ErrorCode, LockLost, OffsetMgrError
@@ -144,7 +145,9 @@ class KafkaGroupMember:
         """
         if not self._tasks:
             self._tasks = [
-                asyncio.create_task(self._send_regularly(self._pause_between_heartbeats, self._send_heartbeat)),
+                asyncio.create_task(
+                    self._send_regularly(partial(asyncio.sleep, self._interval_s), self._send_heartbeat)
+                ),
                 asyncio.create_task(self._send_regularly(self._pause_between_proofs, self._send_proof)),
             ]
         retries = Retries()
@@ -298,9 +301,6 @@ class KafkaGroupMember:
         finally:
             if connection is not None:
                 await connection.close()
-
-    async def _pause_between_heartbeats(self) -> None:
-        await asyncio.sleep(self._interval_s)
 
     async def _pause_between_proofs(self) -> None:
         with contextlib.suppress(TimeoutError):

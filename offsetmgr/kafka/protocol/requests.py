@@ -160,6 +160,11 @@ class FetchedGroup(NamedTuple):
     errors: dict[TopicPartition, OffsetMgrError]
 
 
+RequestedOffsets: TypeAlias = Mapping[str, Sequence[TopicPartition] | None]
+"""The partitions whose offsets are requested, by group; None selects all partitions of a group."""
+FetchedGroups: TypeAlias = dict[str, FetchedGroup | OffsetMgrError]
+
+
 def find_coordinator(names: Sequence[str], *, of_transactions: bool = False) -> Request:
     """Requests the coordinators of groups, or of transactional ids."""
     return Request(ApiKey.FIND_COORDINATOR, 4, {"key_type": int(of_transactions), "coordinator_keys": names})
@@ -205,7 +210,7 @@ def consumer_group_describe(groups: Sequence[str]) -> Request:
     return Request(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, {"group_ids": groups, "include_authorized_operations": False})
 
 
-def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | None]) -> Request:
+def offset_fetch(partitions_by_group: RequestedOffsets) -> Request:
     """Requests the offsets of many groups; None requests all partitions of a group.
 
     The request sets ``require_stable`` (KIP-447): if an open transaction has a pending commit for a partition, the
@@ -223,7 +228,7 @@ def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | No
     return Request(ApiKey.OFFSET_FETCH, 8, {"groups": groups, "require_stable": True})
 
 
-def read_offset_fetch(cursor: Cursor, listed: Container[str] = ()) -> dict[str, FetchedGroup | OffsetMgrError]:
+def read_offset_fetch(cursor: Cursor, listed: Container[str] = ()) -> FetchedGroups:
     """Decodes an OffsetFetch v8 response: for each group its offsets, or its error.
 
     ``listed`` are the groups of which all partitions were requested. A response lists only partitions that have a
@@ -233,7 +238,7 @@ def read_offset_fetch(cursor: Cursor, listed: Container[str] = ()) -> dict[str, 
     long. Raises `InvalidRequest` for invalid bytes.
     """
     cursor.int32()  # throttle time
-    found: dict[str, FetchedGroup | OffsetMgrError] = {}
+    found: FetchedGroups = {}
     for _ in range(cursor.count(4)):
         group = cursor.string()
         fetched = FetchedGroup({}, {})
