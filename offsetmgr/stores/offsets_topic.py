@@ -63,9 +63,8 @@ class KafkaOffsetsTopic:
     async def groups(self, deadline: float) -> list[str]:
         """Returns the ids of all groups with offsets, except the groups whose offsets offsetmgr has deleted. Raises the
         errors of `read`."""
-        return sorted(
-            group for group, saved in (await self.read(deadline)).items() if any(map(_is_offset, saved.values()))
-        )
+        found = await self.read(deadline)
+        return sorted(group for group, saved in found.items() if any(map(_is_offset, saved.values())))
 
     async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
         """Returns the partitions for which each of these groups has committed offsets. Raises the errors of `read`."""

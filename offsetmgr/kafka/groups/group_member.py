@@ -144,10 +144,9 @@ class KafkaGroupMember:
         timeout that the broker rejects.
         """
         if not self._tasks:
+            pause = partial(asyncio.sleep, self._interval_s)
             self._tasks = [
-                asyncio.create_task(
-                    self._send_regularly(partial(asyncio.sleep, self._interval_s), self._send_heartbeat)
-                ),
+                asyncio.create_task(self._send_regularly(pause, self._send_heartbeat)),
                 asyncio.create_task(self._send_regularly(self._pause_between_proofs, self._send_proof)),
             ]
         retries = Retries()
