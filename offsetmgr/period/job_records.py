@@ -7,7 +7,7 @@ The format is that of `records`. Missing fields for scans, counts or the origin 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from offsetmgr.core.batches import by_topic
@@ -142,7 +142,6 @@ class Work:
 
 
 def encode_work(work: Work) -> bytes:
-    published = work.published
     return node_bytes(
         {
             "job": work.job,
@@ -156,17 +155,8 @@ def encode_work(work: Work) -> bytes:
             "topic_ids": dict(work.topic_ids),
             "same_as": work.same_as,
             "forgotten": work.dropped_attempts,
-            "attempts": [{"member": a.member, "epoch": a.epoch, "started_ms": a.started_ms} for a in work.attempts],
-            "published": []
-            if published is None
-            else [
-                {
-                    "attempt": published.attempt,
-                    "output": published.output,
-                    "published_ms": published.published_ms,
-                    "counts": dict(published.counts),
-                }
-            ],
+            "attempts": [asdict(attempt) for attempt in work.attempts],
+            "published": [asdict(published) for published in (work.published,) if published is not None],
         }
     )
 

@@ -134,7 +134,15 @@ class Sandbox:
                 raise SandboxError("cannot start old consumers", "no sandbox is up", "start one: offsetmgr sandbox up")
             if state.zookeeper is None:
                 raise SandboxError("cannot start old consumers", "they need ZooKeeper, and brokers before 4.0")
-            _ensure_topic(state, sample, progress)
+            progress(f"creating topic {sample.topic} if it does not exist")
+            create_topic(
+                sample.topic,
+                sample.partitions,
+                zookeeper=state.zookeeper,
+                bootstrap=state.bootstrap,
+                version=state.broker_version,
+                replicas=min(3, state.brokers),
+            )
             taken = {server.name for server in state.servers}
             new = (name for name in (f"{sample.group}-{n}" for n in range(1_000_000)) if name not in taken)
             release = state.broker_version if state.broker_version in OLD_CONSUMERS else OLD_CONSUMER
@@ -330,15 +338,3 @@ def _replication(brokers: int) -> dict[str, object]:
         "default.replication.factor": replicas,
         "min.insync.replicas": max(1, replicas - 1),
     }
-
-
-def _ensure_topic(state: SandboxState, sample: SampleGroup, report: Progress) -> None:
-    report(f"creating topic {sample.topic} if it does not exist")
-    create_topic(
-        sample.topic,
-        sample.partitions,
-        zookeeper=state.zookeeper or "",
-        bootstrap=state.bootstrap,
-        version=state.broker_version,
-        replicas=min(3, state.brokers),
-    )
