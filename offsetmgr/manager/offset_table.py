@@ -240,7 +240,7 @@ class OffsetTable:
         try:
             parts = self.record_format.split(key)
         except (CorruptData, UnknownVersion) as error:
-            self.add_problem(key, f"key {_key_prefix(key)}", error)
+            self.add_problem(key, _name(key), error)
             return
         if self._problems:
             self._problems.pop(key, None)
@@ -312,20 +312,16 @@ class OffsetTable:
             values_of_topic = PackedValues()
             self._by_prefix[self.record_format.offset_prefix(run.group, run.topic)] = values_of_topic
             self._groups.setdefault(run.group, {})[sys.intern(run.topic)] = values_of_topic
-        if self._problems:
-            self._remove_problems(run)
-        self.offset_count += values_of_topic.put_many(run.partitions, values)  # type: ignore[arg-type]
-
-    def _remove_problems(self, run: RecordRun) -> None:
-        for partition in run.partitions:
+        for partition in run.partitions if self._problems else ():
             self._problems.pop(self.key(run.group, run.topic, partition), None)
+        self.offset_count += values_of_topic.put_many(run.partitions, values)  # type: ignore[arg-type]
 
     def _apply_other(self, key: bytes, value: bytes | None) -> None:
         """Applies a record that is not an offset: an activity record, or one with an unknown key version."""
         try:
             decoded = self.record_format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
-            self.add_problem(key, f"key {_key_prefix(key)}", error)
+            self.add_problem(key, _name(key), error)
             return
         if isinstance(decoded, UnknownKey):
             if value is None:
@@ -350,10 +346,10 @@ class OffsetTable:
         try:
             decoded = self.record_format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
-            self.add_problem(key, f"key {_key_prefix(key)}", error)
+            self.add_problem(key, _name(key), error)
             return None
         if not isinstance(decoded, OffsetKey):
-            self.add_problem(key, f"key {_key_prefix(key)}", CorruptData("key", "not an offset's"))
+            self.add_problem(key, _name(key), CorruptData("key", "not an offset's"))
             return None
         topics = self._groups.setdefault(decoded.group, {})
         if decoded.topic in topics or prefix != self.record_format.offset_prefix(decoded.group, decoded.topic):
@@ -378,6 +374,6 @@ class OffsetTable:
             del self._groups[group]
 
 
-def _key_prefix(key: bytes) -> str:
-    """Returns the first 40 bytes of a key in hexadecimal, enough to find it in the log."""
-    return key[:40].hex() + ("..." if len(key) > 40 else "")
+def _name(key: bytes) -> str:
+    """Names a key by its first 40 bytes in hexadecimal, enough to find it in the log."""
+    return f"key {key[:40].hex()}{'...' if len(key) > 40 else ''}"

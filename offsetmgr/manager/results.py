@@ -105,13 +105,11 @@ FetchedTopics: TypeAlias = Sequence[tuple[str, Sequence[PartitionOffset]]]
 
 class FetchRequest(NamedTuple):
     """An OffsetFetch request for one group. If ``topics`` is None, the request is for all committed offsets of the
-    group."""
+    group. All offsets are stable, because the manager accepts no commits in transactions, and a fetch needs no
+    membership."""
 
     group: str
     topics: Sequence[tuple[str, Sequence[int]]] | None = None
-    member_id: str | None = None
-    member_epoch: int = -1
-    require_stable: bool = False
 
 
 class FetchResponse(NamedTuple):

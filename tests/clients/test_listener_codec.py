@@ -157,36 +157,30 @@ def test_expected_offsets_are_decoded(version: int) -> None:
     assert decoded.expected == {("t", 0): -1, ("t", 1): 12}
 
 
-fetches = st.builds(
-    FetchRequest, names, st.none() | topics_of(numbers), st.none() | names, st.integers(-1, 2**31 - 1), st.booleans()
-)
+fetches = st.builds(FetchRequest, names, st.none() | topics_of(numbers))
+members = st.fixed_dictionaries({"member_id": st.none() | names, "member_epoch": st.integers(-1, 2**31 - 1)})
 fetched = topics_of(st.tuples(numbers, offsets | st.just(-1), epochs, st.just(""), codes)) | topics_of(
     st.tuples(numbers, offsets, epochs, metadata, codes)
 )
 
 
-def fetch_bytes(version: int, expected: list[FetchRequest]) -> bytes:
+def fetch_bytes(version: int, expected: list[FetchRequest], member: dict[str, Any], stable: bool) -> bytes:
     groups = []
     for one in expected:
         topics = None if one.topics is None else [{"name": name, "partition_indexes": p} for name, p in one.topics]
-        member = {"member_id": one.member_id, "member_epoch": one.member_epoch}
         groups.append({"group_id": one.group, "topics": topics, **member})
-    stable = expected[0].require_stable
     return schema_codec.encode_request(9, version, {**groups[0], "groups": groups, "require_stable": stable})
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-@given(expected=st.lists(fetches, min_size=1, max_size=4), stable=st.booleans())
+@given(expected=st.lists(fetches, min_size=1, max_size=4), member=members, stable=st.booleans())
 @settings(max_examples=MANY, deadline=None)
-def test_fetches_are_decoded(version: int, expected: list[FetchRequest], stable: bool) -> None:
-    expected = [request._replace(require_stable=stable and version >= 7) for request in expected]
-    if version < 9:
-        expected = [request._replace(member_id=None, member_epoch=-1) for request in expected]
+def test_fetches_are_decoded(version: int, expected: list[FetchRequest], member: dict[str, Any], stable: bool) -> None:
     if version < 8:
         expected = expected[:1]
     if version < 2:
         expected = [request._replace(topics=request.topics or []) for request in expected]
-    data = fetch_bytes(version, expected)
+    data = fetch_bytes(version, expected, member, stable)
 
     found = fetch_codec.decode(version, b"header" + data, 6)
 
@@ -233,13 +227,13 @@ def samples() -> list[tuple[str, Any, int, bytes]]:
     commit = CommitRequest(
         "group", [("topic-a", [(0, 1, 2, ""), (1, 2, 3, "")]), ("topic-b", [(5, 6, 7, "meta")])], 3, "member", "me", 10
     )
-    fetch = FetchRequest("group", [("topic", [1, 2, 3])], "member", 4, True)
+    fetch = FetchRequest("group", [("topic", [1, 2, 3])])
     found: list[tuple[str, Any, int, bytes]] = []
     for version in COMMIT_VERSIONS:
         data = commit_bytes(version, commit, rng)
         found.append(("OffsetCommit", commit_codec.decode, version, data))
     for version in FETCH_VERSIONS:
-        data = fetch_bytes(version, [fetch, fetch])
+        data = fetch_bytes(version, [fetch, fetch], {"member_id": "member", "member_epoch": 4}, True)
         found.append(("OffsetFetch", fetch_codec.decode, version, data))
     return found
 

@@ -103,13 +103,9 @@ def replicas_for(topic: str, brokers: int, broker_default: int | None, requested
     lowered, because the topic would keep the lower factor after the other brokers have started. Kafka does not create
     ``__consumer_offsets`` in this case either.
     """
-    replicas = (
-        requested
-        if requested is not None
-        else broker_default
-        if broker_default is not None and broker_default > 0
-        else _DEFAULT_REPLICAS
-    )
+    replicas = requested
+    if replicas is None:
+        replicas = broker_default if broker_default is not None and broker_default > 0 else _DEFAULT_REPLICAS
     if brokers < replicas:
         raise TooFewBrokers(
             f"creation of topic {topic}",

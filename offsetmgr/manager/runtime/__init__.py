@@ -3,7 +3,7 @@
 The state belongs to the loop (`manager`, `shard_group`, `expiration_task`). Each owned shard group has a task on the
 loop (`shard_group`) that claims, loads and appends; reads of a load run in threads, to which the loaded shards belong
 until the load ends. The thread of the standby (`standby`) reads the records that other managers append, and passes
-them to the loop through `loop_proxy`. Therefore the state needs no locks. `write_batch` defines the values that a shard
+them to the loop. Therefore the state needs no locks. `write_batch` defines the values that a shard
 group passes to its task.
 
 The task appends batches in the order in which the shard group submits them, and reports their outcomes in the same

@@ -29,7 +29,6 @@ from offsetmgr.manager.results import (
 )
 from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.manager.runtime.expiration_task import ExpirationTask
-from offsetmgr.manager.runtime.loop_proxy import LoopProxy
 from offsetmgr.manager.runtime.process_settings import tune_process
 from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.shard_group import ShardGroup
@@ -105,7 +104,6 @@ class ManagerRuntime:
         """Starts to follow the log as a standby of all shard groups. The process owns no shard group yet."""
         if self._settings.own_process:
             tune_process()
-        loop = LoopProxy(asyncio.get_running_loop())
         self._readers = ThreadPoolExecutor(self.shard_groups, thread_name_prefix="offsetmgr-reader")
         services = RuntimeServices(
             self._log,
@@ -128,7 +126,7 @@ class ManagerRuntime:
             for number in range(self.shard_groups)
         ]
         if self._settings.standby:
-            self._standby = StandbyReplica(services, loop, self._is_loading_owned)
+            self._standby = StandbyReplica(services, self._is_loading_owned)
             for shard_group in self._shard_groups:
                 self._standby.add(shard_group)
             self._standby.start()

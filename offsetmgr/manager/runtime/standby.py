@@ -8,16 +8,16 @@ shard group to the log's end (`shard_loader`), one at a time, and then follows i
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord
-from offsetmgr.manager.runtime.loop_proxy import LoopEnded, LoopProxy
 from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.shard_group import NON_RETRIABLE_BACKOFF_S, ShardGroup, is_retriable
 from offsetmgr.manager.shard import Shard
@@ -26,6 +26,14 @@ from offsetmgr.records.base import FormatMismatch
 
 _logger: Final = logging.getLogger(__name__)
 _RETRY_PAUSE_S: Final = 1.0
+_LOOP_CHECK_INTERVAL_S: Final = 1.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LoopEnded(Exception):
+    """The event loop has ended."""
 
 
 class StandbyTask(NamedTuple):
@@ -47,7 +55,6 @@ class StandbyReplica:
     def __init__(
         self,
         services: RuntimeServices,
-        loop: LoopProxy,
         owned_loading: Callable[[], bool],
     ) -> None:
         self.ends: dict[int, tuple[int, float]] = {}
@@ -59,7 +66,7 @@ class StandbyReplica:
         self._services = services
         self._log = services.log
         self._settings = services.settings
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._counters = services.counters
         self._owned_loading = owned_loading
         self._last_follow_id = 0
@@ -232,15 +239,15 @@ class StandbyReplica:
             except LoopEnded:
                 return
             except CorruptRecords as error:
-                self._loop.post(self._stop_following_damaged, error)
+                self._post(self._stop_following_damaged, error)
             except Exception as error:  # any error is logged and retried, because standbys must not fall behind
                 self._pause_after(error)
-        self._loop.post(self._ended.set)
+        self._post(self._ended.set)
 
     def _follow(self, reader: LogReader) -> None:
         followed: dict[int, int] = {}
         last_check = -float("inf")
-        task = self._loop.run(self._next_task)
+        task = self._call(self._next_task)
         while not self._stopping.is_set():
             if task.to_load is not None:
                 task = self._load(task.to_load)
@@ -251,10 +258,37 @@ class StandbyReplica:
                 followed = planned
             if followed and time.monotonic() - last_check > self._settings.lag_interval_s:
                 asked_at, last_check = boottime(), time.monotonic()
-                self._loop.run(self._note_generation, self._log.generation(self._settings.claim_timeout_s))
+                self._call(self._note_generation, self._log.generation(self._settings.claim_timeout_s))
                 ends = self._log.end_offsets(sorted(followed), self._settings.claim_timeout_s)
-                self._loop.run(self._note_ends, ends, {p: reader.position(p) for p in followed}, asked_at)
-            task = self._loop.run(self._replay, self._poll(reader, followed))
+                self._call(self._note_ends, ends, {p: reader.position(p) for p in followed}, asked_at)
+            task = self._call(self._replay, self._poll(reader, followed))
+
+    def _post(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Schedules a call on the loop, which owns the state, and does not wait for it. Does nothing if the loop has
+        ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: call(*args, **kwargs))
+
+    def _call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Calls a function on the loop and waits for its result, so that the thread does not queue calls faster than
+        the loop executes them. Raises the error of the function, or `LoopEnded` if the loop has ended."""
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def execute() -> None:
+            try:
+                outcome.set_result(call(*args, **kwargs))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(execute)
+        except RuntimeError as error:
+            raise LoopEnded from error
+        # A TimeoutError of `outcome.result` would be ambiguous, because the called function may raise a TimeoutError.
+        while not concurrent.futures.wait([outcome], _LOOP_CHECK_INTERVAL_S).done:
+            if self._loop.is_closed():
+                raise LoopEnded
+        return outcome.result()
 
     def _poll(self, reader: LogReader, followed: Mapping[int, int]) -> Sequence[LogRecord]:
         if followed:
@@ -264,7 +298,7 @@ class StandbyReplica:
 
     def _pause_after(self, error: Exception) -> None:
         """Pauses for one second. The pause is longer after repeated errors that are not retriable."""
-        self._loop.post(self._record_failure, error)
+        self._post(self._record_failure, error)
         self._pause = _RETRY_PAUSE_S if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)
 
@@ -279,10 +313,10 @@ class StandbyReplica:
             self.loader = ShardLoader(self._log, shards, self._stopping.is_set)
             loaded = self._services.load(self.loader, ends, generation, self._stopping)
         except (FormatMismatch, CorruptRecords) as error:
-            self._loop.post(self._stop_following, shard_group, error)
+            self._post(self._stop_following, shard_group, error)
         except Exception as error:
             self._pause_after(error)
-        return self._loop.run(self._on_loaded, shard_group, shards, generation, as_of if loaded else None)
+        return self._call(self._on_loaded, shard_group, shards, generation, as_of if loaded else None)
 
 
 def _starts(reader: LogReader, followed: Mapping[int, int], follow: Mapping[int, tuple[int, int]]) -> dict[int, int]:

@@ -39,18 +39,21 @@ def decode(version: int, data: bytes, at: int) -> Sequence[FetchRequest]:
     if version < BATCHED:
         group = cursor.string()
         topics = _topics(cursor, null_is_all=version >= 2)
-        stable = cursor.boolean() if version >= 7 else False
+        if version >= 7:
+            cursor.boolean()  # whether only stable offsets are wanted
         cursor.tags()
-        return (FetchRequest(group, topics, require_stable=stable),)
+        return (FetchRequest(group, topics),)
     groups = []
     for _ in range(cursor.count(3)):
         group = cursor.string()
-        member_id, epoch = (cursor.nullable_string(), cursor.int32()) if version >= 9 else (None, -1)
-        groups.append((group, _topics(cursor, null_is_all=True), member_id, epoch))
+        if version >= 9:
+            cursor.nullable_string()  # the member
+            cursor.int32()  # its epoch
+        groups.append(FetchRequest(group, _topics(cursor, null_is_all=True)))
         cursor.tags()
-    stable = cursor.boolean()
+    cursor.boolean()
     cursor.tags()
-    return [FetchRequest(*group, require_stable=stable) for group in groups]
+    return groups
 
 
 def _topics(cursor: Cursor, *, null_is_all: bool) -> list[tuple[str, Sequence[int]]] | None:

@@ -13,7 +13,7 @@ from offsetmgr.server.proxy.brokers import Brokers
 from offsetmgr.server.proxy.upstream import ReadBuffer, UpstreamConnection
 
 if TYPE_CHECKING:
-    from offsetmgr.server.network.api import ClientConnection
+    from offsetmgr.server.network.api import ApiRequest, ClientConnection
 
 _STATE: Final = "relay"
 
@@ -69,26 +69,22 @@ class ClientUpstreams:
             raise Unreachable(f"broker {address}", "the client has disconnected")
         upstream = self._upstreams.get(address)
         if upstream is None or upstream.closed:
-            upstream = UpstreamConnection(self._client, address, self._registry.security, self._registry.buffer)
-            self._upstreams[address] = upstream
+            upstream = self._upstreams[address] = self._open(address)
         return upstream
 
-    def open_separate(self) -> UpstreamConnection:
-        """Opens a second connection to the broker that `for_port` selects. This connection is for a request that later
-        requests of the client may have overtaken. The caller must pass the connection to `close_separate`. Raises
-        `Unreachable`."""
-        if self._closed:
-            raise Unreachable("Kafka", "the client has disconnected")
-        upstream = UpstreamConnection(
-            self._client, self.for_port().address, self._registry.security, self._registry.buffer
-        )
+    async def ask_separately(self, request: ApiRequest) -> bytes:
+        """Forwards a request over a second connection to the broker that `for_port` selects, because later requests of
+        the client may have overtaken the request. Returns the response. Raises `Unreachable`."""
+        upstream = self._open(self.for_port().address)
         self._separate.add(upstream)
-        return upstream
+        try:
+            return await upstream.ask(request)
+        finally:
+            self._separate.discard(upstream)
+            upstream.close()
 
-    def close_separate(self, upstream: UpstreamConnection) -> None:
-        """Closes a connection from `open_separate`."""
-        self._separate.discard(upstream)
-        upstream.close()
+    def _open(self, address: Address) -> UpstreamConnection:
+        return UpstreamConnection(self._client, address, self._registry.security, self._registry.buffer)
 
     def close(self) -> None:
         self._closed = True

@@ -70,13 +70,6 @@ _LARGE_BYTES: Final = LARGE_BYTES // 4
 message takes three times as long as decoding it."""
 
 
-class _UnresolvedRequest(NamedTuple):
-    """A decoded request that cannot be checked before the names of its topic ids are known."""
-
-    message: Message
-    unknown: Collection[uuid.UUID]
-
-
 class _FilterResult(NamedTuple):
     """The result of a check. If all fields have their defaults, the request is forwarded unchanged."""
 
@@ -86,7 +79,8 @@ class _FilterResult(NamedTuple):
     """The request to forward instead of the original request. It does not contain the rejected items."""
     rejected: Sequence[Message] = ()
     """The items to add to the response, with the errors of the rejected items."""
-    unresolved: _UnresolvedRequest | None = None
+    unresolved: tuple[Message, Collection[uuid.UUID]] | None = None
+    """A decoded request that cannot be checked before the names of these topic ids are known."""
 
 
 _UNCHANGED: Final = _FilterResult()
@@ -134,7 +128,7 @@ class RequestFilter:
         if session is not None and session.id and not self._sessions.is_known(node_id, session.id):
             return response_frame(request, {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "responses": []})
         if result.unresolved is not None:
-            return self._resolve_and_forward(request, resources, result.unresolved)
+            return self._resolve_and_forward(request, resources, *result.unresolved)
         if result.answer is not None:
             return result.answer
         try:
@@ -168,7 +162,7 @@ class RequestFilter:
                 return _UNCHANGED
         resources, message = API_RESOURCES[request.api_key], _decoded(request)
         if unknown := self._ids.unknown(_ids(requested_items(resources, message))):
-            return _FilterResult(unresolved=_UnresolvedRequest(message, unknown))
+            return _FilterResult(unresolved=(message, unknown))
         return self._check_items(request, resources, message)
 
     def _is_allowed(self, topic_id: uuid.UUID | None) -> bool:
@@ -176,30 +170,20 @@ class RequestFilter:
         return name is not None and name != self.reserved.topic
 
     async def _resolve_and_forward(
-        self, request: ApiRequest, resources: ApiResources, unresolved: _UnresolvedRequest
+        self, request: ApiRequest, resources: ApiResources, message: Message, unknown: Collection[uuid.UUID]
     ) -> Answer:
         """Asks a broker for the names of unknown ids, then checks and forwards the request. Later requests of the
         client may be forwarded before this request."""
         try:
-            await self._ids.resolve(unresolved.unknown)
+            await self._ids.resolve(unknown)
         except OffsetMgrError:
             return CLOSE_CONNECTION
-        check = partial(self._check_items, request, resources, unresolved.message)
+        check = partial(self._check_items, request, resources, message)
         result = await run_by_message_size(check, len(request.frame))
         if result.answer is not None:
             return result.answer
-        return await self._filtered_response(
-            request, resources, self._ask_separately(result.remaining or request), result.rejected
-        )
-
-    async def _ask_separately(self, request: ApiRequest) -> bytes:
-        """Forwards a request over a separate connection; returns the response. Raises `Unreachable`."""
-        upstreams = self._upstreams.of(request.connection)
-        upstream = upstreams.open_separate()
-        try:
-            return await upstream.ask(request)
-        finally:
-            upstreams.close_separate(upstream)
+        response = self._upstreams.of(request.connection).ask_separately(result.remaining or request)
+        return await self._filtered_response(request, resources, response, result.rejected)
 
     def _check_items(self, request: ApiRequest, resources: ApiResources, message: Message) -> _FilterResult:
         key, principal = request.api_key, request.connection.principal or ""

@@ -51,7 +51,7 @@ class KafkaLog:
     ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
-        self._partitions = partitions
+        self.partitions = partitions
         self._properties = dict(properties or {})
         self._max_message_bytes = max_message_bytes
         self._client = client
@@ -61,19 +61,15 @@ class KafkaLog:
         self._requests = ClientThread(Client(bootstrap, Security.of(self._properties)), DEFAULT_TIMEOUT_S)
         self._offsets = StableOffsets(self._requests.client)
 
-    @property
-    def partitions(self) -> int:
-        return self._partitions
-
     def writer(self, shard_group: int) -> KafkaShardGroupWriter:
         """See `PartitionLog.writer`."""
-        if shard_group not in range(shard_group_count(self._partitions)):
+        if shard_group not in range(shard_group_count(self.partitions)):
             raise ValueError(f"no shard group {shard_group}")
         if self._client is None:
             self._client = Client(self.bootstrap, Security.of(self._properties))
         return KafkaShardGroupWriter(
             shard_group,
-            partitions_of(shard_group, self._partitions),
+            partitions_of(shard_group, self.partitions),
             LeaderConnections(self._client, self.topic, transactional_id_prefix(self.topic)),
             WriterOptions(self.topic, self._manager, self._max_message_bytes),
             self._history,
@@ -94,7 +90,7 @@ class KafkaLog:
         if found and found != self._generation:
             if self._generation:
                 state = check_successor(
-                    self.bootstrap, self._properties, self.topic, self._partitions, timeout_s=timeout_s
+                    self.bootstrap, self._properties, self.topic, self.partitions, timeout_s=timeout_s
                 )
                 self._max_message_bytes = state.max_message_bytes
                 self._history.forget()
