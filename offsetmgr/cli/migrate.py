@@ -666,8 +666,6 @@ def mirror_command(
     """
     from offsetmgr.app import migrate
 
-    if if_ahead is AheadPolicy.REWIND:
-        raise UsageError("--if-ahead rewind", "a mirror only moves offsets forward", "use: offsetmgr migrate plan")
     options = migrate.PlanOptions(if_ahead, False, topics.selection(), groups.selection(), parse_renames(rename))
     shown = MirrorLine()
     settings = migrate.MirrorSettings(
