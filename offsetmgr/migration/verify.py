@@ -288,9 +288,7 @@ class VerifyResults(Iterator[PartitionResult]):
             raise self._error
         try:
             return next(self._results)
-        except StopIteration:
-            raise
-        except BaseException as error:
+        except BaseException as error:  # also the end of the iteration
             self._error = error
             raise
 
