@@ -3,7 +3,7 @@
 The store does not use confluent-kafka's Admin client for offsets: release 2.16 reads past the end of a commit's
 metadata, sends one request for each group, and waits for its timeout on a cluster without an offsets topic.
 
-`kafka_edits` protects edits against concurrent writers; this module implements the long-lived group locks.
+`KafkaEdits` protects edits against concurrent writers; this module also locks groups for longer than one edit.
 """
 
 from __future__ import annotations

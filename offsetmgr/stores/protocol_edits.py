@@ -1,9 +1,8 @@
-"""Reads and edits of groups over Kafka's protocol. This module contains the code that is the same for brokers and
-offset managers.
+"""Reads and edits of groups over Kafka's protocol: the part that brokers and offset managers share, and the edits of
+brokers' groups.
 
-The subclasses in `kafka_edits` and `manager_edits` protect edits against concurrent writers. All calls are coroutines
-that use the client of `offsetmgr.kafka`. Functions import rarely used parts of the client when they need them, so that
-commands start fast.
+`ProtocolStore` is the base class of the stores. `KafkaEdits`, and `ManagerEdits` of `offsetmgr.stores.manager`, protect
+edits against concurrent writers. They are coroutines that use the client of `offsetmgr.kafka`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 
 # Share groups and groups of the Streams protocol: kinds of groups on brokers from Kafka 4.0 on that offsetmgr does
 # not edit. DescribeGroups reports such a group as dead, and ListGroups returns a share group as a group without
-# offsets, so without this module offsetmgr would report that the group does not exist.
+# offsets, so without `other_kinds` offsetmgr would report that the group does not exist.
 
 _LISTS_TYPES: Final = 5
 """The version of ListGroups that reports the types of groups (KIP-848)."""

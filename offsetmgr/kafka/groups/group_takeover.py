@@ -322,7 +322,7 @@ async def _evict_and_join(
     try:
         await evicting
         while not (await asyncio.wait([joining], timeout=_SWEEP_AFTER_S))[0]:
-            if late := await _consumers(client, group, member_id, deadline):
+            if late := reject_edit(group, await _other_members(client, group, member_id, deadline)):
                 await evict(late, await client.node(connection.address).connection(deadline))
         return await joining
     finally:
@@ -364,19 +364,14 @@ async def _other_members(client: Client, group: str, member_id: str, deadline: f
 
 
 async def _consumers_without_sync(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:
-    """Like `_consumers`, at a moment at which no SyncGroup request waits in the coordinator. If the coordinator removed
-    a member whose SyncGroup waits, it would not answer the request, and the consumer would stop until its request times
-    out, 30 to 60 s later."""
+    """Like `_other_members`, at a moment at which no SyncGroup request waits in the coordinator. If the coordinator
+    removed a member whose SyncGroup waits, it would not answer the request, and the consumer would stop until its
+    request times out, 30 to 60 s later. Raises `GroupActive` if a member is another edit of the running group."""
     poll = Retries(deadline, Backoff.fixed(_POLL_S))
     while True:
         described = await _describe(client, group, deadline)
         if described.state != "COMPLETING_REBALANCE" or not await poll.pause():
             return reject_edit(group, [member for member in described.members if member.member_id != member_id])
-
-
-async def _consumers(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:
-    """Like `_other_members`. Raises `GroupActive` if one of them is another edit of the running group."""
-    return reject_edit(group, await _other_members(client, group, member_id, deadline))
 
 
 def reject_edit(group: str, members: list[GroupMember]) -> list[GroupMember]:

@@ -1,5 +1,6 @@
-"""`FrameSplitter`: splits a stream of bytes into frames. A frame consists of a length field of four bytes and as many
-bytes as the length field states."""
+"""Requests, responses and frames of Kafka's protocol: `Request`, `send_and_read`, and `FrameSplitter`, which splits a
+stream of bytes into frames. A frame consists of a length field of four bytes and as many bytes as the length field
+states."""
 
 from __future__ import annotations
 

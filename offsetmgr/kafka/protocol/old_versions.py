@@ -2,8 +2,7 @@
 
 Other modules write each request and read its response in one fixed version. For an older broker, this module translates
 the request into one or more requests in versions that the broker supports, and merges their responses into one response
-of the original version. Messages are dicts, as in `schema_codec`. Each of the other modules named ``old_...`` contains
-the translation of some APIs.
+of the original version. Messages are dicts, as in `schema_codec`.
 """
 
 from __future__ import annotations

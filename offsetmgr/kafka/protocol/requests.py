@@ -491,8 +491,7 @@ def conditional_commit(
 
 
 # Builds the requests of the group lock and of ordinary group members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and
-# OffsetDelete. Pure. This module is separate from `requests`, because most commands only read offsets and need not
-# import this module.
+# OffsetDelete. Pure.
 
 PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
 """The assignment protocols in the JoinGroup request of the group lock: offsetmgr's own protocol and the usual protocols
