@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from itertools import tee
 from typing import NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import state_of
-from offsetmgr.groups.scan import TopicMatches, scan_in_order
+from offsetmgr.groups.scan import TopicMatches, scan_in_order, without_impossible
 
 
 class OffsetDifference(NamedTuple):
@@ -47,16 +47,11 @@ def diff(
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)
     read = zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True)
-    for in_left, in_right in (map(_without_impossible, pair) for pair in read):
+    for in_left, in_right in (map(without_impossible, pair) for pair in read):
         if topic_matches is not None:
             topic_matches.record_group(in_left)
             topic_matches.record_group(in_right)
         yield from _group_differences(in_left, in_right, topics, capabilities)
-
-
-def _without_impossible(found: GroupOffsets) -> GroupOffsets:
-    """Returns a group without offsets if the store cannot contain a group of this name."""
-    return GroupOffsets(found.group, {}) if isinstance(found.error, UsageError) else found
 
 
 def _group_differences(

@@ -299,7 +299,7 @@ class Expiry(NamedTuple):
 
 
 def saved_groups(
-    sources: TopicDirectories, listener: RecoveryListener, *, processes: int = 1, expiry: Expiry | None = None
+    sources: TopicDirectories, listener: RecoveryListener, processes: int, expiry: Expiry | None
 ) -> Iterator[SavedGroup]:
     """Yields every group that has offsets, partition by partition. Within a partition, the groups are sorted by name.
     Uses at most ``processes`` processes.
@@ -523,7 +523,7 @@ class RecoveredOffsets:
     def groups(self) -> Iterator[SavedGroup]:
         """Yields the selected groups with their selected offsets and errors. Also reports the errors."""
         selected, listener = self._topics.matches, self._listener._replace(error=self.error)
-        for whole in saved_groups(self.sources, listener, processes=self._processes, expiry=self._expiry):
+        for whole in saved_groups(self.sources, listener, self._processes, self._expiry):
             if not self._groups.matches(whole.group):
                 self._left_out.add(whole.group)
                 continue

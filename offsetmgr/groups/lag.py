@@ -13,14 +13,14 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, title_of
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
-from offsetmgr.groups.scan import require_known, scan_in_order
+from offsetmgr.groups.scan import require_known, scan_in_order, without_impossible
 from offsetmgr.kafka.cluster import KafkaCluster
 
 BATCH: Final = 100_000
@@ -270,10 +270,9 @@ def _scan_others(others: Sequence[OffsetStore], names: list[str]) -> Mapping[str
     elsewhere: dict[str, dict[str, GroupOffsets]] = {name: {} for name in names}
     for other in others:
         title = title_of(other.uri)
-        for read in other.scan(names):
-            absent = isinstance(read.error, UsageError)
+        for read in map(without_impossible, other.scan(names)):
             unknown = read if read.hidden is None else replace(read, error=read.error or read.hidden)
-            elsewhere[read.group][title] = GroupOffsets(read.group, {}) if absent else unknown
+            elsewhere[read.group][title] = unknown
     return elsewhere
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from offsetmgr.core.errors import CorruptData, GroupNotFound, NotAuthorized, UnknownTopicOrPartition
+from offsetmgr.core.errors import CorruptData, GroupNotFound, NotAuthorized, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, fetch_group
 from offsetmgr.core.selection import KNOWN_GROUPS, GroupSelection, TopicPattern, TopicSelection
@@ -84,6 +84,11 @@ def scan_in_order(
                 yield _with_named(store, found, named)
             else:
                 yield _with_expected(store, found, expected.get(found.group, ())) if expected else found
+
+
+def without_impossible(found: GroupOffsets) -> GroupOffsets:
+    """Returns a group without offsets if the store cannot contain a group of this name."""
+    return GroupOffsets(found.group, {}) if isinstance(found.error, UsageError) else found
 
 
 def _with_named(
