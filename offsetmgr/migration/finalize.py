@@ -132,33 +132,23 @@ class FinalizeReport:
         return Advice("{}, with partitions accepted by {accept_idle} in {})", text, groups)
 
 
-@dataclass(slots=True)
-class _Failures:
-    """The partitions that do not verify: their numbers by status, and the first three of them."""
-
-    counts: Counter[Status] = field(default_factory=Counter)
-    first: list[PartitionResult] = field(default_factory=list)
-
-    def add(self, result: PartitionResult) -> None:
-        self.counts[result.status] += 1
-        if len(self.first) < _NAMED:
-            self.first.append(result)
-
-
 class _Checks:
-    """The verification of the partitions: by group the numbers that passed and that the caller accepted, and the
-    failures."""
+    """The verification of the partitions: by group the numbers that passed and that the caller accepted, the numbers
+    of failures by status, and the first three failures."""
 
     def __init__(self, verifier: MigrationVerifier, accept: Collection[Status]) -> None:
         self.verified, self.left_out = Counter[str](), Counter[str]()
-        self.failed: dict[str, _Failures] = {}
+        self.failed: dict[str, Counter[Status]] = {}
+        self.first: dict[str, list[PartitionResult]] = {}
         for result in verifier.results():
             if result.status.ok:
                 self.verified[result.group] += 1
             elif result.status in accept:
                 self.left_out[result.group] += 1
             else:
-                self.failed.setdefault(result.group, _Failures()).add(result)
+                self.failed.setdefault(result.group, Counter())[result.status] += 1
+                first = self.first.setdefault(result.group, [])
+                first += [result] if len(first) < _NAMED else []
 
 
 @dataclass(slots=True)
@@ -215,11 +205,9 @@ class Finalization:
         checks = _Checks(self.verifier, self.accept)
         report.verified, report.left_out = checks.verified.total(), checks.left_out.total()
         if checks.failed:
-            failed = _Failures(
-                sum((one.counts for one in checks.failed.values()), Counter()),
-                [result for one in checks.failed.values() for result in one.first],
-            )
-            raise self._unverified("finalize", failed, report.verified + report.left_out, prefix=True)
+            failed = sum(checks.failed.values(), Counter[Status]())
+            first = [result for one in checks.first.values() for result in one]
+            raise self._unverified("finalize", failed, first, report.verified + report.left_out, prefix=True)
         if not (report.verified or report.left_out):
             raise GateRefused("finalize", "the migration has no partitions to verify")
         # A group that could not be planned was not migrated, so the gate does not check its members.
@@ -232,13 +220,15 @@ class Finalization:
             hints = {found.hint for found in closed}
             raise GateRefused("finalize", why, (hints.pop() if len(hints) == 1 else "") or _BOUNCE_FIRST)
 
-    def _unverified(self, what: str, failed: _Failures, others: int, *, prefix: bool) -> GateRefused:
+    def _unverified(
+        self, what: str, failed: Counter[Status], first: list[PartitionResult], others: int, *, prefix: bool
+    ) -> GateRefused:
         """Returns the error of partitions that do not verify. ``others`` counts the partitions that do."""
-        first, number = failed.first[:_NAMED], failed.counts.total()
+        first, number = first[:_NAMED], failed.total()
         names = (f"{one.group if prefix else ''} {one.tp or ''} {one.status}".strip() for one in first)
         named = Advice.joined(Advice("{}: {}", name, one.detail) for name, one in zip(names, first, strict=True))
         why = Advice("{} of {} do not verify ({})", number, count_of(number + others, "partition"), named)
-        return GateRefused(what, why, _failure_hint(set(failed.counts), self._plan.path))
+        return GateRefused(what, why, _failure_hint(set(failed), self._plan.path))
 
     def _finalize_groups(self, report: FinalizeReport) -> FinalizeReport:
         candidates: list[GroupPlan] = []
@@ -268,8 +258,8 @@ class Finalization:
             name = group.group
             verified, left_out = checks.verified[name], checks.left_out[name]
             if failed := checks.failed.get(name):
-                others = verified + left_out
-                blocked[name] = self._unverified(f"finalize {name}", failed, others, prefix=False)
+                first, others = checks.first[name], verified + left_out
+                blocked[name] = self._unverified(f"finalize {name}", failed, first, others, prefix=False)
             elif not (verified or left_out):
                 blocked[name] = GateRefused(f"finalize {name}", "it has no partitions to verify")
             else:
