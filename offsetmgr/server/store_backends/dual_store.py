@@ -19,12 +19,11 @@ from collections.abc import Mapping, Sequence
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import Change, GroupOffsets
+from offsetmgr.core.offset_store import Change, ChangeOutcomes, GroupOffsets
 from offsetmgr.server.store_backends.in_doubt_writes import InDoubtWrites
 from offsetmgr.server.store_backends.secondary import Secondary
 from offsetmgr.server.store_backends.secondary_reconcile import StartupReconciliation
 from offsetmgr.server.store_backends.single_store import SingleStoreBackend
-from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.dual_policy import accepted_by_primary

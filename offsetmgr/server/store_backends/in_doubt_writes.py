@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupOffsets
+from offsetmgr.core.offset_store import Change, ChangeOutcomes, GroupOffsets
 from offsetmgr.server.store_backends.secondary import Secondary
-from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_errors import outcome_unknown
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 

@@ -26,9 +26,8 @@ from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit
+from offsetmgr.core.offset_store import Change, ChangeOutcome, ChangeOutcomes, GroupEdit
 from offsetmgr.core.retry import Backoff
-from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_executor import MAX_CHANGES_PER_STREAM, StoreExecutor
 from offsetmgr.stores.dual_policy import SUPERSEDED, is_superseded, outcome_of, secondary_change
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from offsetmgr.core.errors import Conflict, ErrorCode, GroupActive, GroupNotFound, OffsetMgrError, TimedOut
 from offsetmgr.core.model import ABSENT, NO_OFFSET, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, Committer, OffsetStore
+from offsetmgr.core.offset_store import Change, ChangeOutcomes, Committer, OffsetStore
 from offsetmgr.core.retry import completed
 from offsetmgr.kafka.protocol.requests import (
     CONDITIONAL_FEATURE,
@@ -32,7 +32,6 @@ from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteRespo
 from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend
 from offsetmgr.server.store_backends.single_store import SingleStoreBackend
-from offsetmgr.server.store_backends.store_calls import ChangeOutcomes
 from offsetmgr.server.store_backends.store_errors import delete_code, error_code
 from offsetmgr.server.store_backends.store_executor import StoreWrite
 from offsetmgr.stores.dual import DualStore

@@ -6,15 +6,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import TypeAlias, cast
+from typing import cast
 
 from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, PartialFailure, ServerError, Unreachable
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupOffsets, OffsetStore, fetch_group
+from offsetmgr.core.offset_store import (
+    ChangeOutcome,
+    ChangeOutcomes,
+    EditStatus,
+    GroupEdit,
+    GroupOffsets,
+    OffsetStore,
+    fetch_group,
+)
 
 _log = logging.getLogger(__name__)
-
-ChangeOutcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
 
 
 def edit_groups(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, ChangeOutcomes]:

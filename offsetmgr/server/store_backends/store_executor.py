@@ -30,6 +30,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
+    ChangeOutcomes,
     Committer,
     GroupEdit,
     GroupOffsets,
@@ -37,7 +38,6 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
 )
 from offsetmgr.server.store_backends.store_calls import (
-    ChangeOutcomes,
     all_failed,
     closing_error,
     delete_group,
