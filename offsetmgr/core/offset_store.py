@@ -621,11 +621,10 @@ class RunningGroupStore(Protocol):
 
 
 class RegisteredScheme(NamedTuple):
-    """A scheme without its module. See `register_scheme`."""
+    """The place and the example of a scheme; see `register_scheme`."""
 
     location: str
-    example: str = ""
-    title: str = ""
+    example: str
 
 
 SCHEMES: Final[dict[str, RegisteredScheme]] = {}
@@ -638,7 +637,7 @@ def register_scheme(name: str, location: str, example: str = "", title: str = ""
     """Adds the scheme ``name``. ``location`` is ``module:attribute`` of its `offsetmgr.stores.uri.Scheme`. ``example``
     is a URI for help texts. ``title`` names its stores in messages if consumers commit to them, so that a group can
     live there; it is empty for files, and for pairs of stores."""
-    SCHEMES[name] = RegisteredScheme(location, example, title)
+    SCHEMES[name] = RegisteredScheme(location, example)
     if title:
         TITLES[name] = title
 
