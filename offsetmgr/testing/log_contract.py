@@ -29,7 +29,7 @@ from offsetmgr.manager.log.base import (
     partitions_of,
 )
 from offsetmgr.testing.blocking_writer import BlockingWriter
-from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, Claim, LogReadContract, numbered, read
+from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, Claimer, LogReadContract, numbered, read
 
 
 class LogContract(LogReadContract):
@@ -44,7 +44,7 @@ class LogContract(LogReadContract):
         assert dict(log.start_offsets(everywhere, TIMEOUT_S)) == dict.fromkeys(everywhere, 0)
         assert dict(log.end_offsets(everywhere, TIMEOUT_S)) == dict.fromkeys(everywhere, 0)
 
-    def test_appended_records_are_read_with_keys_values_and_tombstones(self, claim: Claim, reader: LogReader) -> None:
+    def test_appended_records_are_read_with_keys_values_and_tombstones(self, claim: Claimer, reader: LogReader) -> None:
         before = time.time_ns() // 1_000_000
 
         ends = claim(1).append({1: [(b"a", b"1"), (b"empty", b"")], 9: [(b"gone", None)]}, TIMEOUT_S)
@@ -59,7 +59,7 @@ class LogContract(LogReadContract):
         assert all(abs(record.timestamp - before) < 60_000 for record in records)
 
     def test_the_records_of_an_append_are_consecutive_and_the_last_offset_is_returned(
-        self, claim: Claim, reader: LogReader
+        self, claim: Claimer, reader: LogReader
     ) -> None:
         writer = claim(0)
         reader.follow({0: 0, 8: 0})
@@ -73,7 +73,7 @@ class LogContract(LogReadContract):
         assert [record.offset for record in records[40:]] == list(range(second[0] - 19, second[0] + 1))
         assert second[0] - 19 > first[0]
 
-    def test_a_large_append_over_all_partitions_of_a_shard_group(self, claim: Claim, reader: LogReader) -> None:
+    def test_a_large_append_over_all_partitions_of_a_shard_group(self, claim: Claimer, reader: LogReader) -> None:
         batches = {partition: numbered(0, 2500) for partition in partitions_of(1, PARTITIONS)}
 
         ends = claim(1).append(batches, TIMEOUT_S)
@@ -83,7 +83,7 @@ class LogContract(LogReadContract):
         assert newest == {partition: dict(records) for partition, records in batches.items()}
 
     def test_only_a_batch_that_is_too_large_is_rejected_and_the_writer_continues(
-        self, log: PartitionLog, claim: Claim, reader: LogReader
+        self, log: PartitionLog, claim: Claimer, reader: LogReader
     ) -> None:
         writer = claim(1)
         with pytest.raises(TooLarge):
@@ -94,7 +94,7 @@ class LogContract(LogReadContract):
         assert [record.key for record in self.all_of(log, reader, 1)] == [b"small", b"next"]
         assert self.all_of(log, reader, 9) == []
 
-    def test_closing_a_writer_is_quiet_and_final(self, claim: Claim) -> None:
+    def test_closing_a_writer_is_quiet_and_final(self, claim: Claimer) -> None:
         writer = claim(2)
 
         writer.close()
@@ -109,7 +109,7 @@ class LogContract(LogReadContract):
         """Deletes the log and creates an empty one under the same name."""
         raise NotImplementedError("override `recreate`")
 
-    def test_its_generation_stays_until_it_is_recreated(self, log: PartitionLog, claim: Claim) -> None:
+    def test_its_generation_stays_until_it_is_recreated(self, log: PartitionLog, claim: Claimer) -> None:
         before = log.generation(TIMEOUT_S)
         claim(1).append({1: numbered(0, 5)}, TIMEOUT_S)
         assert log.generation(TIMEOUT_S) == before
@@ -124,7 +124,7 @@ class LogContract(LogReadContract):
     # --- claiming -----------------------------------------------------------------------------------
 
     def test_a_later_claim_fences_the_earlier_writer_for_good(
-        self, log: PartitionLog, claim: Claim, reader: LogReader
+        self, log: PartitionLog, claim: Claimer, reader: LogReader
     ) -> None:
         earlier = claim(1)
         earlier.append({1: [(b"k", b"before")]}, TIMEOUT_S)
@@ -141,7 +141,7 @@ class LogContract(LogReadContract):
         assert [record.value for record in self.all_of(log, reader, 1)] == [b"before", b"after"]
         assert self.all_of(log, reader, 9) == []
 
-    def test_the_last_of_many_claims_wins_and_other_shard_groups_are_unaffected(self, claim: Claim) -> None:
+    def test_the_last_of_many_claims_wins_and_other_shard_groups_are_unaffected(self, claim: Claimer) -> None:
         other = claim(2)
         writers = [claim(1) for _ in range(4)]
 
@@ -152,7 +152,7 @@ class LogContract(LogReadContract):
         other.append({2: [(b"k", b"v")]}, TIMEOUT_S)
 
     def test_a_writer_created_before_but_claiming_later_fences_the_others(
-        self, log: PartitionLog, claim: Claim
+        self, log: PartitionLog, claim: Claimer
     ) -> None:
         prepared = BlockingWriter(log.writer(1))
         current = claim(1)
@@ -165,7 +165,7 @@ class LogContract(LogReadContract):
         prepared.close()
 
     def test_after_a_claim_the_end_offset_covers_everything_that_was_acknowledged(
-        self, log: PartitionLog, claim: Claim, reader: LogReader
+        self, log: PartitionLog, claim: Claimer, reader: LogReader
     ) -> None:
         for round_ in range(5):
             acknowledged = claim(1).append({1: [(b"%d" % round_, b"v")], 9: [(b"%d" % round_, b"v")]}, TIMEOUT_S)

@@ -19,7 +19,7 @@ from offsetmgr.manager.log.base import (
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.testing.blocking_writer import BlockingWriter
 
-Claim: TypeAlias = Callable[[int], BlockingWriter]
+Claimer: TypeAlias = Callable[[int], BlockingWriter]
 """A function that claims a shard group, and returns its writer."""
 
 PARTITIONS = 10
@@ -71,7 +71,7 @@ class LogReadContract:
         reader.close()
 
     @pytest.fixture
-    def claim(self, log: PartitionLog) -> Iterator[Claim]:
+    def claim(self, log: PartitionLog) -> Iterator[Claimer]:
         """A function that creates a writer and claims a shard group with it. The fixture closes the writers after the
         test."""
         writers: list[BlockingWriter] = []
@@ -89,7 +89,7 @@ class LogReadContract:
     # --- loading ------------------------------------------------------------------------------------
 
     def test_load_keeps_the_newest_value_of_each_key_and_tombstones(
-        self, log: PartitionLog, claim: Claim, reader: LogReader
+        self, log: PartitionLog, claim: Claimer, reader: LogReader
     ) -> None:
         writer = claim(0)
         writer.append({0: [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], 8: [(b"a", b"8")]}, TIMEOUT_S)
@@ -105,7 +105,7 @@ class LogReadContract:
         assert all(reached[partition] >= end for partition, end in ends.items())
         assert sum(passed) == sum(reached.values())
 
-    def test_load_begins_at_the_given_offset(self, log: PartitionLog, claim: Claim, reader: LogReader) -> None:
+    def test_load_begins_at_the_given_offset(self, log: PartitionLog, claim: Claimer, reader: LogReader) -> None:
         writer = claim(1)
         start = writer.append({1: [(b"old", b"1"), (b"both", b"1")]}, TIMEOUT_S)[1] + 1
         writer.append({1: [(b"both", b"2"), (b"new", b"2")]}, TIMEOUT_S)
@@ -122,7 +122,7 @@ class LogReadContract:
         assert reader.load({1: 0}, log.end_offsets([1], TIMEOUT_S), newest) == {1: 0}
         assert newest == {1: {}}
 
-    def test_a_stopped_load_returns_the_position_that_it_reached(self, claim: Claim, reader: LogReader) -> None:
+    def test_a_stopped_load_returns_the_position_that_it_reached(self, claim: Claimer, reader: LogReader) -> None:
         ends = claim(1).append({1: numbered(0, 10)}, TIMEOUT_S)
 
         reached = reader.load({1: 0}, {1: ends[1] + 1}, {1: {}}, stopped=lambda: True)
@@ -137,7 +137,7 @@ class LogReadContract:
         assert list(reader.poll(10, 0.05)) == []
         assert reader.position(1) == 0
 
-    def test_poll_returns_records_that_are_appended_while_it_waits(self, claim: Claim, reader: LogReader) -> None:
+    def test_poll_returns_records_that_are_appended_while_it_waits(self, claim: Claimer, reader: LogReader) -> None:
         writer = claim(1)
         reader.follow({1: 0, 9: 0})
         read_to(reader, {1: 0, 9: 0})
@@ -149,7 +149,9 @@ class LogReadContract:
 
         assert [(record.partition, record.key) for record in records] == [(9, b"k")]
 
-    def test_poll_returns_at_most_the_requested_number_and_loses_nothing(self, claim: Claim, reader: LogReader) -> None:
+    def test_poll_returns_at_most_the_requested_number_and_loses_nothing(
+        self, claim: Claimer, reader: LogReader
+    ) -> None:
         claim(0).append({0: numbered(0, 30), 8: numbered(0, 30)}, TIMEOUT_S)
         reader.follow({0: 0, 8: 0})
         got: list[LogRecord] = []
@@ -163,7 +165,7 @@ class LogReadContract:
             assert [r.key for r in got if r.partition == partition] == [key for key, _ in numbered(0, 30)]
 
     def test_the_position_passes_claims_and_gaps_up_to_the_end(
-        self, log: PartitionLog, claim: Claim, reader: LogReader
+        self, log: PartitionLog, claim: Claimer, reader: LogReader
     ) -> None:
         writer = claim(1)
         reader.follow({1: 0, 9: 0})
@@ -179,7 +181,9 @@ class LogReadContract:
         assert [record.value for record in records] == [b"0", b"1", b"2", b"small"]
         assert {partition: reader.position(partition) for partition in ends} == ends
 
-    def test_following_other_partitions_keeps_the_positions_of_the_rest(self, claim: Claim, reader: LogReader) -> None:
+    def test_following_other_partitions_keeps_the_positions_of_the_rest(
+        self, claim: Claimer, reader: LogReader
+    ) -> None:
         one, two = claim(1), claim(2)
         one.append({1: numbered(0, 5)}, TIMEOUT_S)
         reader.follow({1: 0})
@@ -199,7 +203,7 @@ class LogReadContract:
         assert [r.key for r in second if r.partition == 2] == [key for key, _ in numbered(0, 5)]
         assert [(r.partition, r.key) for r in third] == [(2, key) for key, _ in numbered(5, 10)]
 
-    def test_following_from_another_offset_reads_from_there(self, claim: Claim, reader: LogReader) -> None:
+    def test_following_from_another_offset_reads_from_there(self, claim: Claimer, reader: LogReader) -> None:
         last = claim(1).append({1: numbered(0, 5)}, TIMEOUT_S)[1]
         reader.follow({1: 0})
         read(reader, 5)
