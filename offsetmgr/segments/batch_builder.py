@@ -28,7 +28,6 @@ from offsetmgr.segments.batch_reader import (
     LOG_APPEND_TIME,
     LOG_HEADER,
     TRANSACTIONAL,
-    Header,
     Record,
 )
 from offsetmgr.segments.compression import NONE, compress
@@ -169,14 +168,9 @@ def _record(record: Record, offset_delta: int, time_delta: int) -> bytes:
     body = bytearray(b"\0")
     body += _varint(time_delta) + _varint(offset_delta) + _bytes_field(record.key) + _bytes_field(record.value)
     body += _varint(len(record.headers))
-    for header in record.headers:
-        body += _header(header)
+    for name, value in record.headers:
+        body += _bytes_field(name.encode()) + _bytes_field(value)
     return _varint(len(body)) + body
-
-
-def _header(header: Header) -> bytes:
-    name, value = header
-    return _bytes_field(name.encode()) + _bytes_field(value)
 
 
 def _bytes_field(data: bytes | None) -> bytes:
