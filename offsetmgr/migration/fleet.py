@@ -215,11 +215,7 @@ class FleetView:
         new = {group.group: group.target_group if to_kafka else group.group for group in groups}
         watched = watch_groups(self.view, old.values(), self.window, enough=_is_enough)
         described = self.view.cluster.describe_groups(list(new.values())) if groups else {}
-        found = {name: _live(watched[old[name]], described.get(new[name])) for name in old}
-        for name in (group.group for group in groups if self._is_finalized(group)):
-            if found[name].known is Confidence.UNKNOWN:  # without traffic, the phase of its members is not visible
-                found[name] = replace(found[name], obstacles=())
-        return found
+        return {name: _live(watched[old[name]], described.get(new[name])) for name in old}
 
     def _with_problems(self, groups: list[GroupPlan], members: Mapping[str, LiveGroup]) -> dict[str, LiveGroup]:
         """Returns the evidence about each group together with the partitions that would not verify now."""

@@ -76,6 +76,11 @@ class StoreSample:
         return {tp: found.offset for tp, found in self.offsets.items() if isinstance(found, Committed)}
 
     @property
+    def may_have_group(self) -> bool:
+        """Whether the store has offsets or members of the group, or could not be read."""
+        return bool(self.offsets or self.members or self.error or self.members_error)
+
+    @property
     def problem(self) -> OffsetMgrError | None:
         """The error of the store, or of the first partition that could not be read; None if all offsets are known."""
         return self.error or next((e for e in self.offsets.values() if isinstance(e, OffsetMgrError)), None)
@@ -261,7 +266,7 @@ class GroupLocation:
         stores = self.sample.stores
         if self.other_kind is not None and not any(store.offsets for store in stores):
             return self.other_kind
-        if self.name in known or any(s.offsets or s.members or s.error or s.members_error for s in stores):
+        if self.name in known or any(store.may_have_group for store in stores):
             return None
         uris = ", ".join(store.uri for store in stores)
         return GroupNotFound(f"group {self.name!r}", f"does not exist in {uris}")
@@ -526,7 +531,7 @@ def other_home(one: GroupLocation, kind: str, options: str = "") -> OtherHome | 
     sample, phase, plan = one.sample, one.phase, one.sample.plan
     selected = sample.store(kind)
     others = [store for store in sample.stores if store.name != kind]
-    used = [store for store in others if store.offsets or store.members or store.error or store.members_error]
+    used = [store for store in others if store.may_have_group]
     if phase == kind or selected is None:
         return None
     name, uri = one.name, None
