@@ -55,7 +55,7 @@ def audit(
         raise UsageError("spark audit", "the credentials do not reach the executors", hint)
 
     from offsetmgr.core.clock import SystemClock
-    from offsetmgr.spark.audit.page_data import write_report
+    from offsetmgr.spark.audit.page_data import page_data, write_report
     from offsetmgr.spark.audit.run import add_comparison, run_audit
     from offsetmgr.spark.store_tables import store_table
     from offsetmgr.spark.table_registration import table_job
@@ -72,7 +72,8 @@ def audit(
             groups = select_groups(compare, config, GroupSelection())  # again, to have every group of the log
             store = store_table(session, compare, groups, config, errors=True)
             tables = add_comparison(tables, store, other, directory)
-        return write_report(tables, cluster, now_ms, directory, title=topic, source=bootstrap, compared_with=compare)
+        data = page_data(tables, cluster, now_ms, title=topic, source=bootstrap, compared_with=compare)
+        return write_report(data, tables, directory)
 
 
 def diff(

@@ -37,20 +37,10 @@ class AuditReport(NamedTuple):
     differences: int | None
 
 
-def write_report(
-    tables: Mapping[str, DataFrame],
-    cluster: KafkaCluster,
-    now_ms: int,
-    directory: Path,
-    *,
-    title: str,
-    source: str,
-    compared_with: str | None,
-) -> AuditReport:
-    """Writes the page of `page_data` to the directory of the tables."""
-    texts = run.TABLES if compared_with is None else run.COMPARED
+def write_report(data: PageData, tables: Mapping[str, DataFrame], directory: Path) -> AuditReport:
+    """Writes the page with this content to the directory of the audit's tables."""
+    texts = run.TABLES if data.comparison is None else run.COMPARED
     counts = {name: tables[name].count() for name in texts}
-    data = page_data(tables, cluster, now_ms, title=title, source=source, compared_with=compared_with)
     (directory / PAGE).write_text(page(data), encoding="utf-8")
     shown = [AuditTable(name, counts[name], directory / name, what) for name, what in texts.items()]
     return AuditReport(directory / PAGE, shown, counts[run.UNREADABLE], counts.get(run.DIFFERENCES))
