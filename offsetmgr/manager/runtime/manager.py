@@ -126,7 +126,9 @@ class ManagerRuntime:
             for number in range(self.shard_groups)
         ]
         if self._settings.standby:
-            self._standby = StandbyReplica(services, self._is_loading_owned)
+            self._standby = StandbyReplica(
+                services, lambda: any(one.state is ShardState.LOADING for one in self._shard_groups)
+            )
             for shard_group in self._shard_groups:
                 self._standby.add(shard_group)
             self._standby.start()
@@ -208,9 +210,6 @@ class ManagerRuntime:
                 self._expiration.start(partition)
             elif not serves:
                 self._expiration.stop(partition)
-
-    def _is_loading_owned(self) -> bool:
-        return any(shard_group.state is ShardState.LOADING for shard_group in self._shard_groups)
 
     def _new_shard(self, partition: int) -> Shard:
         return Shard(partition, self._format, self._settings)

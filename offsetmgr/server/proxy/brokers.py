@@ -18,8 +18,7 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.core.retry import cancel_tasks
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection, Security, remaining
-from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.releases import Versions
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
@@ -186,11 +185,8 @@ class Brokers:
                 _log.exception("refreshing the list of brokers raised an unexpected exception (a defect); trying again")
 
     async def _refresh(self, deadline: float) -> None:
-        connection = await self._client.any_connection(deadline)
-        answer = await connection.call(requests.metadata([]), remaining(deadline))
-        brokers = [NamedBroker(b["node_id"], b["host"], b["port"], b["rack"]) for b in answer["brokers"]]
-        await self.record(brokers)
-        alive = {broker.node_id for broker in brokers}
-        for node_id in self._versions.keys() - alive:
+        brokers = await self._client.brokers(deadline)
+        await self.record(NamedBroker(node_id, *address) for node_id, address in brokers.items())
+        for node_id in self._versions.keys() - brokers.keys():
             del self._versions[node_id]
-        await asyncio.gather(*(self._probe(node_id) for node_id in alive), return_exceptions=True)
+        await asyncio.gather(*map(self._probe, brokers), return_exceptions=True)

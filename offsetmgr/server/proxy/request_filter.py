@@ -223,12 +223,10 @@ class RequestFilter:
             allowed = not self.reserved.has_transactional_id(name) and self._admin_allowed(principal, key, None)
             return 0 if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         kind = item["resource_type"] if resources.kind == "resource" else TOPIC_RESOURCE
-        if resources.kind == "other":
-            return 0 if self._admin_allowed(principal, key, None) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if kind == GROUP_RESOURCE:
             allowed = name != self.reserved.group and self._admin_allowed(principal, key, None)
             return 0 if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
-        if kind != TOPIC_RESOURCE:
+        if kind != TOPIC_RESOURCE or resources.kind == "other":
             return 0 if self._admin_allowed(principal, key, None) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if name is None:
             name = self._ids.name(item.get("topic_id"))

@@ -384,7 +384,5 @@ class Secondary:
 
 
 def _edits(attempts: Iterable[_Attempt]) -> list[GroupEdit]:
-    groups: dict[str, dict[TopicPartition, Change]] = {}
-    for attempt in attempts:
-        groups.setdefault(attempt.group, {})[attempt.tp] = attempt.change
-    return [GroupEdit(group, changes) for group, changes in groups.items()]
+    changes = by_key((attempt.group, (attempt.tp, attempt.change)) for attempt in attempts)
+    return [GroupEdit(group, dict(of_group)) for group, of_group in changes.items()]
