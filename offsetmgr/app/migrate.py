@@ -172,7 +172,7 @@ def plan(
         patterns = options.group_selection.patterns
         where = f"groups {', '.join(patterns)}" if patterns else count_of(len(names), "group")
         why = f"no offset is committed in the {where} there"
-        topics = ", ".join(map(str, options.selection.patterns))
+        topics = ", ".join(options.selection.texts)
         why += f" for topic {topics}" if topics else ""
         hint = "check the names, and the chroot of a zookeeper:// URI"
         raise GroupNotFound(f"nothing to plan in {stores.source.uri}", why, hint)

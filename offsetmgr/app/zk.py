@@ -243,7 +243,7 @@ def elect(connections: Connections, topic: TopicSelection = ALL_TOPICS) -> Contr
     state = read_state(session, filter(topic.matches_topic, names))
     steps = plan_election(state, topic)
     if not steps:
-        what = " ".join(map(str, topic.patterns)) or Advice("{all_topics}")
+        what = " ".join(topic.texts) or Advice("{all_topics}")
         hint = "" if names else "is the chroot right?"
         raise UnknownTopicOrPartition(what, f"no topic of {session.connect} matches", hint)
     plan = RequestPlan(steps, all_or_nothing=False)

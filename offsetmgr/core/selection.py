@@ -277,8 +277,10 @@ class TopicSelection(NamedTuple):
             raise UsageError("topics", "the selection is empty", "name a topic, or pass None for all topics")
         return cls.parse(f"{one.topic}:{one.partition}" if isinstance(one, TopicPartition) else one for one in given)
 
-    def __str__(self) -> str:
-        return " ".join(map(str, self.patterns))
+    @property
+    def texts(self) -> list[str]:
+        """The selection as texts that `parse` reads."""
+        return [*map(str, self.patterns)]
 
     @property
     def everything(self) -> bool:

@@ -533,7 +533,7 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
             "if_ahead": (options.if_ahead or AheadPolicy.REFUSE).value,
             "if_ahead_given": options.if_ahead is not None,
             "clamp": options.clamp,
-            "topics": [str(pattern) for pattern in options.selection.patterns],
+            "topics": options.selection.texts,
             "groups": list(groups.patterns or ()),
             "rename": dict(options.rename),
             "onto_existing": options.onto_existing,

@@ -144,7 +144,7 @@ def sorted_rows(table: DataFrame) -> Iterator[tuple[Any, ...]]:
 def require_topics(topics: TopicSelection, found: CopyOutcome, source: str) -> None:
     """Raises `UnknownTopicOrPartition` if a pattern of ``topics`` matches no partition of the copied rows."""
     topic_matches = TopicMatches(topics)
-    if topics.patterns:
+    if not topics.everything:
         partitions = found.outcomes.select("topic", "partition").distinct().toLocalIterator()
         topic_matches.record(TopicPartition(*row) for row in partitions)
     topic_matches.require_all(source)
