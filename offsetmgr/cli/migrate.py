@@ -105,9 +105,9 @@ _ONE_BEHIND: Final = (
 
 
 def _notes(lines: Iterable[str]) -> None:
-    """Prints the lines."""
+    """Prints each text in one line, even if it has the lines of a server's message."""
     for line in lines:
-        note(line)
+        note(" ".join(for_command_line(line).splitlines()))
 
 
 @command(app, "plan", one="a plan has one source and one target")
@@ -548,8 +548,9 @@ def _show_rollback(
 def _show_preview(found: RollbackPlan) -> None:
     """Prints what a rollback would restore. Raises `Exit` with code 1 if an offset would not be restored."""
     rows = found.partitions
-    shown = ((one.group, *one.tp, one.now, one.before, one.problem or one.note) for one in rows)
-    write_rows(PLANNED_WRITE, _worded_last(shown), OutputFormat.TABLE)
+    notes = (for_command_line(one.problem or one.note) or None for one in rows)
+    shown = ((one.group, *one.tp, one.now, one.before, text) for one, text in zip(rows, notes, strict=True))
+    write_rows(PLANNED_WRITE, shown, OutputFormat.TABLE)
     bad = sum(bool(one.problem) for one in rows)
     restored = sum(not one.problem and one.now == one.before for one in rows)
     others = f"; {restored:,} {'is' if restored == 1 else 'are'} restored already" if restored else ""

@@ -2,7 +2,7 @@
 state.
 
 A runbook is a value: its steps (`runbook_steps`), its warnings, and the *baseline*, which is the observation of the
-group when the runbook was written. `runbook_render` turns a runbook into a document.
+group when the runbook was written.
 """
 
 from __future__ import annotations

@@ -436,7 +436,7 @@ def test_unreadable_offsets_block_finalize_with_a_hint(migration):
 
 
 def test_a_refresh_renews_the_other_groups(migration, monkeypatch):
-    unread, names = Unreachable("group bad", "it cannot be read"), ("first", "members", "locked", "offsets", "last")
+    unread, names = Unreachable("group bad", "it cannot\nbe read"), ("first", "members", "locked", "offsets", "last")
     migration.target = target = LockableMemoryStore("target", unlockable={"locked": unread})
     for name in names:
         commit(migration.source, name, 5)
@@ -448,5 +448,7 @@ def test_a_refresh_renews_the_other_groups(migration, monkeypatch):
     monkeypatch.setattr(target, "topic_creation_times", lambda topics: dict.fromkeys(topics, 2**62))
     members = nullcontext(lambda _: {"members": unread})
     monkeypatch.setattr("offsetmgr.app.connections.SourceAndTarget.legacy_members", lambda _: members)
-    assert "NOT renewed: 3" in migration.run("apply", "--refresh", "--yes", code=1)
+    shown = migration.run("apply", "--refresh", "--yes", code=1)
+    assert "NOT renewed: 3" in shown
+    assert "  ! group bad: it cannot be read\n" in shown  # one line for each
     assert target.refreshed == {"first": {ORDERS[0]}, "last": {ORDERS[0]}}

@@ -123,6 +123,9 @@ def test_a_rollback_does_not_restore_an_offset_of_a_deleted_log(tmp_path: Path, 
     target.topic_id = "after"
     shown = migration.run("rollback", "--dry-run", *force, code=1)
     assert "dry run: would restore 1 offset, and refuse 1; nothing was changed" in shown
+    with migration.stores():
+        table = command("migrate", "rollback", migration.path, "--dry-run", *force, code=1).stdout
+    assert table.splitlines()[2].split()[-2:] == ["-", "-"]  # it is deleted, and there is no note
     report = migration.rollback(force=bool(force))
     assert migration.target_offsets() == {"g": {ORDERS[0]: 10}}  # the offset that apply created is deleted
     refused = report.failed["g"].failed[ORDERS[0]]
