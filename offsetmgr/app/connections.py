@@ -775,8 +775,11 @@ class SourceAndTarget:
         offsetmgr has no gate for this combination of source and target."""
         from offsetmgr.migration.finalize import OldConsumerGate, gate_of_source
         from offsetmgr.migration.observation import GroupView, has_phases
+        from offsetmgr.stores.zookeeper import ZookeeperStore
 
-        if has_phases(plan.header):
+        # Consumers of Kafka 0.7 and Storm's spouts commit to ZooKeeper alone.
+        one_phase = isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8"
+        if has_phases(plan.header) and not one_phase:
             view = GroupView.of_plan(plan.header, self.source, self.target, self.cluster)
             return OldConsumerGate(view, plan.header.end, exclusive, rules, window)
         return gate_of_source(plan, self.source, partial(self._cluster_of, "source"), window)

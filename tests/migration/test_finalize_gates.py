@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -13,14 +14,18 @@ from one_migration import Migration, commit
 from recorded_observations import NEW, observation
 from scripted_group import ScriptedGroup, member
 
-from offsetmgr.app.connections import SourceAndTarget
+from offsetmgr.app.connections import SourceAndTarget, connect
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.migration import finalize
 from offsetmgr.migration.evidence import EvidenceThresholds, assess_phase
 from offsetmgr.migration.finalize import ACCEPT_IDLE, CoordinatorGate, NoMembersGate, OldConsumerGate, closed_gate
 from offsetmgr.migration.observation import GroupHistory, ObservationWindow, PartitionOwner
-from offsetmgr.migration.plan import GroupPlan
+from offsetmgr.migration.plan import GroupPlan, StoreEndpoint
+from offsetmgr.stores.uri import parse_uri
+from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.testing.memory import MemoryStore
 
 RULES = EvidenceThresholds(quiet_ms=2000)
@@ -59,6 +64,21 @@ def test_a_gate_names_the_partitions_that_an_option_accepted(moves: bool, accept
     (checked,) = gate([GroupPlan("g", "g", ())])
     assert (checked.passed, checked.accepted) == (True, accepted), checked.detail
     assert checked.detail == "the only member commits as phase dual does"
+
+
+def test_moving_byte_positions_of_kafka_0_7_close_the_gate() -> None:
+    positions, tp = iter((5, 6)), TopicPartition("t", 0)
+    uris = "zookeeper://127.0.0.1:1?layout=0.7", "kafka://127.0.0.1:1"
+    ends = [StoreEndpoint(uri, parse_uri(uri).kind, "", "") for uri in uris]
+    plan = cast("Any", SimpleNamespace(header=SimpleNamespace(source=ends[0], target=ends[1], end=CommitMode.KAFKA)))
+    with (
+        connect() as connections,
+        patch.object(ZookeeperStore, "scan", lambda *_: [GroupOffsets("g", {tp: Committed(next(positions))})]),
+        patch.object(finalize, "members_many", lambda *_: iter(())),
+    ):
+        gate = SourceAndTarget(connections, *uris).member_gate(plan, False, RULES, ObservationWindow(0))
+        (checked,) = gate([GroupPlan("g", "g", ())])
+    assert (checked.passed, checked.detail) == (False, "a client commits to the source: t-0 changed while watched")
 
 
 BUSY, IDLE = [10, 11, 12, 13], [50, 50, 50, 50]
