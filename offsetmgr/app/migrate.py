@@ -106,13 +106,17 @@ class PlanInputs(NamedTuple):
     window_s: float = 0.0
 
     def read_waves(self, options: PlanOptions) -> tuple[Waves | None, PlanOptions]:
-        """Returns the waves, and the options. With ``selects_waves``, the waves select the groups of the options."""
+        """Returns the waves, and the options. With ``selects_waves``, the waves select the groups, without those
+        that the options exclude."""
         from offsetmgr.migration.waves import read_waves
 
         if self.waves is None:
             return None, options
         waves = read_waves(self.waves)
-        return waves, replace(options, groups=waves.patterns()) if self.selects_waves else options
+        if not self.selects_waves:
+            return waves, options
+        groups = GroupSelection(waves.patterns(), exclude=options.group_selection.excluded)
+        return waves, replace(options, groups=groups)
 
 
 class WrittenPlan(NamedTuple):

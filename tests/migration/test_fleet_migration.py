@@ -206,6 +206,13 @@ def test_a_row_of_an_excluded_group_is_no_error(tmp_path: Path) -> None:
     )
 
 
+def test_a_group_that_the_waves_select_may_be_excluded(tmp_path: Path) -> None:
+    migration, _ = planned(tmp_path, "group,wave\nbilling-*,2\nbilling-core,1\n")
+    waves = ("--waves", tmp_path / "waves", "--exclude-group", "billing-core", "-o", tmp_path / "part.json")
+    migration.command("migrate", "plan", "--from", "memory:source", "--to", "memory:target", *waves)
+    assert [group.group for group in PlanFile(tmp_path / "part.json").groups()] == ["billing-eu"]
+
+
 def test_a_mirror_leaves_out_exactly_the_excluded_group_that_looks_like_a_glob(tmp_path: Path) -> None:
     migration = Migration(tmp_path)
     for name in ("a1", "a[1]"):
