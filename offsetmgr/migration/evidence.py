@@ -604,10 +604,16 @@ def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
 
 
 def _phase_by_offsets(history: GroupHistory) -> PhaseEvidence:
+    """Infers the phase from the offsets. Without a commit, it is unknown if both stores hold offsets: an offset that
+    only one store has may be old, and a bounce would start from the phase."""
     seen = history.latest
     members = tuple(GroupMember(member) for member in seen.members)
     stores = StoreSample("zookeeper", "", seen.zookeeper, members), StoreSample("kafka", "", seen.kafka)
-    return infer_by_offsets(GroupSample(seen.group, stores))
+    found = infer_by_offsets(GroupSample(seen.group, stores))
+    if found.phase is not Phase.UNKNOWN and all(store.committed for store in stores):
+        why = "both stores hold offsets and no commit was seen in the window"
+        return PhaseEvidence(Phase.UNKNOWN, Confidence.UNKNOWN, why)
+    return found
 
 
 # --- the change of a phase ---------------------------------------------------------------------------

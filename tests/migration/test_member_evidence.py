@@ -432,10 +432,10 @@ def test_the_phase_is_inferred_from_commits_then_from_the_stores(zookeeper, kafk
     assert (found.phase.mode, found.confidence) == (phase, known)
 
 
-def test_an_offset_that_only_one_store_has_shows_the_phase_as_in_groups_where() -> None:
+def test_an_offset_that_only_one_store_has_shows_no_phase_if_both_stores_hold_offsets() -> None:
     seen = observation(0, zookeeper={0: (10, 1), 1: (10, 1)}, kafka={0: 10}, ends={0: 10, 1: 10})
     found = infer_phase(GroupHistory([seen]))
-    assert (found.phase.mode, found.confidence) == (ZOOKEEPER, Confidence.INFERRED)
+    assert (found.phase, found.confidence) == (Phase.UNKNOWN, Confidence.UNKNOWN)
 
 
 def test_members_in_different_phases_are_named_with_their_commits() -> None:
