@@ -28,6 +28,7 @@ from offsetmgr.migration.evidence import (
     behaviour_of,
     infer_phase,
     jumps,
+    remedy_of,
     used_and_other_store,
 )
 from offsetmgr.migration.observation import (
@@ -285,7 +286,8 @@ def _start_of(found: PhaseEvidence) -> CommitMode:
     raise GateRefused(
         "bounce to dual",
         f"the group's current phase is unknown: {found.why}",
-        Advice("use a longer {window} and a partition with traffic, or give the phase with {from_phase}"),
+        remedy_of(found)
+        or Advice("use a longer {window} and a partition with traffic, or give the phase with {from_phase}"),
     )
 
 

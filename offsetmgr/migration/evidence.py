@@ -597,6 +597,11 @@ def infer_phase(history: GroupHistory) -> PhaseEvidence:
     return _phase_by_offsets(history)
 
 
+def remedy_of(found: PhaseEvidence) -> str:
+    """Returns what the operator can do if another client hides the phase; otherwise an empty text."""
+    return _STOP_OTHER if found.confidence is Confidence.SEEN and not found.members else ""
+
+
 def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
     """Returns the phase that the observed commits prove; None if they prove no phase."""
     found = infer_phase(history)

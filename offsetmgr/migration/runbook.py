@@ -39,6 +39,7 @@ from offsetmgr.migration.evidence import (
     assess_phase,
     infer_phase,
     jumps,
+    remedy_of,
     used_and_other_store,
 )
 from offsetmgr.migration.observation import (
@@ -141,7 +142,7 @@ def write_runbook(
         raise GateRefused(
             f"runbook of group {group}",
             f"its phase is unknown: {found.why}",
-            _hint_for_unknown_phase(history),
+            remedy_of(found) or _hint_for_unknown_phase(history),
         )
     changes = route(present, to)
     subject = RunbookSubject(

@@ -86,6 +86,15 @@ def test_a_group_that_left_the_phase_is_not_skipped(tmp_path: Path, start: tuple
     assert "(name another one with --state for a new bounce)" in shown
 
 
+@pytest.mark.parametrize("arguments", [("bounce", *PLAN), ("write", "--to", "dual")])
+def test_a_phase_that_another_client_hides_is_known_after_the_client_was_stopped(arguments: tuple[str, ...]) -> None:
+    group = group_of(member("h1", 7), ZOOKEEPER)
+    group.kafka_at = lambda second: 5 + int(second)
+    shown = group.runbook(*arguments, code=1).stderr
+    assert "another client (a mirror?) writes there" in shown
+    assert "stop the other client, then check again" in shown
+
+
 def test_files_of_another_cluster_are_refused_by_name(tmp_path: Path) -> None:
     here, there = (group_of(member("h1", 7), ZOOKEEPER, cluster) for cluster in ("c1", "c2"))
     book, state = tmp_path / "runbook.json", tmp_path / "state.json"
