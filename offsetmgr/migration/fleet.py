@@ -255,7 +255,7 @@ class FleetView:
             return "the source moved on after the plan: make a new plan for the group" if moved else ""
         if uses_source and result.status in _WHILE_THE_SOURCE_IS_USED:
             return ""
-        return f"{result.status.value}: {result.detail}"
+        return f"{result.status.value}: {for_command_line(result.detail)}"
 
 
 def _summary(problems: list[str]) -> str:

@@ -372,7 +372,7 @@ class Planner:
             return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
         target_offset: Offset | OffsetMgrError = target.errors.get(new) or target.offsets.get(new) or ABSENT
         step = decide(new, OffsetAndMetadata(found.offset), target_offset, log.get(new), self.options)
-        note = f"from {tp.partition}: {found.how}" + (f"; {step.note}" if step.note else "")
+        note = Advice.joined(filter(None, (f"from {tp.partition}: {found.how}", step.note)))
         return step._replace(source=position, note=note, origin=PlanSource(tp.partition, found.how))
 
     def _step(self, tp: TopicPartition, pair: GroupPair, log: ClusterLogs, capabilities: Capabilities) -> PlanStep:

@@ -260,6 +260,8 @@ def test_an_offset_kept_ahead_by_an_old_plan_without_a_word_is_neither_verified_
     (found,) = [result for result in migration.results() if result.tp == ORDERS[0]]
     assert (found.status.value, found.status.ok) == ("ahead-unproven", False)
     assert found.detail.startswith("keeps 90; a start there skips 50 messages if the consumers are at 40 (")
+    blocked = migration.status("--window", "0")["g"]["blocked_by"]
+    assert blocked.endswith("to accept it, plan it again with --if-ahead keep")
     assert found.detail.endswith("to accept it, plan it again with if_ahead=keep")
     for action, *words in (("refuse-rewind",), ("keep-newer", "--if-ahead", "keep")):
         new = replace(migration, name=f"{action}.json")

@@ -295,6 +295,7 @@ def test_offsets_in_the_target_are_compared_with_translated_offsets(tmp_path: Pa
     plan = Plan(tmp_path, {new(0): 20, new(1): 5, new(2): 8})
     steps = plan.make({old(1, 0): 1024, old(1, 1): 5}, map_)
     assert decisions(steps) == [(new(0), "refuse-rewind", None), (new(1), "skip-equal", 5), (new(2), "target-only", 8)]
+    assert "--if-ahead keep accepts it" in steps[0].note
 
 
 def test_a_partition_for_which_the_source_has_an_offset_too_is_refused(tmp_path: Path) -> None:
