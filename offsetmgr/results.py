@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from offsetmgr.manager.runtime.status import Role as Role
     from offsetmgr.manager.runtime.status import ShardStatus as ShardStatus
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
-    from offsetmgr.migration.apply import GroupsFailed as GroupsFailed
     from offsetmgr.migration.evidence import PhaseReport as PhaseReport
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.location import GroupLocation as GroupLocation

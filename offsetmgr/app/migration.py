@@ -14,6 +14,7 @@ from offsetmgr.app.offset_admin import GroupsArgument
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.closeable import Closeable
+from offsetmgr.core.errors import GroupsFailed
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.selection import GroupSelection
@@ -166,9 +167,8 @@ class Migration(Closeable):
         """
         report = self._step(migrate.apply, groups, stop, wait_empty_s=wait_empty_s, accept_stale=accept_stale)
         if raise_on_failure and (report.failed or report.closed):
-            from offsetmgr.migration.apply import GroupsFailed
-
-            raise GroupsFailed(f"apply of {self._plan.path}", report)
+            failures = {group: next(iter(found.failed.values())) for group, found in report.failed.items()}
+            raise GroupsFailed(f"apply of {self._plan.path}", report, failures, report.closed)
         return report
 
     def _step(

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from offsetmgr.core.advice import Advice
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import LogRange, TopicPartition
+
+T = TypeVar("T")
 
 
 # The error codes of the Kafka protocol that offsetmgr uses. Source: org.apache.kafka.common.protocol.Errors.
@@ -398,6 +401,21 @@ class PartialFailure(OffsetMgrError):
         self.failures = dict(failures)
 
 
+class GroupsFailed(PartialFailure, Generic[T]):
+    """A step of a migration succeeded for some groups and failed for others, or left them out. ``report`` is its
+    result. ``group_failures`` maps each failed group to its first error."""
+
+    def __init__(
+        self, what: str, report: T, group_failures: Mapping[str, OffsetMgrError], left_out: Mapping[str, str]
+    ) -> None:
+        reasons = {**left_out, **{group: error.text for group, error in group_failures.items()}}
+        group, why = min(reasons.items())
+        number = count_of(len(reasons), "group")
+        OffsetMgrError.__init__(self, what, Advice("{} failed or were left out; {}: {}", number, group, why))
+        self.successes, self.failures = {}, {}
+        self.report, self.group_failures = report, dict(group_failures)
+
+
 class AssignmentRefused(OffsetMgrError):
     """The strategy cannot assign the group's partitions, so a rebalance of the members would fail too."""
 
@@ -462,8 +480,6 @@ class SandboxError(OffsetMgrError):
 
 
 # The outcome of one item of a bulk call: a value or an error.
-
-T = TypeVar("T")
 
 
 def value_of(outcome: T | OffsetMgrError) -> T:

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, PlanError, RecreatedTopic
+from offsetmgr.core.errors import Conflict, OffsetMgrError, PlanError, RecreatedTopic
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupOffsets, OffsetStore, has_identity
-from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 from offsetmgr.groups.execute import part, recorded, start_edit
@@ -120,20 +118,6 @@ class ApplyReport(Report):
     planned: PlanSummary = field(default_factory=PlanSummary)
     operation: str = ""
     resumed: bool = False
-
-
-class GroupsFailed(PartialFailure):
-    """`apply` succeeded for some groups and failed for others, or left them out. ``report`` is its result.
-    ``group_failures`` maps each failed group to its first error."""
-
-    def __init__(self, what: str, report: ApplyReport) -> None:
-        self.group_failures = {group: next(iter(found.failed.values())) for group, found in report.failed.items()}
-        reasons = {**report.closed, **{group: error.text for group, error in self.group_failures.items()}}
-        group, why = min(reasons.items())
-        number = count_of(len(reasons), "group")
-        OffsetMgrError.__init__(self, what, Advice("{} failed or were left out; {}: {}", number, group, why))
-        self.successes, self.failures = {}, {}
-        self.report = report
 
 
 def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> None:

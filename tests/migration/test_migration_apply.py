@@ -13,10 +13,9 @@ from memory_stores import HidingStore, LockableMemoryStore, OneLog
 from one_migration import ORDERS, commit
 
 from offsetmgr import AheadPolicy, Migration, PlanOptions, TopicPartition
-from offsetmgr.core.errors import CorruptData, GateRefused, OffsetOutOfRange, PlanError, Unreachable
+from offsetmgr.core.errors import CorruptData, GateRefused, GroupsFailed, OffsetOutOfRange, PlanError, Unreachable
 from offsetmgr.core.model import Committed, LogRange
 from offsetmgr.core.offset_store import GroupOffsets
-from offsetmgr.results import GroupsFailed
 from offsetmgr.testing.memory import MemoryStore
 
 pytest_plugins = ["migration_fixtures"]
