@@ -153,7 +153,7 @@ def test_an_unknown_dual_store_is_an_invalid_uri() -> None:
 
 def test_a_text_is_one_group_of_the_options_of_a_plan() -> None:
     options = PlanOptions(groups="shop", topics="orders")  # type: ignore[arg-type]
-    assert (options.groups, str(options.topics)) == (GroupSelection("shop"), "orders")
+    assert (options.groups, options.topics.texts) == (GroupSelection("shop"), ["orders"])
 
 
 def test_a_snapshot_file_as_source_refuses_targets_that_are_ahead() -> None:
