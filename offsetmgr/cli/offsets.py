@@ -183,7 +183,7 @@ def _text(data: bytes | None, max_bytes: int, table: bool) -> Any:
     found = raw_json(shown.decode(errors="ignore").encode() if is_text else shown)  # a character may be cut
     cut = "" if len(shown) == len(data) else f"... ({len(data):,} bytes)"
     if not table:
-        return f"{found}{cut}" if is_text else found
+        return f"{found}{cut}" if isinstance(found, str) else found
     text = display_text(found) or ""
     return f"{text[:_CELL]}... ({len(data):,} bytes)" if cut or len(text) > _CELL else text
 

@@ -73,11 +73,12 @@ def test_the_record_at_each_offset_is_shown(kafka: KafkaBroker, make_topic: Make
 def test_long_values_are_cut(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> None:
     topic = make_topic(unique)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "message.max.bytes": 900_000})
-    producer.produce(topic, "ä" * 400_000, partition=0)
+    producer.produce(topic, "ä" * 400_000, key=b"a" * 20 + b"\xff" * 5, partition=0)
     assert producer.flush(30) == 0
     commit(kafka.bootstrap, unique, topic, 0)
     (row,) = peeked(kafka.bootstrap, unique, "--topic", f"{topic}:0", "--max-bytes", "5")
-    assert (row["value"], row["size"]) == ("ää... (800,000 bytes)", 800_000)
+    assert (row["value"], row["size"]) == ("ää... (800,000 bytes)", 800_025)
+    assert row["key"] == "aaaaa... (25 bytes)"  # not UTF-8 as a whole
     shown = command("offsets", "peek", unique, "--bootstrap-server", kafka.bootstrap).stdout
     assert "... (800,000 bytes)" in shown
 
