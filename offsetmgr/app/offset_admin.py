@@ -320,7 +320,7 @@ class OffsetAdmin(Closeable):
         The plan edits the store that the file names: this store, one of the two stores of a ``dual:`` store, or a store
         to which this object has copied a group. An edit of a ``dual:`` store has two files; undo both. Raises
         `UsageError` if the file belongs to another store, `MalformedData` or `UnknownVersion` if it holds no
-        before-images, `OtherCluster`, `Unreachable`, `TimedOut`.
+        before-images, `FileFailure` if the operation log cannot be read, `OtherCluster`, `Unreachable`, `TimedOut`.
         """
         from offsetmgr.groups.before_images import holds_images, load_images
         from offsetmgr.groups.edits import store_of_images

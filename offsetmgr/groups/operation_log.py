@@ -240,13 +240,14 @@ class OperationLog:
                 self._read(FieldReader.parse(line, f"{self.path}, line {number}"), found)
             except MalformedData as error:
                 self.damaged.append(error)
-        undone: dict[str, list[str]] = {}
+        undone: dict[str, list[RecordedOperation]] = {}
         for one in reversed(found.values()):  # an undo begins after the operation that it undoes
             undoes = undone.get(one.id, [])
-            if undoes and len(undoes) >= len(one.start.undo):
-                found[one.id] = replace(one, undone_by=undoes[0])
+            stores = {store for undo in undoes for store in undo.start.stores}  # one half may be undone twice
+            if undoes and len(undoes) >= len(one.start.undo) and len(stores) >= len(set(one.start.stores)):
+                found[one.id] = replace(one, undone_by=undoes[0].id)
             elif one.outcome == "done":
-                undone.setdefault(one.undoes, []).append(one.id)
+                undone.setdefault(one.undoes, []).append(one)
         return list(found.values())
 
     def _read(self, record: FieldReader, found: dict[str, RecordedOperation]) -> None:

@@ -117,6 +117,15 @@ def test_an_operation_is_undone_when_all_its_undo_commands_are_done(log: Log) ->
     assert log.undone_by("double") == "third"
 
 
+def test_an_edit_of_two_stores_is_undone_when_both_are(log: Log) -> None:
+    log.write("pair", undo=("a", "b"), stores=["kafka://h:1", "kafka://h:2"])
+    log.write("half", undoes="pair")
+    log.write("same half", undoes="pair")
+    assert log.undone_by("pair") is None
+    log.write("other half", undoes="pair", stores=["kafka://h:2"])
+    assert log.undone_by("pair") == "other half"
+
+
 def test_the_line_of_a_killed_writer_is_ignored_and_then_removed(log: Log) -> None:
     log.edit(7)
     whole = log.path.read_bytes()
