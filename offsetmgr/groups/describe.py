@@ -26,10 +26,10 @@ from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import PARTITION, LagRow, lag, uncommitted
 from offsetmgr.groups.last_writes import LastWrites
 from offsetmgr.groups.scan import require_known
-from offsetmgr.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
     from offsetmgr.groups.edit_plan import GroupEditPlan
+    from offsetmgr.kafka.cluster import KafkaCluster
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
@@ -68,7 +68,9 @@ from offsetmgr.kafka.protocol.errors import NegativeOffset
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.snapshots.group_images import GroupImages
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, holds_metadata
-from offsetmgr.stores.kafka import KafkaStore
+
+if TYPE_CHECKING:
+    from offsetmgr.stores.kafka import KafkaStore
 
 # `LogChecks`: compares the offsets that an import writes with the logs. `offsetmgr.groups.reset` decides in the same
 # way: an offset outside its log is clamped to the log, with a note, and an offset of a missing topic or partition is
@@ -307,9 +309,14 @@ def unseen(
     """Returns the reasons of `KafkaStore.unseen`. Stores of other kinds list all offsets. In a pair, a deletion is no
     proof, because a failed proof would not restore the other store."""
     by_deletion = by_deletion and len(store.parts) == 1
-    kafka = [one for one in store.parts if isinstance(one, KafkaStore)]
-    found = [one.unseen(groups, by_deletion=by_deletion, accept=accept) for one in kafka]
+    found = [one.unseen(groups, by_deletion=by_deletion, accept=accept) for one in _kafka_stores(store)]
     return {group: error for reasons in found for group, error in reasons.items()}
+
+
+def _kafka_stores(store: OffsetStore) -> list[KafkaStore]:
+    from offsetmgr.stores.kafka import KafkaStore
+
+    return [one for one in store.parts if isinstance(one, KafkaStore)]
 
 
 def plan_removal(store: OffsetStore, groups: Sequence[str], *, accept_unseen: bool = False) -> Iterator[GroupEditPlan]:
@@ -321,7 +328,7 @@ def plan_removal(store: OffsetStore, groups: Sequence[str], *, accept_unseen: bo
     """
     reasons = unseen(store, groups, accept=accept_unseen)
     stores = store.parts
-    in_kafka, in_trees = any(isinstance(one, KafkaStore) for one in stores), tree_store(store) is not None
+    in_kafka, in_trees = bool(_kafka_stores(store)), tree_store(store) is not None
     for plan in plan_delete(store, groups, ALL_TOPICS):
         problem, changes = plan.problem or reasons.get(plan.group), list[PlannedChange]()
         if _is_saved(plan.problem) and problem is not None and len(stores) > 1:

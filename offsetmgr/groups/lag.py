@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.log_origin import LogRangeCache
@@ -21,7 +21,9 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
 from offsetmgr.groups.scan import require_known, scan_in_order, without_impossible
-from offsetmgr.kafka.cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from offsetmgr.kafka.cluster import KafkaCluster
 
 BATCH: Final = 100_000
 """The number of offsets whose log ranges are requested together. The limit bounds memory. Most clusters have fewer

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import batched
@@ -43,9 +43,11 @@ from offsetmgr.core.scenario import (
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change, plan_replacement, replaced_data
 from offsetmgr.groups.scan import require_known, scan_in_order
-from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.kafka.protocol.errors import NegativeOffset
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+
+if TYPE_CHECKING:
+    from offsetmgr.kafka.cluster import KafkaCluster
 
 _NEW: Final = Advice("{new_group} creates a new one; {} shows the existing ones", Invocation("groups list"))
 _REPLACES: Final = "replaces a negative offset, which an undo does not restore"
