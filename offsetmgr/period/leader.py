@@ -57,7 +57,7 @@ class CoordinatorOptions:
     grace_ms: int = 0
     history_kept: int = _HISTORY_KEPT
     session_timeout_ms: int = 6_000
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock | None = None
 
 
 @dataclass(slots=True)
@@ -71,6 +71,10 @@ class LeaderRound:
     _partitions_read_at: float = -math.inf
     _idle_checked_at: float = -math.inf
     _idle_check_interval_s: float = _IDLE_CHECK_INTERVALS_S[0]
+    _clock: Clock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._clock = self.options.clock or SystemClock()
 
     def step(self, nodes: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
         """Runs one round, and returns whether the caller should read the nodes again and run the next round at once.
@@ -81,7 +85,7 @@ class LeaderRound:
         if view.seen.open_ is None:
             nodes.require_new()
         # `_current_partitions` is a generator, so `ListPartitions` is called only if a period opens.
-        step = next_step(view.seen, self.schedule, self._current_partitions(view), leader, self.options.clock.now_ms())
+        step = next_step(view.seen, self.schedule, self._current_partitions(view), leader, self._clock.now_ms())
         if isinstance(step, Advance):
             done = nodes.write_advance(step, view)
             if done and step.closed is not None:
@@ -98,15 +102,15 @@ class LeaderRound:
         barrier, open_ = view.seen.barrier(), view.seen.open_
         if self.options.idle is None or barrier is None or (open_ is not None and open_.stopped):
             return None
-        over_in = (barrier.period.end_ms + self.options.grace_ms - self.options.clock.now_ms()) / 1000
-        due_in = self._idle_checked_at + self._idle_check_interval_s - self.options.clock.monotonic()
+        over_in = (barrier.period.end_ms + self.options.grace_ms - self._clock.now_ms()) / 1000
+        due_in = self._idle_checked_at + self._idle_check_interval_s - self._clock.monotonic()
         return min(max(over_in, due_in, 0.0), _MAX_SLEEP_S)
 
     def _current_partitions(self, view: BarrierView) -> Iterator[TopicPartition]:
         """Yields the partitions that take part at present. If `ListPartitions` fails or returns no partitions, yields
         the partitions of the open period. If `ListPartitions` fails and no partitions are known yet, raises the error
         of `ListPartitions`."""
-        now = self.options.clock.monotonic()
+        now = self._clock.monotonic()
         if now - self._partitions_read_at > _CACHE_S:
             # Prefer the partitions of the open period to this member's earlier result of `ListPartitions`. Another
             # member may have been the leader since, and may have read newer partitions.
@@ -120,17 +124,17 @@ class LeaderRound:
                 found = before
             if not found:
                 _LOG.warning("the topics have no partitions any more; keeping those of the open period")
-            self._partitions, self._partitions_read_at = found or before, self.options.clock.monotonic()
+            self._partitions, self._partitions_read_at = found or before, self._clock.monotonic()
         yield from self._partitions
 
     def _close_idle(
         self, nodes: BarrierStateStore, view: BarrierView, lagging: Collection[TopicPartition], leader: Leader
     ) -> bool:
         """Reports idle partitions as finished, in the leader's own progress node. Returns whether it wrote a report."""
-        barrier, now = view.seen.barrier(), self.options.clock.monotonic()
+        barrier, now = view.seen.barrier(), self._clock.monotonic()
         if self.options.idle is None or barrier is None or now < self._idle_checked_at + self._idle_check_interval_s:
             return False
-        if self.options.clock.now_ms() < barrier.period.end_ms + self.options.grace_ms:
+        if self._clock.now_ms() < barrier.period.end_ms + self.options.grace_ms:
             return False
         self._idle_checked_at, self._idle_check_interval_s = (
             now,
