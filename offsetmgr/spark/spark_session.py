@@ -55,8 +55,10 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     if "spark.pyspark.python" not in settings:
         # By default workers run the python3 on their PATH, which may not have the packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).config(map={**settings, _JARS: ",".join([*given, *jars])})
-    return (builder if master is None else builder.master(master)).getOrCreate()
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)  # the configuration wins
+    return builder.config(map={**settings, _JARS: ",".join([*given, *jars])}).getOrCreate()
 
 
 def _end_jvm_without(jars: list[str]) -> None:
