@@ -23,7 +23,6 @@ from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
     from offsetmgr.core.clock import ClockDifference
-    from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
     from offsetmgr.core.offset_store import OffsetSource, OffsetStore, UnrecognisedData
     from offsetmgr.groups.describe import DescribeGroups

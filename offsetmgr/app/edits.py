@@ -14,11 +14,7 @@ from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS
-from offsetmgr.core.offset_store import (
-    GroupTreeStore,
-    OffsetStore,
-    RunningEdit,
-)
+from offsetmgr.core.offset_store import GroupTreeStore, OffsetStore, RunningEdit
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import deletion_of
 from offsetmgr.groups.before_images import default_image_path
@@ -52,7 +48,6 @@ from offsetmgr.groups.running_groups import (
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.core.model import Weakness
-    from offsetmgr.core.offset_store import OffsetStore
 
 
 class EditListener:

@@ -157,14 +157,12 @@ class _TlsProperties:
             return kind == "PEM"
         if location.lower().endswith((".pem", ".crt")):
             return True
-
         try:
             return is_pem(location)
         except OSError as error:
             raise self._unreadable(which, error) from None
 
     def _read(self, which: str) -> StoreContent:
-
         location, password = self.properties[f"ssl.{which}.location"], self.properties.get(f"ssl.{which}.password")
         key_password = self.properties.get("ssl.key.password") if which == "keystore" else None
         try:
