@@ -22,6 +22,7 @@ from offsetmgr import (
     errors,
 )
 from offsetmgr.core.model import is_valid_topic_name
+from offsetmgr.core.selection import TopicSelection
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -153,7 +154,7 @@ def test_an_unknown_dual_store_is_an_invalid_uri() -> None:
 
 def test_a_text_is_one_group_of_the_options_of_a_plan() -> None:
     options = PlanOptions(groups="shop", topics="orders")  # type: ignore[arg-type]
-    assert (options.groups, options.topics.texts) == (GroupSelection("shop"), ["orders"])
+    assert (options.groups, options.topics) == (GroupSelection("shop"), TopicSelection.of("orders"))
 
 
 def test_a_snapshot_file_as_source_refuses_targets_that_are_ahead() -> None:
