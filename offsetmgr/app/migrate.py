@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
     from offsetmgr.migration.renewal import RenewedPlan as RenewedPlan
     from offsetmgr.migration.rollback import RollbackPreview
     from offsetmgr.migration.rollback import RollbackReport as RollbackReport
-    from offsetmgr.migration.verify import PartitionResult
     from offsetmgr.migration.verify import VerifyResults as VerifyResults
     from offsetmgr.migration.waves import Waves
 
@@ -439,14 +437,8 @@ def verify(
     step = _Step(connections, path, selection, sides)
     verifier = step.stores.verifier(step.plan, step.state)
     verifier.only = step.only
-
-    def announced() -> Iterator[PartitionResult]:
-        results = verifier.results()
-        first = next(results, None)  # An error of a server is the only line of the output.
-        step.announce()
-        yield from chain(() if first is None else (first,), results)
-
-    results = step.ui.progress(announced(), "partitions verified")
+    step.announce()
+    results = step.ui.progress(verifier.results(), "partitions verified")
     return VerifyResults(results, verifier.summary, is_rolled_back=step.state.is_rolled_back)
 
 

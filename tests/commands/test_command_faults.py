@@ -37,8 +37,8 @@ LONG_TIMEOUT_MS = 60_000
 PARALLEL = 6
 """Number of commands that run at the same time. They mostly wait."""
 
-PROGRESS = ("gate before the first step: ",)
-"""Progress lines that a command may print before it detects the error."""
+PROGRESS = ("gate before the first step: ", "cluster ")
+"""Lines of progress and of scope that a command may print before it detects the error."""
 
 
 @dataclass
