@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.core import __version__ as __version__
-from offsetmgr.core import lazy_exports
-from offsetmgr.core.offset_store import register_scheme
+from offsetmgr.core import lazy_exports, register_scheme
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import PlannedEdit as PlannedEdit

@@ -11,9 +11,10 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from offsetmgr.app.connections import Connections
+from offsetmgr.core import register_scheme
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, UnrecognisedData, register_scheme
+from offsetmgr.core.offset_store import GroupOffsets, UnrecognisedData
 from offsetmgr.stores.uri import Scheme, StoreUri
 from offsetmgr.testing.memory import MemoryStore
 

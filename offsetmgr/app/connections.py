@@ -14,11 +14,11 @@ from weakref import WeakSet
 
 from offsetmgr.app.ui import Ui, Waits
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
+from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
-from offsetmgr.core.offset_store import TITLES
 from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, get_args
 
 from offsetmgr.app.connections import Connections
+from offsetmgr.core import title_of
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import (
@@ -26,7 +27,6 @@ from offsetmgr.core.model import (
     TopicPartition,
     dropped_text,
 )
-from offsetmgr.core.offset_store import title_of
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, GroupSelection, TopicSelection, literal_pattern
 from offsetmgr.groups.scan import (

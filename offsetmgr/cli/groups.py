@@ -35,10 +35,10 @@ from offsetmgr.cli.render import (
     write_rows,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
+from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Invocation
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import Committed
-from offsetmgr.core.offset_store import TITLES
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, g
 import typer
 
 from offsetmgr.cli.render import COLLECTOR, OutputFormat
+from offsetmgr.core import example_uris
 from offsetmgr.core.durations import parse_milliseconds, parse_seconds
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.offset_store import RunningEdit, example_uris
+from offsetmgr.core.offset_store import RunningEdit
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:

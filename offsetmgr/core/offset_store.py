@@ -615,43 +615,6 @@ class RunningGroupStore(Protocol):
         ...
 
 
-# The table of store schemes: which module implements ``kafka://``, ``zookeeper://`` and so on. The package
-# `offsetmgr` fills the table with module names, so that Python imports the module of a store only when a URI contains
-# its scheme. A package of any layer can add a store: `register_scheme("history", "offsetmgr.history.store:SCHEME")`.
-
-
-class RegisteredScheme(NamedTuple):
-    """The place and the example of a scheme; see `register_scheme`."""
-
-    location: str
-    example: str
-
-
-SCHEMES: Final[dict[str, RegisteredScheme]] = {}
-"""The schemes by name: ``kafka`` of ``kafka://...``."""
-TITLES: Final[dict[str, str]] = {}
-"""The names of stores in messages, by scheme, of the schemes whose stores groups can live in."""
-
-
-def register_scheme(name: str, location: str, example: str = "", title: str = "") -> None:
-    """Adds the scheme ``name``. ``location`` is ``module:attribute`` of its `offsetmgr.stores.uri.Scheme`. ``example``
-    is a URI for help texts. ``title`` names its stores in messages if consumers commit to them, so that a group can
-    live there; it is empty for files, and for pairs of stores."""
-    SCHEMES[name] = RegisteredScheme(location, example)
-    if title:
-        TITLES[name] = title
-
-
-def title_of(uri: str) -> str:
-    """Returns the name of a store in messages: the title of its scheme, or the URI if the scheme has no title."""
-    return TITLES.get(uri.partition(":")[0], uri)
-
-
-def example_uris() -> str:
-    """Returns one URI of each scheme, as a list for help texts."""
-    return ", ".join(scheme.example for scheme in SCHEMES.values() if scheme.example)
-
-
 # `AheadPolicy`: the word of a user for offsets whose copy would be a rewind.
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.config.user_directories import state_directory
 from offsetmgr.core import __version__
@@ -21,8 +21,10 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupEditResult, GroupTreeStore, OffsetStore, SavedNode
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader
-from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images, write_images
 from offsetmgr.stores.cross_cluster_check import with_origin
+
+if TYPE_CHECKING:
+    from offsetmgr.snapshots.group_images import GroupImages
 
 _NAMES: Final = "[0-9]*T[0-9]*Z-*-[0-9]*.avro"
 """The glob of the file names that `default_image_path` returns."""
@@ -96,6 +98,8 @@ class BeforeImageFile:
         self._write(list(batch), overwrite=True)  # `_write` iterates over the batch twice
 
     def _write(self, batch: Iterable[GroupEditPlan], *, overwrite: bool) -> None:
+        from offsetmgr.snapshots.group_images import write_images
+
         def groups() -> Iterator[tuple[str, list[PlannedChange], tuple[SavedNode, ...], dict[TopicPartition, bytes]]]:
             for group in batch:
                 rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, and no problem
@@ -157,6 +161,8 @@ def image_file(
 def holds_images(path: Path) -> bool:
     """Returns whether ``path`` is a file of before-images. (An import of such a file undoes the edit for which
     offsetmgr wrote the file.)"""
+    from offsetmgr.snapshots.group_images import is_images
+
     try:
         with path.open("rb") as stream:
             return is_images(stream)
@@ -167,5 +173,7 @@ def holds_images(path: Path) -> bool:
 def load_images(path: Path) -> Iterator[GroupImages]:
     """Yields the before-images in a file, one group at a time. The function checks the whole file before it yields the
     first group. If the file is damaged, it raises `MalformedData`."""
+    from offsetmgr.snapshots.group_images import read_images
+
     with path.open("rb") as stream:
         yield from read_images(stream, what=f"before-images {path}")

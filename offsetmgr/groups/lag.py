@@ -13,10 +13,11 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from offsetmgr.core import title_of
 from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, title_of
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites

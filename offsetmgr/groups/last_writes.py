@@ -10,10 +10,11 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from offsetmgr.core import TITLES
 from offsetmgr.core.clock import Clock, SystemClock, duration
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import TITLES, GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 
 # Decides which of two stores was written last for a partition (data rule "larger is not newer"). Pure. The size of an

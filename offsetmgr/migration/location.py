@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from offsetmgr.core import TITLES, title_of
 from offsetmgr.core.advice import Advice, Argument, Invocation, option
 from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.document import moment
@@ -27,7 +28,7 @@ from offsetmgr.core.model import (
     LogRange,
     TopicPartition,
 )
-from offsetmgr.core.offset_store import TITLES, OtherGroupKind, UnrecognisedData, title_of
+from offsetmgr.core.offset_store import OtherGroupKind, UnrecognisedData
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.lag import BELOW_START, lag_of, state_of

@@ -63,7 +63,6 @@ from offsetmgr.migration.journaled_writer import read_batches
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.groups.registry import members_many, owners_many
 
 # Notifies a mirror when its source may have changed.
 
@@ -876,6 +875,7 @@ def legacy_groups(session: ZookeeperSession) -> ReadLegacyGroups:
     The returned function raises an error if the session fails. An error that concerns a single group is not raised, but
     stored in `LegacyGroup.error` of this group.
     """
+    from offsetmgr.zookeeper.groups.registry import members_many, owners_many
 
     def read(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
         found = {group.group: group for group in members_many(session, groups) if group.members or group.error}

@@ -1,7 +1,7 @@
 """Store URIs: `parse_uri` parses one, `open_store` opens its store.
 
-`offsetmgr.core.offset_store` lists the modules of the schemes. A scheme's module is imported when a URI names it, so
-that parsing a URI imports no store.
+`offsetmgr.core` lists the modules of the schemes. A scheme's module is imported when a URI names it, so that parsing a
+URI imports no store.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from offsetmgr.config.connection import ConnectionConfig, split_connect
+from offsetmgr.core import SCHEMES, example_uris
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import InvalidUri, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.offset_store import SCHEMES, OffsetStore, example_uris
+from offsetmgr.core.offset_store import OffsetStore
 
 # The definition of one scheme of store URIs: how to parse a URI and how to open its store.
 

@@ -65,7 +65,15 @@ def test_no_module_has_the_name_of_a_public_object_and_an_unknown_name_is_an_att
         module.Missing  # noqa: B018
 
 
-def test_an_import_of_the_packages_imports_no_client() -> None:
-    program = f"import sys; import {', '.join(PACKAGES)}; print(*sys.modules)"
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [
+        (", ".join(PACKAGES), {"kazoo", "kio", "confluent_kafka", "pyspark", "typer", "pytest"}),
+        ("offsetmgr", {"dataclasses", "offsetmgr.core.offset_store"}),
+        ("offsetmgr.app.migrate", {"fastavro"}),
+    ],
+)
+def test_an_import_imports_no_more_than_it_needs(imported: str, absent: set[str]) -> None:
+    program = f"import sys; import {imported}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"kazoo", "kio", "confluent_kafka", "pyspark", "typer", "pytest"} & set(loaded)
+    assert not absent & set(loaded)
