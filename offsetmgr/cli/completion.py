@@ -21,9 +21,7 @@ from offsetmgr.app import completion
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.cli.render import note
 from offsetmgr.config.connection import SettingsLayer
-from offsetmgr.config.contexts import Contexts
 from offsetmgr.config.user_directories import downloads_directory
-from offsetmgr.core.atomic_file import write_atomically
 from offsetmgr.core.errors import OffsetMgrError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Shell completion.")
@@ -230,6 +228,8 @@ def names_for(parameter: Any, given: Mapping[str, Any]) -> Iterable[str] | None:
     """
     options, metavar = set(parameter.opts), parameter.metavar or ""
     if "--context" in options or metavar == "CONTEXT":
+        from offsetmgr.config.contexts import Contexts  # it imports asyncio, which takes time
+
         return printable(Contexts.read().layers)
     if any(option.endswith("-group") for option in options) or "[GROUP]" in metavar or metavar == "GROUP":
         if isinstance(plan := given.get("plan_path") or given.get("plan"), str):
@@ -283,6 +283,8 @@ def _load(file: Path) -> tuple[list[str], float]:
 
 def _save(file: Path, names: list[str]) -> None:
     """Writes the cache. Does nothing if the cache cannot be written."""
+    from offsetmgr.core.atomic_file import write_atomically  # it imports asyncio, which takes time
+
     content = "".join(f"{name}\n" for name in names).encode()
     with suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

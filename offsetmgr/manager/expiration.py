@@ -106,7 +106,7 @@ class ExpirationSchedule:
 
 
 # `OffsetExpirer`: finds the expired offsets of a shard and returns the records that delete them. It changes nothing
-# itself. The rules are in `expiration`.
+# itself. The rules are those of `expires_at`.
 
 
 class OffsetExpirer:

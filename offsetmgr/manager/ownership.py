@@ -138,7 +138,7 @@ class Revocations:
 
 PROTOCOL_TYPE: Final = "offsetmgr"
 PROTOCOL: Final = "offsetmgr-3"
-"""The name of the group protocol. The name changes when the format in `assignment_format` changes."""
+"""The name of the group protocol. The name changes when the format in `assignment` changes."""
 ASSIGNMENT_RULES: Final = 2
 """The value of `SharedConfig.protocol` in this version of offsetmgr. It changes with the rules of `assignment` and with
 the durations of `lease`."""

@@ -424,8 +424,8 @@ def _registrations(observation: Observation) -> dict[str, int]:
 
 
 # Observes a live group of old consumers once or repeatedly: reads its registered members, its partition owners, both
-# stores and the logs. The evidence relies on the order of the reads (see `observation`). Of the modules that write
-# and check runbooks, only this module reads from servers. It writes nothing.
+# stores and the logs. The evidence relies on the order of the reads (see above). Of the modules that write and check
+# runbooks, only this module reads from servers. It writes nothing.
 
 
 @dataclass(frozen=True, slots=True)

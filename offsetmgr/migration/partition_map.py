@@ -2,7 +2,7 @@
 group continues.
 
 A byte position means nothing to later versions of Kafka, so an operator provides a table of positions or a starting
-point. `byte_position_translation` looks up starting points in the cluster.
+point. `Translator` looks up starting points in the cluster.
 """
 
 from __future__ import annotations

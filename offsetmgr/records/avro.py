@@ -1,4 +1,4 @@
-"""`AvroRecordFormat`: offsetmgr's own record format, Avro data after a two-byte version (`version_prefix`).
+"""`AvroRecordFormat`: offsetmgr's own record format, Avro data after a two-byte version (`base`).
 
 The schemas are ``schemas/{offset,group}-{key,value}.avsc``. Each value has exactly one encoding. The reader rejects
 numbers that are not in their shortest form, because otherwise two different keys in the log could belong to the same

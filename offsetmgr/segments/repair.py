@@ -50,9 +50,8 @@ from offsetmgr.segments.partition import is_directory, partition_of, partitions_
 from offsetmgr.segments.recovery import ExaminationResult, RecoveryOutcome, examine
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 
-# Decides where to truncate a damaged log. This module examines the segments that a broker would examine after a
-# crash, up to the first damaged segment. It only reads; `repair` truncates. Source: kafka.log.LogLoader.recoverLog
-# (3.9).
+# Decides where to truncate a damaged log. This part examines the segments that a broker would examine after a crash, up
+# to the first damaged segment. It only reads; `LogRepair` truncates. Source: kafka.log.LogLoader.recoverLog (3.9).
 
 
 ShowBytes = Callable[[int, int | None], None]

@@ -81,7 +81,7 @@ from offsetmgr.kafka.protocol.releases import (
 )
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, FetchedGroup, FetchedGroups, RequestedOffsets
 
-# Decides on the changes of one group's edit and executes them, for stores over Kafka's protocol. This module performs
+# Decides on the changes of one group's edit and executes them, for stores over Kafka's protocol. This part performs
 # no I/O: the caller passes the group's current offsets and the functions that write and delete.
 
 COMPARED_FIELDS: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
@@ -236,11 +236,13 @@ def group_offsets(group: str, found: FetchedGroup | OffsetMgrError) -> GroupOffs
 # Finds the offsets of Kafka groups that the coordinator's list of all offsets leaves out. The list leaves out two
 # kinds of offsets without an error: first commits that are pending in an open transaction, and the offsets of topics
 # that the principal may not describe. Before a group is deleted, one of three proofs must show that its list is
-# complete: - The coordinator has no authorizer, and the group's partition of ``__consumer_offsets`` has no open
-# transaction. - The log of this partition, which the principal may read, has no other offset of the group. - All
-# listed offsets were deleted, and the coordinator then reports the group as DEAD. Coordinators of Kafka 2.4 to 3.9
-# keep a group as long as it has an offset, also a pending one. Coordinators of Kafka 4.0 and later keep every group
-# for some minutes, so EMPTY proves nothing there. If this proof fails, the deleted offsets are written back.
+# complete:
+#
+# - The coordinator has no authorizer, and the group's partition of ``__consumer_offsets`` has no open transaction.
+# - The log of this partition, which the principal may read, has no other offset of the group.
+# - All listed offsets were deleted, and the coordinator then reports the group as DEAD. Coordinators of Kafka 2.4 to
+#   3.9 keep a group as long as it has an offset, also a pending one. Coordinators of Kafka 4.0 and later keep every
+#   group for some minutes, so EMPTY proves nothing there. If this proof fails, the deleted offsets are written back.
 
 _ACCEPT: Final = Advice("or add {accept_unseen=True}: unseen offsets are then lost, and no undo restores them")
 _MAX_NAMED: Final = 200_000

@@ -7,13 +7,21 @@ from __future__ import annotations
 import struct
 
 import pytest
+from kazoo.exceptions import UnimplementedError
 
-from offsetmgr.core.errors import Unreachable
+from offsetmgr.core.errors import ServerError, Unreachable
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.connection import Completion, KazooConnection
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError, ZookeeperProtocolError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Delete, OperationState, TransactionRequest, failed_operation
+from offsetmgr.zookeeper.client.transactions import (
+    BULK_DATA,
+    BulkRead,
+    Delete,
+    OperationState,
+    TransactionRequest,
+    failed_operation,
+)
 
 STAT = struct.pack("!qqqqiiiqiiq", 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)
 END = struct.pack("!iBi", -1, 1, -1)
@@ -79,6 +87,18 @@ def test_results_are_kept_if_the_session_ends_before_all_transactions_are_sent(m
     found = ZookeeperSession("h1:2181").transactions([[Delete("/a", -1)]] * 15)
     assert [one.state for one in found] == [OperationState.COMMITTED] * 12 + [OperationState.NOT_SENT] * 3
     assert {str(one.error) for one in found[12:]} == {"ZooKeeper: the session has been closed"}
+
+
+def test_a_request_that_the_server_does_not_know_is_a_server_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KazooConnection, "ready", lambda *_: None)
+    monkeypatch.setattr(
+        KazooConnection, "send", lambda _, __, completion: completion.set_exception(UnimplementedError())
+    )
+    session = ZookeeperSession("h1:2181")
+    with pytest.raises(ServerError) as read:
+        session.begin_reads([BulkRead.of(BULK_DATA, [b"/a"])])()
+    errors = [read.value, session.transaction([Delete("/a", -1)]).error]
+    assert [type(error) for error in errors] == [ServerError, ServerError]  # the names of the types are recorded
 
 
 DECODERS = [jute.multi_node_data, jute.multi_child_names, jute.multi_name_vectors, jute.multi_codes]

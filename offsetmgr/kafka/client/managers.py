@@ -25,7 +25,7 @@ from offsetmgr.kafka.client.connection import BrokerConnection, Security, remain
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.frames import Address, EncodedRequest
 
-# Constants of the manager API, for its client and its server. The module does not import kio.
+# Constants of the manager API, for its client and its server.
 
 INSPECT: Final = 30_001
 """The API key. Kafka numbers its API keys from 0, so this number does not collide with a key of Kafka."""

@@ -1,11 +1,10 @@
 """Converts messages of Kafka's protocol to and from plain dicts, in every version for which kio has a schema. Use this
 codec for all requests and responses, except those that are so frequent or so large that they need their own codec.
 
-The module uses kio's *schemas* (`schema_declarations`), but not kio's reader. kio's reader allocates memory for the
-length that an array claims to have, and aborts the process if the allocation fails; a request of 20 bytes can cause
-this. The keys of a dict are kio's field names. If a version lacks a field, the decoder omits it and the encoder ignores
-it, so one handler serves all versions. Times are in milliseconds, error codes and ids are numbers, nested messages are
-dicts, arrays are lists.
+The module uses kio's *schemas*, but not kio's reader. kio's reader allocates memory for the length that an array claims
+to have, and aborts the process if the allocation fails; a request of 20 bytes can cause this. The keys of a dict are
+kio's field names. If a version lacks a field, the decoder omits it and the encoder ignores it, so one handler serves
+all versions. Times are in milliseconds, error codes and ids are numbers, nested messages are dicts, arrays are lists.
 
 Servers use `decode_request` and `encode_response`, clients `encode_request` and `decode_response`.
 """

@@ -4,8 +4,8 @@ timeout before they own the shard groups of the dead ones.
 The monitor keeps one idle TCP connection to each other manager of the current assignment. The connection needs no TLS
 handshake and no login; it only shows when the peer's operating system closes it. The monitor replaces each connection
 before the peer's limits for idle connections and for connections without a login close it
-(`ManagerSettings`). `peer_liveness` decides when a peer is dead. All surviving managers may remove the
-same peer; the coordinator ignores further removals.
+(`ManagerSettings`). `PeerLiveness` decides when a peer is dead. All surviving managers may remove the same peer; the
+coordinator ignores further removals.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Backoff, Retries, cancel_tasks
 from offsetmgr.manager.assignment import NodeAddress
 
-# `PeerLiveness`: decides from the results of TCP connections whether the process of another manager is dead. Pure. A
-# manager keeps an idle connection to each other manager, at the address for clients. When a process dies, its
+# `PeerLiveness`: decides from the results of TCP connections whether the process of another manager is dead. Pure.
+#
+# A manager keeps an idle connection to each other manager, at the address for clients. When a process dies, its
 # operating system closes its connections and refuses new ones, because no process listens at the port any more. Both
 # together are the proof: the peer has closed an established connection, and several attempts to connect again, spread
-# over a moment, were all refused. Everything else decides nothing, and the coordinator's session timeout applies: - A
-# frozen process and a cut network close and refuse nothing. Connections to them time out. - A manager that closes
-# idle connections, or has too many of them, still accepts new ones. - A port that has refused connections from the
-# start may be misconfigured, or blocked for this process. The proof can be wrong if the address is not the manager's
-# own: a proxy or a load balancer in front of the manager may close and refuse connections while the manager is alive.
-# Therefore a removed manager is still prevented from answering with outdated offsets (`lease`). It rejoins at once;
-# until the address accepts connections again, it is not removed a second time.
+# over a moment, were all refused. Everything else decides nothing, and the coordinator's session timeout applies:
+#
+# - A frozen process and a cut network close and refuse nothing. Connections to them time out.
+# - A manager that closes idle connections, or has too many of them, still accepts new ones.
+# - A port that has refused connections from the start may be misconfigured, or blocked for this process.
+#
+# The proof can be wrong if the address is not the manager's own: a proxy or a load balancer in front of the manager may
+# close and refuse connections while the manager is alive. Therefore a removed manager is still prevented from answering
+# with outdated offsets (`lease`). It rejoins at once; until the address accepts connections again, it is not removed a
+# second time.
 
 REFUSALS: Final = 3
 """The number of consecutive refused connections that prove the death."""

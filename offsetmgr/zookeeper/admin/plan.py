@@ -380,8 +380,8 @@ def _assigned(entry: FieldReader) -> tuple[TopicPartition, tuple[int, ...]]:
 def plan_reassignment(
     state: AdminState, assignment: Mapping[TopicPartition, tuple[int, ...]], *, allow_replication_change: bool = False
 ) -> list[ReassignmentStep]:
-    """Returns a step for each partition of ``assignment``, sorted by partition. It has the broker ids of the replicas,
-    the preferred leader first. ``allow_replication_change`` allows a change of the
+    """Returns a step for each partition of ``assignment``, sorted by partition. ``assignment`` maps each partition to
+    the broker ids of its replicas, the preferred leader first. ``allow_replication_change`` allows a change of the
     number of replicas.
 
     A step's ``rejected`` is the reason why its partition cannot be reassigned, or None. Raises

@@ -42,7 +42,7 @@ from offsetmgr.zookeeper.client.jute import ustring
 
 # Computes the ACL of each node that offsetmgr creates, from ``zookeeper.acl`` and the ACL of the node's parent. In
 # ZooKeeper a node does not inherit its parent's ACL. Therefore the client sends an ACL for each node that it creates.
-# This module performs no I/O. Source: ZooDefs.Perms and ZooDefs.Ids of ZooKeeper; kafka.utils.ZkUtils.defaultAcls for
+# This part performs no I/O. Source: ZooDefs.Perms and ZooDefs.Ids of ZooKeeper; kafka.utils.ZkUtils.defaultAcls for
 # the ACLs that a secured broker sets.
 
 _PERMISSIONS: Final = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}

@@ -83,6 +83,9 @@ CONNECTION_LOST: Final = (
 _NODE_ERRORS: Final = (kazoo.NoNodeError, kazoo.NoAuthError)
 """The errors of a request that concern one node."""
 
+_NO_MULTI_READS: Final = (kazoo.UnimplementedError,)
+"""The error of a multi-read on a server that does not support multi-reads."""
+
 ResponseQueue: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
 """Queue for responses. Each item contains the number of a request, the result (None if the request failed), and the
 exception (None if the request succeeded)."""
@@ -103,10 +106,6 @@ _NEEDED_PERMISSIONS: Final[dict[type, str]] = {
     CheckVersion: "read it (r)",
 }
 """The permission that each kind of operation needs, worded as part of an error's text."""
-
-
-class _NoMultiReads(ServerError):
-    """The server does not support multi-reads."""
 
 
 class _ConnectionLost(Exception):
@@ -200,12 +199,12 @@ class ZookeeperSession(Closeable):
             return lambda: self._results_by_path(results, paths)
         kind: Any = BULK_DATA if op is Op.GET else BULK_NAMES
         reads = [BulkRead.of(kind, chunk) for chunk in split_into_requests(raw)]
-        responses = self._send_reads(reads, at_once)
+        responses = self._send_reads(reads, at_once, expected=_NO_MULTI_READS)
 
         def answers() -> list[Any]:
             try:
                 found = list(chain.from_iterable(self._decoded(reads, responses)))
-            except _NoMultiReads:  # the session has moved to an older server
+            except _NO_MULTI_READS:  # the session has moved to an older server
                 self._multi_read = False
                 self._connection.await_replacement()
                 found = self._single_reads(op, raw)
@@ -259,13 +258,12 @@ class ZookeeperSession(Closeable):
             if self._multi_read is None:
                 try:
                     probe = BulkRead.of(BULK_DATA, [(self.chroot or "/").encode()])
-                    list(self._send_reads([probe], 1, max_losses=1))
-                    self._multi_read = True
+                    ((_, answer),) = self._send_reads([probe], 1, max_losses=1, expected=_NO_MULTI_READS)
+                    self._multi_read = not isinstance(answer, Exception)
+                    if not self._multi_read:
+                        self._connection.await_replacement()
                 except _ConnectionLost:
                     self._multi_read = False
-                except _NoMultiReads:
-                    self._multi_read = False
-                    self._connection.await_replacement()
             return self._multi_read
 
     # --- sending, and error handling -----------------------------------------------------------------
@@ -369,8 +367,7 @@ class ZookeeperSession(Closeable):
                 f"an ACL does not allow this for {self._connection.identity} (NO_AUTH)",
                 _AUTH_HINT,
             )
-        kind = _NoMultiReads if isinstance(exception, kazoo.UnimplementedError) else ServerError
-        return kind(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())
+        return ServerError(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())
 
     # --- writes -----------------------------------------------------------------------------------
 
@@ -521,8 +518,11 @@ class ZookeeperSession(Closeable):
         return lambda: self._decoded(reads, responses)
 
     def _decoded(self, reads: Sequence[BulkRead[T]], responses: Iterator[tuple[int, Any]]) -> list[list[T]]:
+        """Returns the results of the reads in their order. Raises an exception that ``responses`` has as a response."""
         found: dict[int, list[T]] = {}
         for index, answer in responses:
+            if isinstance(answer, Exception):
+                raise answer
             found[index] = self._decode(reads[index].decode, *answer)
         return [found[index] for index in range(len(reads))]
 

@@ -350,8 +350,8 @@ class EditBatch:
 
 
 # Executes streams of edits in batches. The nodes of a batch are read while those of the batch before it are written.
-# Ordering contract: as in `edits`, every write requires that its node still has the version that was read before the
-# write. The nodes of an edit are read only after all earlier edits of the same group are complete.
+# Ordering contract: as in `EditBatch`, every write requires that its node still has the version that was read before
+# the write. The nodes of an edit are read only after all earlier edits of the same group are complete.
 
 CHANGES_PER_BATCH: Final = 10 * MAX_OPERATIONS_PER_TRANSACTION
 """The number of changes in one batch. The nodes of a batch are read together."""
