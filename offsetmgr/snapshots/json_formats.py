@@ -201,8 +201,8 @@ def _no_constant(text: str) -> NoReturn:
 
 
 # The JSON format of Yelp's kafka-utils: ``{"groupid": "g", "offsets": {"t": {"0": 42}}}``. The tools of kafka-utils
-# write and read one group per file. This module writes any number of groups to a file: one JSON document per group,
-# and each document on one line. The module reads any number of documents, each on one line or on several lines.
+# write and read one group per file. `KafkaUtilsFormat` writes any number of groups to a file: one JSON document per
+# group, and each document on one line. It reads any number of documents, each on one line or on several lines.
 
 
 class KafkaUtilsFormat(TextFormat):
