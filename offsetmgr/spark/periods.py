@@ -39,7 +39,6 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetmgr.kafka.cluster import KafkaCluster
     from offsetmgr.spark.period_dataframes import PeriodTask
 
 _LONGEST_SLEEP_S: Final = 30.0
