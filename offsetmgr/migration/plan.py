@@ -148,10 +148,11 @@ class PlanOptions:
     """The options with which a plan is made.
 
     ``groups`` are names and globs of groups, or a `GroupSelection`; None means all groups. ``topics`` are texts of the
-    form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``), or a `TopicSelection`; empty means all topics. ``rename`` maps a
-    group to its name in the target. ``if_ahead`` is the caller's word for a partition whose target is ahead of the
-    source. If it is None, the plan keeps the target's offset if evidence shows that the target was written last, and
-    otherwise refuses the partition.
+    form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``), or a `TopicSelection`; empty means all topics. Created options
+    hold a `GroupSelection` and a `TopicSelection`. ``GroupSelection(names, exclude=...)`` leaves groups out. ``rename``
+    maps a group to its name in the target. ``if_ahead`` is the caller's word for a partition whose target is ahead of
+    the source. If it is None, the plan keeps the target's offset if evidence shows that the target was written last,
+    and otherwise refuses the partition.
     ``clamp`` moves an offset outside the log to the nearest end of the log; without it the plan refuses the partition.
     ``onto_existing`` allows a renamed group to be merged with a group that the target already has. ``shift`` is added
     to each copied offset, for clients that commit the offset of the last processed record and not of the next one.
