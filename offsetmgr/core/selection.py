@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, TypeAlias
 
-from offsetmgr.core.advice import Advice, Argument, Invocation
+from offsetmgr.core.advice import Advice, Argument, Invocation, option
 from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.offset_store import PartitionKinds
@@ -36,7 +36,7 @@ def literal_of(pattern: str) -> str | None:
 def group_words(name: str) -> tuple[str, ...]:
     """Returns the words that name a group in a command with group arguments. A name that begins with a dash needs the
     option, because the command line would parse it as an option."""
-    return ("--group", name) if name.startswith("-") else (name,)
+    return (option("group"), name) if name.startswith("-") else (name,)
 
 
 def literal_pattern(name: str) -> str:
@@ -239,7 +239,7 @@ class TopicPattern(NamedTuple):
         if self.partitions and not numbers:
             named = ",".join(map(str, sorted(self.partitions)))
             why = f"{named} is not a range, and only stores of Kafka 0.7 have partitions of the form BROKER-PARTITION"
-            raise UsageError(f"topic {self.name}:{named}", why, "as in --topic orders:0,1,4-7")
+            raise UsageError(f"topic {self.name}:{named}", why, "as in orders:0,1,4-7")
         return numbers
 
     def matches(self, tp: TopicPartition) -> bool:
@@ -384,9 +384,7 @@ KNOWN_GROUPS: Final = "offsetmgr groups list shows the groups"
 def _parse_topic(text: str) -> TopicPattern:
     name, colon, numbers = text.partition(":")
     if not name:
-        raise UsageError(
-            f"topic {text!r}", "it has no name", "as in --topic orders, --topic 'ord*' or --topic orders:0,1"
-        )
+        raise UsageError(f"topic {text!r}", "it has no name", "as in orders, 'ord*' or orders:0,1")
     if not colon:
         return TopicPattern(name)
     chosen: set[int] = set()
@@ -402,7 +400,7 @@ def _parse_topic(text: str) -> TopicPattern:
             raise UsageError(
                 f"topic {text!r}",
                 f"{part!r} is not a partition number",
-                "as in --topic orders:0,1,4-7 (Kafka 0.7: orders:1-0)",
+                "as in orders:0,1,4-7 (Kafka 0.7: orders:1-0)",
             )
         if dash and int(last) - int(first) > 1_000_000:
             raise UsageError(f"topic {text!r}", f"{part!r} is a range of more than a million partitions")

@@ -11,7 +11,6 @@ PACKAGE = Path(__file__).parents[2] / "offsetmgr"
 OPTION = re.compile(r"(?<![\w-])--[a-z]")
 OTHER_PROGRAMS = {
     "core/document.py": "CSS",
-    "core/document_style.py": "CSS",
     "kafka/client/broker_checks.py": "kafka-acls",
     "kafka/client/groups.py": "kafka-share-groups",
     "kafka/librdkafka.py": "pip",
@@ -23,8 +22,6 @@ OTHER_PROGRAMS = {
     "zookeeper/admin/plan.py": "kafka-reassign-partitions",
 }
 """The modules with options of other programs, or with variables of CSS, which look like options."""
-TO_CONVERT = frozenset(Path(__file__).with_name("texts_with_options.txt").read_text("utf-8").split())
-"""The modules that still have texts with options of offsetmgr. No module may be added."""
 
 
 def texts(source: str) -> Iterator[str]:
@@ -40,4 +37,4 @@ def test_no_text_below_the_command_line_names_an_option() -> None:
     modules = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
     found = {name for name, path in modules.items() if any(map(OPTION.search, texts(path.read_text("utf-8"))))}
     below = {name for name in found if not name.startswith("cli/")} - OTHER_PROGRAMS.keys()
-    assert below <= TO_CONVERT
+    assert below == set()
