@@ -69,7 +69,8 @@ def test_no_module_has_the_name_of_a_public_object_and_an_unknown_name_is_an_att
     ("imported", "absent"),
     [
         (", ".join(PACKAGES), {"kazoo", "kio", "confluent_kafka", "pyspark", "typer", "pytest"}),
-        ("offsetmgr", {"dataclasses", "offsetmgr.core.offset_store"}),
+        ("offsetmgr", {"dataclasses", "fastavro", "rich", "offsetmgr.core.offset_store"}),
+        ("offsetmgr.app.edits", {"confluent_kafka", "kio", "offsetmgr.kafka.cluster"}),
         ("offsetmgr.app.migrate", {"fastavro"}),
     ],
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import offsetmgr
@@ -124,13 +121,5 @@ def test_opening_a_store_does_no_io(uri: str) -> None:
         assert store.uri.partition(":")[0] == uri.partition(":")[0]
 
 
-def test_the_public_api_is_complete_and_importing_it_loads_no_heavy_package() -> None:
+def test_every_public_name_is_defined() -> None:
     assert [name for name in vars(offsetmgr)["__all__"] if getattr(offsetmgr, name, None) is None] == []
-    code = (
-        "import sys, offsetmgr; offsetmgr.TopicPartition('t', 0); "
-        "print([m for m in ('confluent_kafka','kazoo','kio','fastavro','typer','rich') if m in sys.modules]); "
-        "import offsetmgr.app.edits; "
-        "print([m for m in ('confluent_kafka','kio','offsetmgr.kafka.cluster') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.split() == ["[]", "[]"]
