@@ -219,7 +219,7 @@ def _compare_with_position(
         why = f"the source was moved back after the plan, from byte {old} to {source.offset}"
         return Status.SOURCE_REWOUND, Confidence.SEEN, why
     status, _, detail = result_so_far
-    return status, evidence, f"{detail}; {origin.how}" if detail else origin.how
+    return status, evidence, Advice.joined((detail, origin.how)) if detail else origin.how
 
 
 class PartitionResult(NamedTuple):

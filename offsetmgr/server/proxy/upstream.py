@@ -105,8 +105,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._processing = False
         self._paused = False
         self.capacity: asyncio.Future[None] | None = None
-        """None while the broker reads requests fast enough; otherwise a future that completes when the broker has
-        caught up."""
+        """A future that completes when the broker has caught up; None while the broker reads requests fast enough."""
         self._has_oneway = False
         """Whether a request without a response was queued before the connection was open."""
         self.closed = False
