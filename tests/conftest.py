@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     helpers of every directory of tests importable from every test."""
     helpers = {str(path.parent) for path in Path(__file__).parent.rglob("*.py")}
     sys.path += sorted(helpers.difference(sys.path))
+    pytest.register_assert_rewrite("log_contract", "offsetmgr.testing")
     # A shell that starts the tests in the background ignores SIGINT. nohup ignores SIGHUP, and so do the tests
     # themselves: their handler does nothing, and the processes that they start do not inherit it.
     handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError
+from memory_log import MemoryLog
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat

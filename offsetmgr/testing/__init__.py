@@ -1,8 +1,7 @@
 """Test support for authors of stores: the contract of `OffsetStore` as tests, a store in memory, and a store that fails
 on request.
 
-`log_contract` is internal: it is the contract of the log behind the offset manager. The package imports each public
-name on first use, because only the contracts need pytest.
+The package imports each public name on first use, because only the contract needs pytest.
 """
 
 from __future__ import annotations

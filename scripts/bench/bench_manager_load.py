@@ -34,7 +34,7 @@ from manager_servers import manager
 from offset_client import OffsetClient
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.core.errors import ErrorCode, OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError, value_of
 from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import ApiKey
@@ -48,7 +48,6 @@ from offsetmgr.manager.runtime.process_settings import after_load, tune_process
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.registry import record_format
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 SHARDS = 50
 PER_GROUP = 50
@@ -116,25 +115,25 @@ def fill(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]], *
     return count
 
 
-def fill_as_manager(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]]) -> None:
+async def fill_as_manager(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]]) -> None:
     """Claims all shard groups and writes records, as a manager does. Managers ignore the records of other programs."""
     log = KafkaLog(bootstrap, topic, SHARDS)
-    writers = [BlockingWriter(log.writer(shard_group)) for shard_group in range(shard_group_count(SHARDS))]
+    writers = [log.writer(shard_group) for shard_group in range(shard_group_count(SHARDS))]
     waiting: dict[int, list[EncodedRecord]] = {shard: [] for shard in range(SHARDS)}
 
-    def append(shard: int) -> None:
+    async def append(shard: int) -> None:
         records, waiting[shard] = waiting[shard], []
         if records:
-            writers[shard_group_of(shard, SHARDS)].append({shard: records}, 60)
+            value_of((await writers[shard_group_of(shard, SHARDS)].append({shard: records}, 60))[shard])
 
     for writer in writers:
-        writer.claim(60)
+        await writer.claim(60)
     for shard, key, value in what:
         waiting[shard].append((key, value))
         if len(waiting[shard]) >= RECORDS_PER_BATCH:
-            append(shard)
+            await append(shard)
     for shard in range(SHARDS):
-        append(shard)
+        await append(shard)
     for writer in writers:
         writer.close()
     log.close()
@@ -336,7 +335,7 @@ def groups(kafka: KafkaBroker, directory: Path, most: int) -> bool:
     while number <= most:
         topic = f"bench-groups-{number}"
         ensure_topic(kafka.bootstrap, {}, topic, partitions=SHARDS)
-        fill_as_manager(kafka.bootstrap, topic, records(number, 1, 1))
+        asyncio.run(fill_as_manager(kafka.bootstrap, topic, records(number, 1, 1)))
         began = time.perf_counter()
         options = ("--offsets-topic", topic, "--record-format", "kafka")
         with manager(kafka.bootstrap, directory, *options) as server:
@@ -374,7 +373,7 @@ def main() -> int:
         good = []
         if {"load", "takeover"} & set(chosen):
             ensure_topic(kafka.bootstrap, {}, OURS, partitions=SHARDS)
-            fill_as_manager(kafka.bootstrap, OURS, records(args.offsets, PER_GROUP, TIMES))
+            asyncio.run(fill_as_manager(kafka.bootstrap, OURS, records(args.offsets, PER_GROUP, TIMES)))
         if "load" in chosen:
             good.append(load(kafka, Path(name), args.offsets))
         if "takeover" in chosen:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from blocking_writer import LOOP, claimed
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
@@ -21,7 +22,6 @@ from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.manager.log.base import Fenced, OutcomeUnknown
 from offsetmgr.manager.log.kafka import KafkaLog, transactional_id_prefix
 from offsetmgr.sandbox import KraftBroker
-from offsetmgr.testing.blocking_writer import LOOP, BlockingWriter
 
 pytestmark = pytest.mark.servers
 
@@ -47,12 +47,6 @@ def log(broker: KraftBroker, make_topic: MakeTopic, unique: str) -> Iterator[Kaf
     log = KafkaLog(broker.bootstrap, make_topic(unique, bootstrap=broker.bootstrap, config=settings), 1)
     yield log
     log.close()
-
-
-def claimed(log: KafkaLog) -> BlockingWriter:
-    writer = BlockingWriter(log.writer(0))
-    writer.claim(TIMEOUT_S)
-    return writer
 
 
 def producers(log: KafkaLog) -> dict[int, int]:
@@ -95,13 +89,13 @@ def forgets_transactional_id(log: KafkaLog) -> bool:
 
 
 def test_after_the_transactional_id_expired_a_claim_fences_the_former_producer_id(log: KafkaLog) -> None:
-    former = claimed(log)
+    former = claimed(log, 0)
     former.append({0: [(b"k", b"1")]}, TIMEOUT_S)
     (id_before,) = producers(log)
     wait_for(lambda: forgets_transactional_id(log), "the coordinator has forgotten the transactional id")
     assert id_before in producers(log), "the leader has not forgotten the producer"
 
-    successor = claimed(log)
+    successor = claimed(log, 0)
 
     with pytest.raises(Fenced):
         former.append({0: [(b"k", b"zombie")]}, TIMEOUT_S)
@@ -111,9 +105,9 @@ def test_after_the_transactional_id_expired_a_claim_fences_the_former_producer_i
 
 def test_a_writer_that_wakes_after_the_broker_has_forgotten_its_successor_appends_nothing(log: KafkaLog) -> None:
     """The writer's connection was closed because it was idle. On a new one the leader shows no producer at all."""
-    frozen = claimed(log)
+    frozen = claimed(log, 0)
     frozen.append({0: [(b"k", b"1")]}, TIMEOUT_S)
-    successor = claimed(log)
+    successor = claimed(log, 0)
     last = successor.append({0: [(b"k", b"2")]}, TIMEOUT_S)
     successor.close()
     wait_for(lambda: not producers(log), "the leader has forgotten every producer")
@@ -130,18 +124,18 @@ def test_a_writer_that_wakes_after_the_broker_has_forgotten_its_successor_append
 
 
 def test_an_owner_whose_transactional_id_expired_loses_the_partition_at_its_next_claim(log: KafkaLog) -> None:
-    owner = claimed(log)
+    owner = claimed(log, 0)
     wait_for(lambda: forgets_transactional_id(log), "the coordinator has forgotten the transactional id")
 
     with pytest.raises(Fenced):
         owner.claim(TIMEOUT_S)
 
-    claimed(log).append({0: [(b"k", b"v")]}, TIMEOUT_S)
+    claimed(log, 0).append({0: [(b"k", b"v")]}, TIMEOUT_S)
 
 
 def test_no_administrator_can_delete_the_records_of_the_topic(log: KafkaLog) -> None:
     """The deletion of a claim would end the fence."""
-    last = claimed(log).append({0: [(b"k", b"v")]}, TIMEOUT_S)
+    last = claimed(log, 0).append({0: [(b"k", b"v")]}, TIMEOUT_S)
     assert isinstance(last[0], int)
     up_to = TopicPartition(log.topic, 0, last[0] + 1)
     admin = AdminClient({"bootstrap.servers": log.bootstrap})
@@ -150,7 +144,7 @@ def test_no_administrator_can_delete_the_records_of_the_topic(log: KafkaLog) -> 
 
 
 def test_a_refresh_keeps_the_producer_and_the_transactional_id(log: KafkaLog) -> None:
-    owner = claimed(log)
+    owner = claimed(log, 0)
     (id_before,) = producers(log)
     for _ in range(9):  # longer than both expiries
         time.sleep(1)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from blocking_writer import claimed
 from processes import create_topic, wait_for
 from raw_log import RawBatch, RawLogReader
 from stalling_proxy import StallingProxy
@@ -19,7 +20,6 @@ from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.log.base import OutcomeUnknown
 from offsetmgr.manager.log.kafka import KafkaLog
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -68,8 +68,7 @@ def test_the_outcome_is_unknown_if_the_leader_changes_before_its_followers_have_
     create_topic(brokers.bootstrap, unique, 1, replicas=3)
     brokers.move_leaders(unique, {0: 1})
     log = KafkaLog(brokers.bootstrap, unique, 1)
-    writer = BlockingWriter(log.writer(0))
-    writer.claim(TIMEOUT_S)
+    writer = claimed(log, 0)
     writer.append({0: [(b"k", b"first")]}, TIMEOUT_S)
     unreachable.stall()
     brokers.freeze(3)

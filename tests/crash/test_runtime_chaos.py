@@ -16,15 +16,15 @@ import random
 
 import pytest
 from async_tests import async_test
+from blocking_writer import claimed
 from confluent_kafka import KafkaError
+from memory_log import Failure, MemoryLog
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import Unreachable
-from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.results import CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 PARTITIONS, GROUPS, CLIENTS = 16, 40, 8
 EVENTS = 4000 if os.environ.get("OFFSETMGR_SOAK") else 300
@@ -71,7 +71,7 @@ class Cluster:
         shard_group = self.rng.randrange(8)
         event = self.rng.choices(["append", "claim", "read", "move", "lapse", "zombie"], [8, 3, 1, 3, 1, 2])[0]
         if event == "append":
-            self.log.fail_next_append(shard_group, self.rng.choice([f for f in Failure if f is not Failure.FENCED]))
+            self.log.fail_next_append(shard_group, self.rng.choice(list(Failure)))
         elif event == "claim":
             self.log.fail_next_claim(shard_group, Unreachable("broker"))
         elif event == "read":
@@ -84,9 +84,7 @@ class Cluster:
             await self.expire_lease(self.rng.randrange(2))
         else:
             with contextlib.suppress(Unreachable):
-                BlockingWriter(self.log.writer(shard_group)).claim(
-                    1
-                )  # who was frozen before its claim, and then sees that its lease is over
+                claimed(self.log, shard_group)  # by one that was frozen before, and then sees that its lease is over
         for number, lease in enumerate(self.leases):
             for lost in sorted(lease.lost_shard_groups):
                 lease.lost_shard_groups.discard(lost)

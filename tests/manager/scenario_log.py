@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
+from blocking_writer import BlockingWriter
+from memory_log import Failure, MemoryLog
+
 from offsetmgr.manager.log.base import (
     AppendRejected,
     Fenced,
@@ -12,9 +15,7 @@ from offsetmgr.manager.log.base import (
     PartitionLog,
     shard_group_of,
 )
-from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.records.base import EncodedRecord
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 TIMEOUT_S = 30.0
 

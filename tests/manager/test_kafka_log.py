@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
+from blocking_writer import BlockingWriter, claimed
 from confluent_kafka.admin import AdminClient
+from log_contract import PARTITIONS, TIMEOUT_S, LogContract, read_to
 from processes import wait_for
 from stopwatch import Stopwatch
 
@@ -18,12 +21,6 @@ from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, P
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
-
-pytest.register_assert_rewrite("offsetmgr.testing")
-
-from offsetmgr.testing.blocking_writer import BlockingWriter  # noqa: E402
-from offsetmgr.testing.log_contract import LogContract  # noqa: E402
-from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, read_to  # noqa: E402
 
 pytestmark = pytest.mark.servers
 
@@ -57,9 +54,8 @@ class TestKafkaLog(LogContract):
         """A process is killed during an endless series of appends; readers get only complete batches."""
         code = f"""
             from offsetmgr.manager.log.kafka import KafkaLog
-            from offsetmgr.testing.blocking_writer import BlockingWriter  # noqa: E402
-            writer = BlockingWriter(KafkaLog({broker.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1))
-            writer.claim(20)
+            from blocking_writer import claimed
+            writer = claimed(KafkaLog({broker.bootstrap!r}, {log.topic!r}, {PARTITIONS}), 1)
             number = 0
             while True:
                 records = [(b"%06d" % number, b"x" * 200)] * 500
@@ -67,7 +63,12 @@ class TestKafkaLog(LogContract):
                 print(number, flush=True)
                 number += 1
         """
-        process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert process.stdout is not None
         for _ in range(10):
             acknowledged = int(process.stdout.readline())
@@ -75,8 +76,7 @@ class TestKafkaLog(LogContract):
         acknowledged = max([acknowledged, *map(int, process.stdout.read().split())])
         process.wait()
 
-        successor = BlockingWriter(log.writer(1))
-        successor.claim(TIMEOUT_S)
+        successor = claimed(log, 1)
 
         ends = log.end_offsets([1, 9], TIMEOUT_S)
         reader = log.reader()
@@ -96,21 +96,19 @@ class TestKafkaLog(LogContract):
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
         set_topic(broker.bootstrap, log.topic, {"max.message.bytes": "5000"})
-        writer = BlockingWriter(log.writer(1))
-        writer.claim(TIMEOUT_S)
+        writer = claimed(log, 1)
         batch = {9: [(b"big", b"x" * 9000)]}
         wait_for(lambda: is_rejected_as_too_large(writer.append, batch), "the leader has the new limit")
 
         last = writer.append({1: [(b"small", b"2")]}, TIMEOUT_S)
 
-        BlockingWriter(log.writer(1)).claim(TIMEOUT_S)
+        claimed(log, 1)
         newest: dict[int, dict[bytes, bytes | None]] = {1: {}, 9: {}}
         log.reader().load({1: last[1], 9: 0}, log.end_offsets([1, 9], TIMEOUT_S), newest)
         assert newest[1] == {b"small": b"2"}
 
     def test_an_append_to_a_deleted_topic_fails(self, log: KafkaLog, broker: KafkaBroker | KraftBroker) -> None:
-        writer = BlockingWriter(log.writer(1))
-        writer.claim(TIMEOUT_S)
+        writer = claimed(log, 1)
         delete_topic(broker.bootstrap, log.topic)
 
         # A broker that has lost a partition may have appended the batch before, so the outcome may be unknown.
@@ -137,8 +135,7 @@ def test_without_brokers_every_call_ends_within_its_timeout() -> None:
 
 def test_an_end_offset_below_an_acknowledged_append_is_not_returned(kraft: KraftBroker, unique: str) -> None:
     log = open_log(kraft.bootstrap, unique)
-    writer = BlockingWriter(log.writer(1))
-    writer.claim(TIMEOUT_S)
+    writer = claimed(log, 1)
     last = writer.append({1: [(b"k", b"v")]}, TIMEOUT_S)
     delete_topic(kraft.bootstrap, unique)
     wait_for(lambda: open_log(kraft.bootstrap, unique), "the topic is recreated")
@@ -150,9 +147,8 @@ def test_an_end_offset_below_an_acknowledged_append_is_not_returned(kraft: Kraft
 
 def test_a_fenced_writer_cannot_claim_again(kraft: KraftBroker, unique: str) -> None:
     log = open_log(kraft.bootstrap, unique)
-    first, second = BlockingWriter(log.writer(1)), BlockingWriter(log.writer(1))
-    first.claim(TIMEOUT_S)
-    second.claim(TIMEOUT_S)
+    first = claimed(log, 1)
+    claimed(log, 1)
     for call in (lambda: first.append({1: [(b"k", b"v")]}, TIMEOUT_S), lambda: first.claim(TIMEOUT_S)):
         with pytest.raises(Fenced):
             call()

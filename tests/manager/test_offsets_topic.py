@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from blocking_writer import claimed
 from confluent_kafka import KafkaError
 from fake_broker import VERSIONS, FakeBroker
+from memory_log import MemoryLog
 from stopwatch import Stopwatch
 
 from offsetmgr.core.advice import for_command_line
@@ -27,7 +29,6 @@ from offsetmgr.core.errors import (
 from offsetmgr.manager.log.format_check import check_format
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
-from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.log.topic import (
     ExistingTopic,
     OffsetsTopicState,
@@ -41,7 +42,6 @@ from offsetmgr.manager.log.topic import (
 from offsetmgr.manager.node.topic_monitor import MAX_FAILED_CHECKS, OffsetsTopicMonitor
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import EncodedRecord, FormatMismatch
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 # --- settings --------------------------------------------------------------------------------------------------
 
@@ -396,30 +396,22 @@ COMMITTED: dict[str, list[EncodedRecord]] = {
 """A record of an offset in each format."""
 
 
-def log_with(form: str) -> MemoryLog:
+def log_with(batches: Mapping[int, Sequence[EncodedRecord]]) -> MemoryLog:
     log = MemoryLog(8)
-    writer = BlockingWriter(log.writer(3))
-    writer.claim(1)
-    writer.append({3: COMMITTED[form]}, 1)
+    for partition, records in batches.items():
+        claimed(log, partition).append({partition: records}, 1)
     return log
 
 
 @pytest.mark.parametrize(("written", "configured"), [("avro", "kafka"), ("kafka", "avro")])
 def test_a_topic_with_records_of_the_other_format_is_rejected(written: str, configured: str) -> None:
-    log = log_with(written)
+    log = log_with({3: COMMITTED[written]})
     with pytest.raises(
         FormatMismatch, match=f"it has records of the format {written}, but this manager would write {configured}"
     ):
         check_format(log, configured, "offsets", 5)
     check_format(log, written, "offsets", 5)
     check_format(MemoryLog(8), configured, "offsets", 5)
-
-
-def keys_in(log: MemoryLog, partition: int, *keys: bytes) -> MemoryLog:
-    writer = BlockingWriter(log.writer(partition % 8))
-    writer.claim(2)
-    writer.append({partition: [(key, b"x") for key in keys]}, 2)
-    return log
 
 
 @pytest.mark.parametrize("configured", ["avro", "kafka"])
@@ -437,7 +429,7 @@ def test_a_topic_with_records_of_another_program_is_rejected_and_one_key_is_name
     key: bytes, shown: str, configured: str
 ) -> None:
     with pytest.raises(UnsuitableTopic) as refused:
-        check_format(keys_in(MemoryLog(8), 3, key), configured, "customers", 5)
+        check_format(log_with({3: [(key, b"x")]}), configured, "customers", 5)
 
     why = f"topic customers: it has records that are not committed offsets (partition 3: {shown})"
     assert str(refused.value) == why
@@ -446,7 +438,7 @@ def test_a_topic_with_records_of_another_program_is_rejected_and_one_key_is_name
 
 @pytest.mark.parametrize("name", ["avro", "kafka"])
 def test_a_foreign_record_with_offsets_does_not_keep_a_manager_from_starting(name: str) -> None:
-    check_format(keys_in(log_with(name), 4, b"customer-17", b""), name, "offsets", 5)
+    check_format(log_with({3: COMMITTED[name], 4: [(b"customer-17", b"x"), (b"", b"x")]}), name, "offsets", 5)
 
 
 KNOWN = OffsetsTopicState("t", "first", 50, 3, 2, 1_000_000)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 from backend_listeners import ManagerListener
+from blocking_writer import claimed
 from conftest import MakeTopic
 from memory_listener import FETCH, WireClient, commit_errors
 
@@ -18,7 +19,6 @@ from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 pytestmark = pytest.mark.servers
 
@@ -104,9 +104,8 @@ def test_a_shard_with_a_damaged_record_is_not_served(
 def test_no_reader_skips_a_damaged_batch(kafka: KafkaBroker, make_topic: MakeTopic, unique: str, which: int) -> None:
     """The damaged batch is in the middle of the log or at its end. The other partition stays readable."""
     log = KafkaLog(kafka.bootstrap, make_topic(unique, 2), 2)
-    writers = [BlockingWriter(log.writer(shard_group)) for shard_group in range(2)]
+    writers = [claimed(log, shard_group) for shard_group in range(2)]
     for shard_group, writer in enumerate(writers):
-        writer.claim(30)
         for number in range(4):
             writer.append({shard_group: [(b"key", f"value {number}".encode())]}, 30)
     ends = log.end_offsets([0, 1], 30)

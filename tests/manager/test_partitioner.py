@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from memory_log import MemoryLog
 from runtimes import Lease
 
-from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 

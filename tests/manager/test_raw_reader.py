@@ -15,6 +15,7 @@ import pytest
 from claim_writer import ClaimWriter
 from confluent_kafka.admin import AdminClient, NewTopic
 from conftest import MakeTopic
+from log_contract import TIMEOUT_S, numbered, read, read_to
 from processes import wait_for
 from stopwatch import Stopwatch
 
@@ -23,7 +24,6 @@ from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka import KafkaLog, log_load
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
-from offsetmgr.testing.log_read_contract import TIMEOUT_S, numbered, read, read_to
 
 pytestmark = pytest.mark.servers
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from async_tests import async_test
+from blocking_writer import claimed
 from confluent_kafka import KafkaError
+from memory_log import Failure, MemoryLog
 from runtimes import (
     NOT_COORDINATOR,
     PARTITIONS,
@@ -30,11 +32,9 @@ from runtimes import (
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.base import CorruptRecords, LogRecord, partitions_of
-from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.results import FetchRequest
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import EncodedRecord
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 # --- recreated logs --------------------------------------------------------------------------------------------
 
@@ -90,8 +90,7 @@ async def test_a_log_recreated_while_an_outcome_is_unknown_is_reloaded() -> None
 
 def _fill(log: MemoryLog, shard_group: int) -> None:
     """Extends the partitions of a shard group with tombstones of a key that does not exist."""
-    writer = BlockingWriter(log.writer(shard_group))
-    writer.claim(1)
+    writer = claimed(log, shard_group)
     key = AvroRecordFormat().encode_group_key("absent")
     for _ in range(10):
         writer.append({partition: [(key, None)] for partition in partitions_of(shard_group, PARTITIONS)}, 1)
@@ -156,9 +155,7 @@ def newer(data: bytes | None) -> bytes:
 
 
 def appended(log: MemoryLog, *records: EncodedRecord) -> None:
-    writer = BlockingWriter(log.writer(SHARD % 8))
-    writer.claim(1)
-    writer.append({SHARD: list(records)}, 1)
+    claimed(log, SHARD % 8).append({SHARD: list(records)}, 1)
 
 
 def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:

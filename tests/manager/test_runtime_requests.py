@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pytest
 from async_tests import async_test
+from blocking_writer import BlockingWriter
 from confluent_kafka import KafkaError
+from memory_log import Failure, MemoryLog
 from runtimes import (
     PARTITIONS,
     QUICK,
@@ -28,9 +30,7 @@ from stopwatch import Stopwatch
 
 from offsetmgr.config.manager_settings import HOUR_MS, ManagerSettings
 from offsetmgr.core.errors import TimedOut, Unreachable
-from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.results import CommitResponse, FetchRequest
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 # --- requests --------------------------------------------------------------------------------------------------
 

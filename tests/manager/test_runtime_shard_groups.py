@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from async_tests import async_test
+from blocking_writer import claimed
 from confluent_kafka import KafkaError
+from memory_log import Failure, MemoryLog
 from runtimes import (
     LOADING,
     NOT_COORDINATOR,
@@ -33,12 +35,10 @@ from stopwatch import Stopwatch
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.clock import boottime
 from offsetmgr.core.errors import CoordinatorLoadInProgress, Unreachable
-from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.results import CommitResponse
 from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetKey, OffsetValue
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 # --- assignments -----------------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ async def test_an_owner_fenced_by_a_successor_acknowledges_nothing_and_leaves_th
     log, lease = MemoryLog(PARTITIONS), Lease()
     async with manager(log, lease) as runtime:
         shard_group = shard_group_of(runtime, "g")
-        BlockingWriter(log.writer(shard_group)).claim(1)
+        claimed(log, shard_group)
         answers = [runtime.commit(commit("g", 1)), runtime.commit(commit("g", 2))]
         assert await asyncio.gather(*answers) == [NOT_COORDINATOR] * 2
         await until(lambda: bool(lease.losses))
@@ -308,8 +308,7 @@ async def test_a_shard_group_that_cannot_be_read_does_not_affect_the_other_stand
         await until(lambda: standby.caught_up)
         unreadable = shard_group_of(owner, "g")
         await owner.on_revoked(unreadable)
-        writer = BlockingWriter(log.writer(unreadable))
-        writer.claim(1)
+        writer = claimed(log, unreadable)
         kafkas_key = b"\0\x01\0\x01x\0\x01t\0\0\0\0"  # of an offset, in version 1
         writer.append({owner.partition_of("g"): [(kafkas_key, b"any value")]}, 1)
         others = [name for name in (f"o{n}" for n in range(50)) if shard_group_of(owner, name) != unreadable]

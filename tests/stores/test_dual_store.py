@@ -9,11 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
-pytest.register_assert_rewrite("offsetmgr.testing")
-
-from offsetmgr import ConnectionConfig, OffsetAndMetadata, TopicPartition, open_store  # noqa: E402
-from offsetmgr.core.offset_store import OffsetStore  # noqa: E402
-from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+from offsetmgr import ConnectionConfig, OffsetAndMetadata, TopicPartition, open_store
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.testing.store_contract import StoreContract
 
 if TYPE_CHECKING:
     from conftest import MakeTopic

@@ -10,10 +10,7 @@ import pytest
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
-
-pytest.register_assert_rewrite("offsetmgr.testing")
-
-from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+from offsetmgr.testing.store_contract import StoreContract
 
 if TYPE_CHECKING:
     from conftest import MakeTopic

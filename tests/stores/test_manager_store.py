@@ -8,16 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from backend_listeners import ManagerListener, StoreListener
 
-pytest.register_assert_rewrite("offsetmgr.testing")
-
-from backend_listeners import ManagerListener, StoreListener  # noqa: E402
-
-from offsetmgr.app.offset_admin import OffsetAdmin  # noqa: E402
-from offsetmgr.config.connection import ConnectionConfig  # noqa: E402
-from offsetmgr.core.offset_store import OffsetStore  # noqa: E402
-from offsetmgr.testing.memory import MemoryStore  # noqa: E402
-from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+from offsetmgr.app.offset_admin import OffsetAdmin
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.testing.memory import MemoryStore
+from offsetmgr.testing.store_contract import StoreContract
 
 if TYPE_CHECKING:
     from offsetmgr.sandbox import KafkaBroker

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("offsetmgr.testing")
-
-from offsetmgr.testing.memory import MemoryStore  # noqa: E402
-from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+from offsetmgr.testing.memory import MemoryStore
+from offsetmgr.testing.store_contract import StoreContract
 
 
 class TestMemoryStore(StoreContract):

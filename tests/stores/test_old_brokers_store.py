@@ -13,10 +13,7 @@ from offsetmgr.core.model import Absent, Committed, OffsetAndMetadata, TopicPart
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetStore
 from offsetmgr.segments.offsets_partition import read_partition
 from offsetmgr.stores.kafka import KafkaStore
-
-pytest.register_assert_rewrite("offsetmgr.testing")
-
-from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+from offsetmgr.testing.store_contract import StoreContract
 
 if TYPE_CHECKING:
     from release_fixtures import ReleaseCluster

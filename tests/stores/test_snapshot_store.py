@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("offsetmgr.testing")
-
-from offsetmgr.core.offset_store import OffsetStore  # noqa: E402
-from offsetmgr.snapshots.base import SnapshotHeader  # noqa: E402
-from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot  # noqa: E402
-from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.snapshots.base import SnapshotHeader
+from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
+from offsetmgr.testing.store_contract import StoreContract
 
 
 @pytest.mark.parametrize("suffix", ["avro", "csv", "zk", "json"])

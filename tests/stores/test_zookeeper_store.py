@@ -11,10 +11,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
-
-pytest.register_assert_rewrite("offsetmgr.testing")
-
-from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+from offsetmgr.testing.store_contract import StoreContract
 
 CONFIG = ConnectionConfig(timeout_ms=20_000)
 

@@ -1,11 +1,8 @@
-"""`MemoryLog`: a `PartitionLog` in memory, for tests and simulations. The caller controls its events.
+"""`MemoryLog`: a `PartitionLog` in memory. The test controls the events that happen by chance in a real log.
 
-The log behaves like Kafka as far as a reader can observe: a claim takes an offset, a failed append may leave a gap,
-records after an unfinished append are not readable, and the cleaner leaves gaps. The caller triggers the
-events that happen by chance in a real log: with `hold` (appends wait for `advance_high_watermark`), `fail_next_append`,
-`compact` and `recreate`.
-
-It starts no threads. Only `MemoryWriter.append` and `MemoryReader.poll` wait. Any thread may call any method.
+As in Kafka, a claim takes an offset, a failed append may leave a gap, records after an unfinished append are not
+readable, and the cleaner leaves gaps. Only `MemoryWriter.append` and `MemoryReader.poll` wait. Any thread may call any
+method.
 """
 
 from __future__ import annotations
@@ -22,9 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import Final
 
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import (
     AppendOutcome,
@@ -42,10 +37,8 @@ from offsetmgr.records.base import EncodedRecord
 
 @dataclass
 class StoredPartition:
-    """The readable records of a partition, and the records of the append in flight (``open``). At most one append is in
-    flight, since a partition belongs to one shard group with one writer. Offsets are assigned as Kafka does."""
+    """The readable records of a partition, and the records of the append in flight (``open``)."""
 
-    start: int = 0
     next: int = 0
     records: list[LogRecord] = field(default_factory=list)
     open: list[LogRecord] = field(default_factory=list)
@@ -56,41 +49,23 @@ class StoredPartition:
         """The last stable offset."""
         return self.open[0].offset if self.open else self.next
 
-    def begin(self, partition: int, records: Sequence[EncodedRecord], now: int) -> int:
-        """Begins an append at the time ``now`` (ms since 1970). Returns the offset of its last record."""
+    def begin(self, partition: int, records: Sequence[EncodedRecord]) -> int:
+        """Begins an append. Returns the offset of its last record."""
         for key, value in records:
-            self.open.append(LogRecord(partition, self.next, key, value, now))
+            self.open.append(LogRecord(partition, self.next, key, value, time.time_ns() // 1_000_000))
             self.next += 1
         return self.next - 1
 
-    def end(self, *, written: bool) -> None:
-        """Ends the append: its records become readable if ``written`` is True, and are dropped otherwise."""
-        if written:
-            self.records += self.open
-        self.open = []
-
-    def claim(self) -> int:
-        """Appends a claim, which readers skip. Returns the offset after the claim."""
-        self.next += 1
-        return self.next
-
     def read(self, position: int, max_records: int) -> list[LogRecord]:
-        """Returns at most ``max_records`` records from ``position`` on."""
         first = bisect_left(self.records, position, key=attrgetter("offset"))
         return self.records[first : first + max_records]
-
-    def compact(self, below: int | None) -> None:
-        """See `offsetmgr.manager.log.memory.MemoryLog.compact`."""
-        cleaned = [r for r in self.records if below is None or r.offset < below]
-        rest = self.records[len(cleaned) :]
-        newest = {record.key: record.offset for record in cleaned}
-        kept = [r for r in cleaned if newest[r.key] == r.offset and r.offset not in self.old_tombstones]
-        self.old_tombstones = {record.offset for record in kept if record.value is None}
-        self.records = kept + rest
 
 
 class MemoryReader:
     """Implements `offsetmgr.manager.log.base.LogReader`."""
+
+    invalid_keys: Mapping[int, AbstractSet[bytes]] = {}
+    """Only owners write to a log in memory."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -106,15 +81,13 @@ class MemoryReader:
         progress: Callable[[int], None] | None = None,
         stopped: Callable[[], bool] | None = None,
     ) -> Mapping[int, int]:
-        """See `LogReader.load`."""
         reached = dict(starts)
         for partition, end in ends.items():
             if stopped is not None and stopped():
                 break
             with self._reading():
                 found = self._log._partitions[partition]
-                if found.stable < end:
-                    raise ValueError(f"partition {partition} ends at {found.stable}, before {end}")
+                assert found.stable >= end
                 for record in found.read(starts[partition], end - starts[partition]):
                     if record.offset >= end:
                         break
@@ -124,18 +97,11 @@ class MemoryReader:
                 progress(reached[partition] - starts[partition])
         return reached
 
-    @property
-    def invalid_keys(self) -> Mapping[int, AbstractSet[bytes]]:
-        """See `LogReader.invalid_keys`. Only owners write to a log in memory."""
-        return {}
-
     def follow(self, starts: Mapping[int, int]) -> None:
-        """See `LogReader.follow`."""
         with self._log._changed:
             self._positions = dict(starts)
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
-        """See `LogReader.poll`."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self._reading():
@@ -146,7 +112,6 @@ class MemoryReader:
                 self._log._changed.wait(left)
 
     def position(self, partition: int) -> int:
-        """See `LogReader.position`."""
         with self._log._changed:
             return self._positions[partition]
 
@@ -178,12 +143,6 @@ class MemoryReader:
             yield
 
 
-_NO_CLAIM: Final = -1
-"""The epoch of a writer that has not claimed its shard group."""
-_RECORD_OVERHEAD: Final = 22
-"""The approximate size that Kafka's format adds to the key and value of a record, in bytes."""
-
-
 class Failure(Enum):
     """The kinds of failures of an append."""
 
@@ -192,21 +151,19 @@ class Failure(Enum):
     UNKNOWN_WRITTEN = "written without a report to the writer: OutcomeUnknown"
     UNKNOWN_OPEN = "unfinished until the next claim, which aborts it: OutcomeUnknown"
     UNKNOWN_OPEN_WRITTEN = "unfinished until the next claim, which completes it: OutcomeUnknown"
-    FENCED = "another manager has claimed the shard group: Fenced"
 
 
 class MemoryLog:
     """A log in memory.
 
-    If ``hold`` is True, appends become readable and are acknowledged only when `advance_high_watermark` is called.
-    Otherwise they become readable and are acknowledged at once. A test may change ``hold`` at any time.
+    While ``hold`` is True, appends become readable and are acknowledged only when `advance_high_watermark` is called.
     ``max_batch_bytes`` limits the size of an append to one partition.
     """
 
     def __init__(self, partitions: int, *, max_batch_bytes: int = 1 << 20) -> None:
+        self.partitions = partitions
         self.hold = False
         self.max_batch_bytes = max_batch_bytes
-        self._clock = SystemClock()
         self._partitions = [StoredPartition() for _ in range(partitions)]
         self._shard_groups = [_ShardGroup() for _ in range(shard_group_count(partitions))]
         self._read_failures: deque[OffsetMgrError] = deque()
@@ -215,32 +172,21 @@ class MemoryLog:
 
     # --- PartitionLog -------------------------------------------------------------------------------
 
-    @property
-    def partitions(self) -> int:
-        return len(self._partitions)
-
     def writer(self, shard_group: int) -> MemoryWriter:
-        """See `PartitionLog.writer`."""
-        if shard_group not in range(len(self._shard_groups)):
-            raise ValueError(f"no shard group {shard_group}")
         return MemoryWriter(self, shard_group)
 
     def reader(self) -> MemoryReader:
-        """See `PartitionLog.reader`."""
         return MemoryReader(self)
 
-    def generation(self, timeout_s: float) -> str:  # noqa: ARG002 - at once
-        """See `PartitionLog.generation`."""
+    def generation(self, timeout_s: float) -> str:
         with self._changed:
             return str(self._generation)
 
-    def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
-        """See `PartitionLog.start_offsets`."""
+    def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         with self._reading():
-            return {partition: self._partitions[partition].start for partition in partitions}
+            return dict.fromkeys(partitions, 0)
 
-    def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
-        """See `PartitionLog.end_offsets`."""
+    def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         with self._reading():
             return {partition: self._partitions[partition].stable for partition in partitions}
 
@@ -258,8 +204,8 @@ class MemoryLog:
             return len(waiting)
 
     def fail_next_append(self, shard_group: int, failure: Failure) -> None:
-        """Makes the next append of the shard group fail with ``failure``. After several calls, the failures apply to
-        the next appends in the order of the calls."""
+        """Makes the next append of the shard group fail. After several calls, the failures apply to the next appends
+        in the order of the calls."""
         with self._changed:
             self._shard_groups[shard_group].failures.append(failure)
 
@@ -276,10 +222,14 @@ class MemoryLog:
 
     def compact(self, partition: int, below: int | None = None) -> None:
         """Runs Kafka's log cleaner once over the stable records below an offset, as if the rest were the active
-        segment. The newest record of each key stays; a tombstone stays only until the next run. The offsets of the
-        records do not change."""
+        segment. The newest record of each key stays; a tombstone stays only until the next run."""
         with self._changed:
-            self._partitions[partition].compact(below)
+            found = self._partitions[partition]
+            cleaned = [r for r in found.records if below is None or r.offset < below]
+            newest = {record.key: record.offset for record in cleaned}
+            kept = [r for r in cleaned if newest[r.key] == r.offset and r.offset not in found.old_tombstones]
+            found.old_tombstones = {record.offset for record in kept if record.value is None}
+            found.records[: len(cleaned)] = kept
 
     def recreate(self) -> None:
         """Deletes the topic and recreates it empty. Writers can continue; an unfinished append has an unknown
@@ -312,18 +262,15 @@ class MemoryLog:
                 raise self._read_failures.popleft()
             yield
 
-    def _fence(self, shard_group: _ShardGroup) -> None:
-        shard_group.epoch += 1
-        if shard_group.unfinished is not None:
-            shard_group.unfinished.error = Fenced("append", "another writer has claimed the shard group")
-            self._end(shard_group, written=shard_group.unfinished.completed_by_claim)
-
     def _end(self, shard_group: _ShardGroup, *, written: bool) -> None:
-        """Ends the unfinished append."""
+        """Ends the unfinished append: its records become readable, or are dropped."""
         append, shard_group.unfinished = shard_group.unfinished, None
         assert append is not None
         for partition in append.offsets:
-            self._partitions[partition].end(written=written)
+            found = self._partitions[partition]
+            if written:
+                found.records += found.open
+            found.open = []
         append.ended.set_result(None)
         self._changed.notify_all()
 
@@ -352,48 +299,48 @@ class _ShardGroup:
 
 
 class MemoryWriter:
-    """The `ShardGroupWriter` of a `MemoryLog`."""
+    """Implements `offsetmgr.manager.log.base.ShardGroupWriter`."""
 
     def __init__(self, log: MemoryLog, shard_group: int) -> None:
         self._log = log
         self._shard_group = log._shard_groups[shard_group]
         self._partitions = partitions_of(shard_group, log.partitions)
-        self._epoch = _NO_CLAIM
+        self._epoch: int | None = None
         self._needs_claim = True
         self._terminal_error: OffsetMgrError | None = None
 
-    async def claim(self, timeout_s: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
-        """See `ShardGroupWriter.claim`."""
+    async def claim(self, timeout_s: float) -> Mapping[int, int]:
         if self._terminal_error is not None:
             raise self._terminal_error
-        with self._log._changed:
-            if self._shard_group.claim_failures:
-                raise self._shard_group.claim_failures.popleft()
-            if self._epoch not in (_NO_CLAIM, self._shard_group.epoch):
-                raise self._fenced("claim")
-            self._log._fence(self._shard_group)
-            self._epoch, self._needs_claim = self._shard_group.epoch, False
-            self._log._changed.notify_all()
-            return {partition: self._log._partitions[partition].claim() for partition in self._partitions}
+        log, shard_group = self._log, self._shard_group
+        with log._changed:
+            if shard_group.claim_failures:
+                raise shard_group.claim_failures.popleft()
+            self._check_epoch("claim")
+            self._epoch = shard_group.epoch = shard_group.epoch + 1
+            self._needs_claim = False
+            if (append := shard_group.unfinished) is not None:
+                append.error = Fenced("append", "another writer has claimed the shard group")
+                log._end(shard_group, written=append.completed_by_claim)
+            for partition in self._partitions:
+                log._partitions[partition].next += 1
+            log._changed.notify_all()
+            return {partition: log._partitions[partition].next for partition in self._partitions}
 
     @property
     def claimed(self) -> bool:
-        """See `ShardGroupWriter.claimed`."""
         return not self._needs_claim and self._terminal_error is None
 
-    async def complete_claim(self, timeout_s: float) -> Mapping[int, AppendOutcome]:  # noqa: ARG002 - at once
-        """See `ShardGroupWriter.complete_claim`."""
+    async def complete_claim(self, timeout_s: float) -> Mapping[int, AppendOutcome]:
         return {}
 
     async def append(
         self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float
     ) -> Mapping[int, AppendOutcome]:
-        """See `ShardGroupWriter.append`. After the timeout the append is aborted, and its error is
-        `AppendRejected`."""
+        """After the timeout the append is aborted, and its error is `AppendRejected`."""
         if self._terminal_error is not None:
             raise self._terminal_error
-        if self._epoch == _NO_CLAIM:
-            raise ValueError("append before claim")
+        assert self._epoch is not None, "append before claim"
         if self._needs_claim:
             return dict.fromkeys(batches, OutcomeUnknown("append", "the outcome of an earlier append is unknown"))
         too_large = self._too_large(batches)
@@ -412,13 +359,11 @@ class MemoryWriter:
         if isinstance(append.error, Fenced):
             self._terminal_error = append.error
         self._needs_claim = isinstance(append.error, OutcomeUnknown)
-        return {
-            **too_large,
-            **(append.offsets if append.error is None else dict.fromkeys(append.offsets, append.error)),
-        }
+        outcomes = append.offsets if append.error is None else dict.fromkeys(append.offsets, append.error)
+        return {**too_large, **outcomes}
 
     def close(self) -> None:
-        """Works as `ShardGroupWriter.close`. An unfinished append stays unfinished until the next claim."""
+        """An unfinished append stays unfinished until the next claim."""
         self._terminal_error = self._terminal_error or LogClosed("append", "the writer was closed")
 
     def _begin(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> _Append:
@@ -426,19 +371,15 @@ class MemoryWriter:
         `MemoryLog.hold`. Raises `Fenced`."""
         log, shard_group = self._log, self._shard_group
         with log._changed:
-            for partition, records in batches.items():
-                if partition not in self._partitions or not records:
-                    raise ValueError(f"partition {partition}: not of the shard group, or nothing to append")
+            assert all(partition in self._partitions and records for partition, records in batches.items())
             failure = shard_group.failures.popleft() if shard_group.failures else None
-            if failure is Failure.FENCED:
-                log._fence(shard_group)
-            if self._epoch != shard_group.epoch:
-                raise self._fenced("append")
-            if shard_group.unfinished is not None:
-                raise ValueError("the writer's previous append has not ended")
-            now = log._clock.now_ms()
+            self._check_epoch("append")
+            assert shard_group.unfinished is None, "the writer's previous append has not ended"
             append = shard_group.unfinished = _Append(
-                {p: log._partitions[p].begin(p, records, now) for p, records in batches.items()}
+                {
+                    partition: log._partitions[partition].begin(partition, records)
+                    for partition, records in batches.items()
+                }
             )
             if failure is not None:
                 kind = AppendRejected if failure is Failure.NOT_WRITTEN else OutcomeUnknown
@@ -453,12 +394,12 @@ class MemoryWriter:
         """Returns an error for each batch over the size limit."""
         limit, errors = self._log.max_batch_bytes, dict[int, AppendOutcome]()
         for partition, records in batches.items():
-            size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in records)
-            if size > limit:
+            if (size := sum(len(key) + len(value or b"") for key, value in records)) > limit:
                 errors[partition] = TooLarge(f"partition {partition}", f"{size} bytes, over {limit}")
         return errors
 
-    def _fenced(self, what: str) -> Fenced:
-        """Makes the writer unusable."""
-        self._terminal_error = error = Fenced(what, "another writer has claimed the shard group")
-        return error
+    def _check_epoch(self, what: str) -> None:
+        """Raises `Fenced` and makes the writer unusable if another writer has claimed the shard group since."""
+        if self._epoch not in (None, self._shard_group.epoch):
+            self._terminal_error = Fenced(what, "another writer has claimed the shard group")
+            raise self._terminal_error

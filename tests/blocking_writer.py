@@ -7,7 +7,7 @@ from typing import Final
 
 from offsetmgr.core.errors import value_of
 from offsetmgr.kafka.client.client import EventLoopThread
-from offsetmgr.manager.log.base import AppendOutcome, ShardGroupWriter
+from offsetmgr.manager.log.base import AppendOutcome, PartitionLog, ShardGroupWriter
 from offsetmgr.records.base import EncodedRecord
 
 LOOP: Final = EventLoopThread()
@@ -21,22 +21,25 @@ class BlockingWriter:
         self._writer = writer
 
     def claim(self, timeout_s: float) -> Mapping[int, int]:
-        """See `ShardGroupWriter.claim`."""
         return LOOP.run(self._writer.claim(timeout_s))
 
-    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
-        """Returns the offset of the last record of each partition. Raises the error of the first partition that has
-        one."""
-        return {partition: value_of(outcome) for partition, outcome in self.outcomes(batches, timeout_s).items()}
-
     def outcomes(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, AppendOutcome]:
-        """Works as `ShardGroupWriter.append`."""
+        """See `ShardGroupWriter.append`."""
         return LOOP.run(self._writer.append(batches, timeout_s))
 
-    def close(self) -> None:
-        """See `ShardGroupWriter.close`."""
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
+        """Returns the offset of the last record of each partition, or raises the first error of a partition."""
+        return {partition: value_of(outcome) for partition, outcome in self.outcomes(batches, timeout_s).items()}
 
+    def close(self) -> None:
         async def close() -> None:
             self._writer.close()
 
         LOOP.run(close())
+
+
+def claimed(log: PartitionLog, shard_group: int, timeout_s: float = 60.0) -> BlockingWriter:
+    """Returns a writer that has claimed the shard group."""
+    writer = BlockingWriter(log.writer(shard_group))
+    writer.claim(timeout_s)
+    return writer
