@@ -24,7 +24,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.evidence import EvidenceThresholds, assess_phase, infer_phase
-from offsetmgr.migration.location import RESTART_VARIABLE, GroupStatus, LiveGroup
+from offsetmgr.migration.location import RESTART_VARIABLE, GroupStatus, LiveGroup, phase_of_members
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile, PlanSummary, scope_line
 from offsetmgr.migration.progress import MigrationState, Stage, expiry_texts
@@ -297,6 +297,6 @@ def _without_old_consumers(members: tuple[str, ...], described: GroupDescription
             Phase.UNKNOWN, Confidence.UNKNOWN, f"Kafka's coordinator did not report the members: {described}"
         )
     if members:
-        why = f"no old consumer is registered, and Kafka's coordinator reports {count_of(len(members), 'member')}"
-        return LiveGroup(Phase.KAFKA, Confidence.SEEN, why, members)
+        found = phase_of_members("kafka", len(members), is_registry_known=True)
+        return LiveGroup(found.phase, found.confidence, found.why, members)
     return LiveGroup(Phase.UNKNOWN, Confidence.SEEN, "no member is registered", members)

@@ -244,16 +244,8 @@ class GroupLocation:
 
     @property
     def expires_ms(self) -> int | None:
-        """The time at which the copied offsets expire, in milliseconds since 1970; None if it is unknown, if the group
-        has members, or if the target shows a commit after the copy."""
-        plan, copied = self.sample.plan, {tp for tp, writer in self.sample.writers.items() if writer.is_unchanged}
-        if plan is None or any(store.members or store.members_error for store in self.sample.stores):
-            return None
-        source, target = self.sample.side(plan.source), self.sample.side(plan.target)
-        old = {} if source is None else source.committed
-        new = {} if target is None else {tp: offset for tp, offset in target.committed.items() if tp not in copied}
-        moved_on = target is None or any(offset > old.get(tp, offset) for tp, offset in new.items())
-        return None if moved_on else plan.expires_at
+        """The time at which the copied offsets expire, in milliseconds since 1970; see `Situation.expires_ms`."""
+        return _situation_of(self).expires_ms
 
     @property
     def other_kind(self) -> UnsupportedOperation | None:
@@ -340,12 +332,7 @@ def infer_by_offsets(sample: GroupSample) -> PhaseEvidence:
         why = f"{count_of(len(old), 'old consumer')} in ZooKeeper and {count_of(len(new), 'member')} in Kafka are live"
         return _unknown(f"{why}; their commits were not watched")
     if new and (where := _only_members(sample)) is not None:
-        registry = sample.store("zookeeper")
-        checked = "has none" if registry is not None else "was not checked, because the settings do not name it"
-        members = (
-            f"{where.title} has {count_of(len(new), 'member')} of the group, and members commit to their coordinator"
-        )
-        return _inferred(where.name, f"{members}; ZooKeeper {checked}")
+        return phase_of_members(where.name, len(new), is_registry_known=sample.store("zookeeper") is not None)
     if not holding:
         return _unknown("no configured store has an offset of the group")
     if len(sample.stores) == 1:
@@ -355,6 +342,15 @@ def infer_by_offsets(sample: GroupSample) -> PhaseEvidence:
         empty = " and ".join(store.title for store in sample.stores if store is not holding[0])
         return _inferred(holding[0].name, f"{_count(holding[0])} and none in {empty}")
     return _compare(sample, holding, old)
+
+
+def phase_of_members(store: str, members: int, *, is_registry_known: bool) -> PhaseEvidence:
+    """Returns the phase of a group whose only live members are those of a coordinator. It is seen if ZooKeeper was read
+    too, which then has no old consumer."""
+    checked = "has none" if is_registry_known else "was not checked, because the settings do not name it"
+    why = f"{TITLES[store]} has {count_of(members, 'member')} of the group, and members commit to their coordinator"
+    known = Confidence.SEEN if is_registry_known else Confidence.INFERRED
+    return PhaseEvidence(Phase(store), known, f"{why}; ZooKeeper {checked}")
 
 
 def _members(sample: GroupSample, names: tuple[str, ...]) -> list[GroupMember]:
@@ -645,23 +641,14 @@ class _Statuses:
             since = since if seen is word else None  # the journal does not record the time of this change
             word = seen
         blocked = "; ".join(dict.fromkeys(self._obstacles(group, word, live)))
-        names, expires = (group.group, group.target_group, group.wave, group.owner), self._expires(group, word, live)
-        step = self._next_step(group, word, live, expires)
-        return GroupStatus(*names, word, since, known, evidence, blocked, step, expires)
+        names, now = (group.group, group.target_group, group.wave, group.owner), self._situation(group, word, live)
+        return GroupStatus(*names, word, since, known, evidence, blocked, next_step(now), now.expires_ms)
 
     def _bounce(self, name: str) -> OpenBounce | None:
         """Returns the open bounce of a group; None if the journal has a later phase or the end of the group."""
         bounce, note = self.bounces.get(name), self.state.phases.get(name)
         later = (note and note.at, self.state.group_finalized_at(name))
         return None if bounce is None or any(at is not None and at > bounce.at_ms for at in later) else bounce
-
-    def _expires(self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None) -> int | None:
-        """Returns the time at which the copied offsets of a group without consumers expire."""
-        has_consumers = bool(live.members) if live is not None else group.group in self.state.phases
-        gone = live is not None and live.is_lost
-        if has_consumers or gone or word in _ROLLED_BACK | {Stage.NOT_PLANNED}:
-            return None
-        return self.plan.header.expiry_of(self.state.copied_at(group))
 
     def _recorded(self, group: GroupPlan) -> tuple[Stage | Phase, int | None, str]:
         """Returns the state that the plan and the journal record, its time and its evidence."""
@@ -749,26 +736,24 @@ class _Statuses:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"{label}: {topic}-{partition}: {why}{more}"
 
-    def _next_step(
-        self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None, expires: int | None
-    ) -> NextStep:
+    def _situation(self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None) -> Situation:
         phase = word if isinstance(word, Phase) else Phase.MOVED if word is Stage.FINALIZED else self.start
         plan = migrated_group(self.plan, self.state, group)
         if plan.stage is Stage.PLANNED and self.state.is_applied(group):  # apply has nothing to write
             plan = replace(plan, stage=Stage.APPLIED)
-        now = Situation(
+        is_lost = live is not None and live.is_lost
+        return Situation(
             group.group,
             phase,
             self.start,
             self.end,
             plan,
             has_members=bool(group.old_members if live is None else live.members),
-            expires_ms=expires,
+            is_committed=is_lost or (bool(live.members) if live is not None else group.group in self.state.phases),
             bounce=self._bounce(group.group),
-            is_lost=live is not None and live.is_lost and word is Stage.APPLIED,
+            is_lost=is_lost and word is Stage.APPLIED,
             verifies=live is None or live.verifies,
         )
-        return next_step(now)
 
 
 def _has_left(live: LiveGroup, end: Phase) -> bool:
@@ -809,7 +794,9 @@ class NextStep(NamedTuple):
 class Situation(NamedTuple):
     """The facts that decide the next step of a group. ``start`` and ``end`` are the phases in which a migration begins
     and ends. Without an observation, the group of a plan is in its first phase. ``has_members`` is whether old
-    consumers have to be restarted. ``location`` is None if the plan was asked for its steps."""
+    consumers have to be restarted. ``is_committed`` is whether a renewal of the copied offsets is of no use, because
+    the group has consumers, has committed since the copy, or has lost the copied offsets. ``location`` is None if the
+    plan was asked for its steps."""
 
     name: str
     phase: Phase
@@ -817,11 +804,19 @@ class Situation(NamedTuple):
     end: str | None = None
     plan: MigratedGroup | None = None
     has_members: bool = False
-    expires_ms: int | None = None
+    is_committed: bool = False
     location: GroupLocation | None = None
     bounce: OpenBounce | None = None
     is_lost: bool = False
     verifies: bool = True
+
+    @property
+    def expires_ms(self) -> int | None:
+        """The time at which the copied offsets expire, in milliseconds since 1970; None if it is unknown, or if a
+        renewal is of no use."""
+        if self.plan is None or self.is_committed or self.plan.stage in _ROLLED_BACK | {Stage.NOT_PLANNED}:
+            return None
+        return self.plan.expires_at
 
 
 def _situation_of(one: GroupLocation) -> Situation:
@@ -829,7 +824,19 @@ def _situation_of(one: GroupLocation) -> Situation:
     sides = {plan.source, plan.target} if plan is not None else set()
     has_members = registry is not None and bool(registry.members) and sides == {Phase.ZOOKEEPER, Phase.KAFKA}
     start, end = (plan.source, plan.target) if plan is not None else (None, None)
-    return Situation(one.name, one.phase, start, end, plan, has_members, one.expires_ms, one)
+    return Situation(one.name, one.phase, start, end, plan, has_members, _is_committed(one.sample), one)
+
+
+def _is_committed(sample: GroupSample) -> bool:
+    """Whether the group has members, or may have committed to the plan's target after the copy."""
+    if sample.plan is None or any(store.members or store.members_error for store in sample.stores):
+        return True
+    source, target = sample.side(sample.plan.source), sample.side(sample.plan.target)
+    if target is None:
+        return True
+    old = {} if source is None else source.committed
+    copied = {tp for tp, writer in sample.writers.items() if writer.is_unchanged}
+    return any(offset > old.get(tp, offset) for tp, offset in target.committed.items() if tp not in copied)
 
 
 def next_step(now: Situation) -> NextStep:

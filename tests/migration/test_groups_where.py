@@ -116,7 +116,7 @@ def test_members_in_kafka_show_where_a_group_commits(cli: Cli, both: list[str], 
     assert member.assignment()
     commit(f"zookeeper://{both[1]}", topic, topic, {0: 4})
     row = where(cli, topic, *both)
-    assert (row["phase"], row["confidence"]) == ("kafka", "inferred")
+    assert (row["phase"], row["confidence"]) == ("kafka", "seen")
     assert row["evidence"] == (
         "Kafka has 1 member of the group, and members commit to their coordinator; ZooKeeper has none"
     )
