@@ -13,7 +13,7 @@ from in_process import Output, command
 
 from offsetmgr.app.connections import Connections
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
+from offsetmgr.core.model import Committed, GroupDescription, LogRange, Offset, TopicPartition
 from offsetmgr.migration.observation import GroupView, PartitionOwner, RegisteredMember, RegistryView
 from offsetmgr.testing.memory import MemoryStore
 
@@ -91,6 +91,9 @@ class ScriptedGroup:
 
     def offsets_retention_ms(self) -> int | None:
         return self.retention_ms
+
+    def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
+        return {group: GroupDescription(group, "EMPTY") for group in groups}
 
     def members(self, group: str, _existing: object) -> RegistryView:
         if self.outage and self.outage[0] <= self.clock.seconds < self.outage[1]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.clock import ClockDifference
     from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
     from offsetmgr.core.offset_store import OffsetSource, OffsetStore, UnrecognisedData
-    from offsetmgr.groups.describe import DescribeGroups
+    from offsetmgr.groups.describe import DescribeGroups, Descriptions
     from offsetmgr.groups.last_writes import LastWrites
     from offsetmgr.kafka.cluster import KafkaCluster, Logs
     from offsetmgr.migration.evidence import EvidenceThresholds
@@ -383,7 +383,6 @@ class Connections(Closeable):
         they may commit to both stores. Without ``uri``, the result of a group that `homes` has is the refusal.
         """
         from offsetmgr.groups.describe import with_registered_members
-        from offsetmgr.migration.location import refused_elsewhere
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         selected, connection = uri or self.uri, self.resolved.connection
@@ -392,7 +391,14 @@ class Connections(Closeable):
         if known is not None and bootstrap is not None and zookeeper_of(selected, connection) is None:
             cluster = self.cluster_at(bootstrap, connection)
             describer = partial(with_registered_members, describer, cluster, self._session(known))
-        return describer if uri is not None else partial(refused_elsewhere, describer, self.homes)
+        if uri is not None:
+            return describer
+
+        def refused_elsewhere(groups: Iterable[str]) -> Descriptions:
+            names = list(groups)
+            return {**describer(names), **{name: home.refusal() for name, home in self.homes(names).items()}}
+
+        return refused_elsewhere
 
     def homes(self, groups: Iterable[str]) -> Mapping[str, OtherHome]:
         """Returns the home of each of the groups that is not known to live in the selected store; none if an option
@@ -494,7 +500,7 @@ class Connections(Closeable):
             why = "needs ZooKeeper, where old consumers register"
             raise UsageError(needs, why, Advice("add {zookeeper} HOST:PORT/CHROOT"))
         cluster = self.cluster(needs)
-        store = self.store(f"zookeeper://{address}")
+        store = self.opened(f"zookeeper://{address}")
         assert isinstance(store, ZookeeperStore)  # a zookeeper: URI always opens a ZookeeperStore
         return GroupView.of_stores(store, self.opened(f"kafka://{self.bootstrap()}"), cluster)
 

@@ -1,27 +1,31 @@
-"""The use case of ``offsetmgr doctor``: checks every endpoint that the settings name, and this machine. It writes
-nothing."""
+"""The use case of ``offsetmgr doctor``: checks every endpoint that the settings name, the phases of groups, and this
+machine. It writes nothing."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.app.connections import nothing_named
 from offsetmgr.config.connection import ResolvedConnection
 from offsetmgr.config.user_directories import check_state_directory
-from offsetmgr.core.check_result import CheckResult, failed_check
+from offsetmgr.core.advice import Advice
+from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
+    from offsetmgr.migration.location import GroupLocation
 
 
 def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckResult]:
-    """Runs all checks at the same time, and returns their results. ``groups`` are the groups whose permissions are
-    checked; existing groups if empty. Raises `UsageError` if the settings name no server."""
+    """Runs all checks at the same time, and returns their results. ``groups`` are the groups whose permissions and
+    phases are checked. If there are none: the permissions on some existing groups, and the phases of the groups of
+    unfinished migrations. Raises `UsageError` if the settings name no server."""
     resolved = connections.resolved
     config, clock = resolved.connection, SystemClock()
 
@@ -53,7 +57,49 @@ def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckRe
         checks += [partial(check_server, host) for host in connect.partition("/")[0].split(",")]
         checks.append(partial(check_access, connect))
     checks += [partial(check_cluster, at, manager) for at, manager in clusters]
-    return _run_all([*checks, check_state_directory])
+    return _run_all([*checks, partial(_check_phases, connections, groups), check_state_directory])
+
+
+_MOST_GROUPS: Final = 500
+_MOST_NAMED: Final = 10
+
+
+def _check_phases(connections: Connections, groups: Sequence[str]) -> list[CheckResult]:
+    """Locates the groups, if they may live in several stores: without ``groups``, those of the unfinished migrations
+    that this account has recorded, at most `_MOST_GROUPS`, of which at most `_MOST_NAMED` are named."""
+    try:
+        if len(connections.configured_stores()) < 2:
+            return []
+        locator = connections.group_locator()
+        names = list(groups) or locator.unfinished()
+        rows = [_phase_result(one, connections) for one in locator.locate(names[:_MOST_GROUPS])]
+    except OffsetMgrError as error:
+        return [CheckResult("phases", "groups", CheckStatus.UNKNOWN, f"not read: {error}", error.hint)]
+    if groups:
+        return rows
+    unsafe = [one for one in rows if one.status is not CheckStatus.OK]
+    read = f"{len(rows)} of " if len(rows) < len(names) else ""
+    count = f"{read}{count_of(len(names), 'group')} of unfinished migrations by this account, {len(unsafe)} with a fix"
+    lost = count_of(len(locator.unread_plans), "recorded plan")
+    unread = f" ({lost} could not be read)" if locator.unread_plans else ""
+    where = connections.invocation("groups where", all_groups=True)
+    detail = Advice("{}{}; {} locates all groups", count, unread, where)
+    return [*unsafe[:_MOST_NAMED], CheckResult("phases", "groups", CheckStatus.OK, detail)]
+
+
+def _phase_result(one: GroupLocation, connections: Connections) -> CheckResult:
+    """Returns the phase of a group, with a fix if it is unknown or dual, or if a migration of the group has begun."""
+    detail, step = f"{one.phase} ({one.confidence}): {one.why}", one.next
+    if not any(store.may_have_group for store in one.sample.stores):
+        return CheckResult("phase", f"group {one.name}", CheckStatus.UNKNOWN, one.why)
+    if step.call is None:
+        status, fix = (CheckStatus.UNKNOWN, step.why) if one.phase == "unknown" else (CheckStatus.OK, "")
+    elif one.sample.plan is None and one.phase not in ("unknown", "dual"):
+        status, fix = CheckStatus.OK, ""
+    else:
+        call = step.call._replace(named={**step.call.named, **connections.given})
+        status, fix = CheckStatus.WARNING, Advice("{}", call)
+    return CheckResult("phase", f"group {one.name}", status, detail, fix)
 
 
 def _endpoints(resolved: ResolvedConnection) -> tuple[list[str], list[tuple[str, bool]]]:

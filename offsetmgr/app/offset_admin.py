@@ -30,7 +30,7 @@ from offsetmgr.groups.operation_log import OperationLog
 if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport
     from offsetmgr.migration.location import GroupLocation
-    from offsetmgr.migration.observation import GroupView, ObservationWindow
+    from offsetmgr.migration.observation import ObservationWindow
     from offsetmgr.stores.snapshot import SnapshotReport
 
 
@@ -101,7 +101,6 @@ class OffsetAdmin(Closeable):
             ResolvedConnection(config or ConnectionConfig(), store, bootstrap_server, zookeeper)
         )
         self._running = running
-        self._view: GroupView | None = None
 
     @classmethod
     def from_settings(cls, context: str | None = None) -> Self:
@@ -197,15 +196,14 @@ class OffsetAdmin(Closeable):
         ZooKeeper, to both stores, or only to Kafka (``offsetmgr runbook check``).
 
         ``window`` limits the observation (default: 180 s); it ends earlier if the result is final.
-        ``PhaseReport.passed`` is True only if every member and partition is known to fit the phase. The admin needs
-        ZooKeeper and brokers. Raises `GroupNotFound`, `OtherCluster`, `UsageError`, `Unreachable`, `TimedOut`.
+        ``PhaseReport.passed`` is True only if every member and partition is known to fit the phase;
+        ``PhaseReport.location`` is where the group is, and ``next`` the next step. The admin needs ZooKeeper and
+        brokers. Raises `GroupNotFound`, `OtherCluster`, `UsageError`, `Unreachable`, `TimedOut`.
         """
-        from offsetmgr.migration.runbook import check_phase
+        from offsetmgr.app.runbook import check
 
         self._connections.require_open()
-        if self._view is None:
-            self._view = self._connections.group_view()
-        return check_phase(self._view, group, CommitMode(phase), rules=rules, window=window)
+        return check(self._connections, group, CommitMode(phase), rules=rules, window=window)
 
     # --- planning edits ----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -80,6 +80,14 @@ class _Groups:
         stores = SourceAndTarget.of_plan(self.connections, header)
         return GroupView.of_plan(header, stores.source, stores.target, stores.cluster)
 
+    def addresses(self) -> dict[str, str | None]:
+        """Returns the arguments that name the servers."""
+        from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
+
+        view, connection = self.view, self.connections.resolved.connection
+        old = zookeeper_of(view.zookeeper.uri, connection)
+        return {"zookeeper": old or "", "bootstrap_server": bootstrap_of(view.kafka.uri, connection)}
+
     def window(self, window: ObservationWindow) -> ObservationWindow:
         return replace(window, waiting=self.connections.waits.for_commits)
 
@@ -96,6 +104,24 @@ class _Groups:
             return found
 
         return baseline_of
+
+    def located(self, report: PhaseReport) -> PhaseReport:
+        """Returns the report with the location of its group and the next step there. The plan is evidence, too."""
+        from offsetmgr.migration.group_locator import GroupLocator
+
+        locator, found = GroupLocator.of_view(self.view), report.seen
+        if self.plan is not None:
+            with suppress(OffsetMgrError):  # the plan was renewed since, which `_record` has reported
+                locator.add_plan(self.plan.file.path)
+        (location,) = locator.locate([report.group], seen={} if found is None else {report.group: found})
+        for error in locator.unread_plans:
+            self.connections.warn(f"not used as evidence: {error}")
+        step, arguments = location.next, self.connections.given
+        if (call := step.call) is not None:
+            if self.plan is not None and not self.names_servers and call.verb.startswith("groups"):
+                arguments = {**self.addresses(), **self.login_options}
+            step = step._replace(call=call._replace(named={**call.named, **arguments}))
+        return replace(report, location=location, next=step)
 
     def select(self, selection: PlanSelection, to: CommitMode) -> list[str]:
         """See `groups_to_bounce`."""
@@ -131,16 +157,12 @@ def write(
     A group whose phase is unknown is named, and does not hold up the others. Raises `UsageError` for values that
     contradict each other, `FileFailure`, `GroupNotFound`, and `GateRefused` if the phase of the only group is unknown.
     """
-    from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
-
     restart.check()
     files = new_files(list(files))
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
     groups = _Groups(connections, plan)
     view, names, ui = groups.view, groups.select(selection, to), connections.ui
-    connection = connections.resolved.connection
-    address, bootstrap = zookeeper_of(view.zookeeper.uri, connection), bootstrap_of(view.kafka.uri, connection)
-    servers = options_text(zookeeper=address or "", bootstrap_server=bootstrap) + groups.login
+    servers = options_text(**groups.addresses()) + groups.login
     path = str(plan) if plan is not None else None
     by_plan = path is not None and not groups.names_servers
 
@@ -220,7 +242,8 @@ def check(
 ) -> PhaseReport:
     """Checks by evidence that every member of a group is in a phase. Watches commits for at most ``window``, and stops
     as soon as the result is certain. ``baseline`` has the members before a bounce. The journal of ``plan`` records a
-    phase that passed. Raises `GroupNotFound`, `OtherCluster`, `NoBaseline`, `Unreachable`, `TimedOut`."""
+    phase that passed. The report has the location of the group and the next step, too. Raises `GroupNotFound`,
+    `OtherCluster`, `NoBaseline`, `Unreachable`, `TimedOut`."""
     groups = _Groups(connections, plan)
     if groups.plan is not None:
         group = groups.plan.select_one(group)
@@ -228,7 +251,7 @@ def check(
     report = check_phase(groups.view, group, phase, baseline=known, rules=rules, window=watched)
     if groups.plan is not None and report.passed:
         _record(groups.plan, connections.ui, [phase_record(groups.plan.names[group], report)])
-    return report
+    return groups.located(report)
 
 
 _DEFAULTS: Final = BounceOptions()

@@ -29,7 +29,8 @@ def doctor(connect: ConnectFlags, group: GroupsOption = None, output: FormatOpti
     """Check that every configured server can be used: reachable, release, login, permissions, clock; and this machine.
 
     It only reads: it changes nothing in Kafka, in ZooKeeper or on this machine. The exit code is 1 if a check failed.
-    --group checks the permissions on these groups instead of on some existing groups.
+    --group checks the permissions on these groups and their phases, instead of the permissions on some existing groups
+    and the phases of groups whose migration is not finished.
     """
     from offsetmgr.app import doctor as app
 

@@ -245,8 +245,7 @@ def where(
             write_rows(PARTITIONS, (_located_row(one, p) for one in found for p in one.partitions), output)
         if found:
             separate_tables()
-            steps = ((one.name, one.next.command_line(options) or f"nothing: {one.next.why}") for one in found)
-            write_rows(NEXT, steps, output)
+            write_rows(NEXT, ((one.name, one.next.text(options)) for one in found), output)
     for text in located.expiry_texts(found, connect.repeated()):
         connect.ui.note(text, warning=True)
     errors = [*located.unlisted, *located.missing]

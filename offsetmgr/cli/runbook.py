@@ -246,6 +246,9 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
             (kind, str(name), one.ok, one.confidence.value, one.why, for_command_line(one.remedy))
             for kind, name, one in report.results
         ]
+        if (found := report.location) is not None and report.next is not None:
+            why, step = f"phase {found.phase}: {found.why}", report.next.command_line()
+            rows.append(("group", report.group, report.passed, found.confidence.value, why, step))
         names = ("kind", "name", "ok", "known", "evidence", "remedy")
         write_rows([Column(name) for name in names], rows, output)
 

@@ -16,7 +16,7 @@ from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence,
 from offsetmgr.core.model import GroupMember, TopicPartition
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.last_writes import KnownWrite, last_writer
-from offsetmgr.migration.location import GroupSample, StoreSample, infer_by_offsets
+from offsetmgr.migration.location import GroupLocation, GroupSample, NextStep, StoreSample, infer_by_offsets
 from offsetmgr.migration.observation import (
     GroupHistory,
     Observation,
@@ -302,7 +302,10 @@ class MemberEvidence:
 @dataclass(frozen=True, slots=True)
 class PhaseReport:
     """The result of the phase check. ``passed`` is True only if every checked member and partition is known to fit the
-    phase. ``final`` is False if further observations may change the result."""
+    phase. ``final`` is False if further observations may change the result.
+
+    ``seen`` is the phase that the observed commits prove; None if they prove none. ``location`` is where the group is,
+    and ``next`` is the next step there. The gate of a bounce has none of the three."""
 
     group: str
     phase: CommitMode
@@ -314,6 +317,9 @@ class PhaseReport:
     partitions: tuple[PartitionEvidence, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    seen: PhaseEvidence | None = None
+    location: GroupLocation | None = None
+    next: NextStep | None = None
 
     @property
     def not_bounced(self) -> tuple[str, ...]:
@@ -360,6 +366,9 @@ class PhaseReport:
             lines.append(f"{'ok' if one.ok else 'NO':<3} {name} ({one.confidence.value}): {one.why}")
             if one.remedy:
                 lines.append(f"      remedy: {for_command_line(one.remedy)}")
+        if self.location is not None and self.next is not None:
+            found = f"phase {self.location.phase} ({self.location.confidence})"
+            lines.append(f"group {self.group}: {found}; next: {self.next.text()}")
         return lines
 
     def to_json(self) -> dict[str, Any]:
@@ -389,7 +398,14 @@ class PhaseReport:
                 }
                 for p in self.partitions
             ],
+            **self._location_json(),
         }
+
+    def _location_json(self) -> dict[str, Any]:
+        if (found := self.location) is None or self.next is None:
+            return {}
+        evidence = {"phase": found.phase.value, "confidence": found.confidence.value, "evidence": found.why}
+        return {"location": {**evidence, "next": self.next.to_json()}}
 
 
 def _result_json(one: MemberEvidence | PartitionEvidence) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.core.batches import batched
@@ -31,7 +32,14 @@ from offsetmgr.migration.location import (
     locate,
     migrated_group,
 )
-from offsetmgr.migration.observation import GroupHistory, Observation, ObservationWindow, PartitionOwner, watch
+from offsetmgr.migration.observation import (
+    GroupHistory,
+    GroupView,
+    Observation,
+    ObservationWindow,
+    PartitionOwner,
+    watch,
+)
 from offsetmgr.migration.plan import PlanFile, StoreEndpoint
 from offsetmgr.migration.progress import MigrationState, Stage
 from offsetmgr.stores.dual_policy import outcome_of
@@ -142,6 +150,19 @@ class GroupLocator:
         """The errors of recorded migrations that could not be read, so that they are no evidence."""
         self._recorded: list[RecordedOperation] | None = None
 
+    @classmethod
+    def of_view(cls, view: GroupView) -> GroupLocator:
+        """Returns the locator of the groups of old consumers in the two stores of a view."""
+        from offsetmgr.stores.uri import parse_uri
+
+        def registered(groups: Iterable[str]) -> Mapping[str, GroupDescription]:
+            members = {name: tuple(map(GroupMember, view.members(name))) for name in groups}
+            return {name: GroupDescription(name, "", members=found) for name, found in members.items()}
+
+        old = ConfiguredStore("zookeeper", view.zookeeper, registered)
+        new = ConfiguredStore(parse_uri(view.kafka.uri).kind, view.kafka, view.cluster.describe_groups)
+        return cls((old, new), view.cluster)
+
     def groups(self) -> tuple[set[str], list[OffsetMgrError]]:
         """Returns the groups of all stores, and the errors of the stores whose groups could not be listed."""
         found: set[str] = set()
@@ -161,9 +182,16 @@ class GroupLocator:
         configured, because its groups can belong to another cluster. Raises `PlanError`, `JournalError`."""
         self._plans.update(self._migrated(*open_plan(path)))
 
-    def _add_recorded(self, names: Iterable[str]) -> None:
-        """Adds the newest migration that the operation log of this account has of each group, unless `add_plan` has
-        added one. A plan that was rolled back is no evidence."""
+    def unfinished(self) -> list[str]:
+        """Returns the groups of the recorded migrations that are neither finalized nor rolled back, by their names in
+        the source."""
+        self._add_recorded()
+        ended = (Stage.FINALIZED, Stage.NOT_PLANNED)
+        return sorted({one.group for one in self._plans.values() if one.stage not in ended})
+
+    def _add_recorded(self, names: Iterable[str] | None = None) -> None:
+        """Adds the newest migration that the operation log of this account has of each group (default: of all groups),
+        unless `add_plan` has added one. A plan that was rolled back is no evidence."""
         if self._recorded is None:
             self._recorded = []
             try:
@@ -173,8 +201,12 @@ class GroupLocator:
             else:
                 newest = {one.start.files: one for one in operations if one.start.name in OPERATIONS.values()}
                 self._recorded = sorted(newest.values(), key=lambda one: one.at_ms, reverse=True)
-        wanted = {*names} - self._plans.keys()
-        for one in [o for o in self._recorded if not o.start.names_all_groups or wanted.intersection(o.start.groups)]:
+        wanted = None if names is None else {*names} - self._plans.keys()
+
+        def may_have(one: RecordedOperation) -> bool:
+            return wanted is None or not one.start.names_all_groups or bool(wanted.intersection(one.start.groups))
+
+        for one in filter(may_have, list(self._recorded)):
             self._recorded.remove(one)
             try:
                 found = self._migrated(*open_renewed(Path(*one.start.files)))
@@ -200,12 +232,17 @@ class GroupLocator:
                 migrated.update(dict.fromkeys((group.group, group.target_group), found))
         return migrated
 
-    def locate(self, groups: Iterable[str], window: ObservationWindow | None = None) -> Iterator[GroupLocation]:
-        """Yields the location of each group, in the order of ``groups``. With a ``window``, first watches the commits
-        of each batch of groups for at most this time."""
+    def locate(
+        self,
+        groups: Iterable[str],
+        window: ObservationWindow | None = None,
+        seen: Mapping[str, PhaseEvidence] = MappingProxyType({}),
+    ) -> Iterator[GroupLocation]:
+        """Yields the location of each group, in the order of ``groups``. ``seen`` are phases that observed commits
+        prove. With a ``window``, first watches the commits of each batch of groups for at most this time."""
         for names in batched(groups, BATCH_GROUPS):
             self._add_recorded(names)
-            seen = self._watch(names, window)
+            seen = {**seen, **self._watch(names, window)}
             every = list(dict.fromkeys([*names, *(self._name_in(one.name, n) for one in self.stores for n in names)]))
             samples = {one.name: self._read(one, every) for one in self.stores}  # ZooKeeper before Kafka
             logs = self._logs({tp for store in samples.values() for found in store.values() for tp in found.offsets})
@@ -309,7 +346,7 @@ def document_of(one: GroupLocation, options: str) -> dict[str, Any]:
         "lag": one.lag,
         "stores": {store.name: _store_document(store) for store in one.sample.stores},
         "partitions": [*map(_partition_document, one.partitions)],
-        "next": {"command": one.next.command_line(options) or None, "why": one.next.why},
+        "next": one.next.to_json(options),
     }
 
 

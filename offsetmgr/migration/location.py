@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -38,7 +38,6 @@ from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState, Stage
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.describe import DescribeGroups, Descriptions
     from offsetmgr.migration.bounce_checkpoint import OpenBounce
 
 RESTART_VARIABLE: Final = "$RESTART"
@@ -546,14 +545,6 @@ def other_home(one: GroupLocation, kind: str, options: str = "") -> OtherHome | 
     return OtherHome(one.name, name, selected.uri, uri, one.why, candidates, same, options)
 
 
-def refused_elsewhere(
-    describe: DescribeGroups, homes: Callable[[Iterable[str]], Mapping[str, OtherHome]], groups: Iterable[str]
-) -> Descriptions:
-    """Describes groups like ``describe``, and returns the refusal of an edit for each group that ``homes`` has."""
-    names = list(groups)
-    return {**describe(names), **{name: home.refusal() for name, home in homes(names).items()}}
-
-
 # --- the groups of a plan ---------------------------------------------------------------------------------
 
 
@@ -789,6 +780,14 @@ class NextStep(NamedTuple):
         command, quoted = option("command"), shlex.quote(RESTART_VARIABLE)
         line = self.call.command_line().replace(f"{command} {quoted}", f'{command} "{RESTART_VARIABLE}"')
         return line + options
+
+    def text(self, options: str = "") -> str:
+        """Returns the command line, or the reason for which there is nothing to do."""
+        return self.command_line(options) or f"nothing: {self.why}"
+
+    def to_json(self, options: str = "") -> dict[str, str | None]:
+        """Returns the command and the reason as a JSON object."""
+        return {"command": self.command_line(options) or None, "why": self.why}
 
 
 class Situation(NamedTuple):

@@ -40,6 +40,7 @@ from offsetmgr.migration.evidence import (
     infer_phase,
     jumps,
     remedy_of,
+    seen_phase,
     used_and_other_store,
 )
 from offsetmgr.migration.observation import (
@@ -204,7 +205,7 @@ def check_phase(
             "it has neither a live member in ZooKeeper nor an offset in either store",
             Advice("check its name, and the chroot of {zookeeper}"),
         )
-    return assess_phase(history, phase, baseline=baseline, rules=rules)
+    return replace(assess_phase(history, phase, baseline=baseline, rules=rules), seen=seen_phase(history))
 
 
 # --- the warnings ------------------------------------------------------------------------------------

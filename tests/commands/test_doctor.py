@@ -54,6 +54,7 @@ def test_every_endpoint_is_checked(
     assert "failed" not in {row["result"] for row in shown}
     (groups,) = (row for row in shown if row["check"] == "permissions on groups")
     assert groups["detail"] == f"{unique}: Describe, Read, Delete"
+    assert results(shown, "phase") == ["ok"]
     (zookeeper_clock,) = (row for row in shown if row["check"] == "clock" and row["endpoint"] == zookeeper.connect)
     assert zookeeper_clock["result"] == "ok"
     assert "+/- " in zookeeper_clock["detail"]

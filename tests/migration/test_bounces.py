@@ -95,6 +95,19 @@ def test_a_phase_that_another_client_hides_is_known_after_the_client_was_stopped
     assert "stop the other client, then check again" in shown
 
 
+@pytest.mark.parametrize(("phase", "to"), [(ZOOKEEPER, None), (DUAL, "kafka")])
+def test_a_check_names_the_phase_of_the_group_and_the_next_step(phase, to):
+    group, servers = group_of(member("h1", 7), phase), "--zookeeper zk:2181 --bootstrap-server k:9092"
+    step = f"runbook write --group g --to {to} -o runbook-g.json -o runbook-g.html"
+    step = step if to else "migrate plan --from zookeeper://zk:2181 --to kafka://k:9092 --group g -o g.json"
+    code = int(phase is not DUAL)
+    last = group.runbook("check", *CHECK, code=code).stdout.splitlines()[-1]
+    assert last == f"group g: phase {phase.value} (seen); next: offsetmgr {step} {servers}"
+    found = json.loads(group.runbook("check", *CHECK, "--format", "json", code=code).stdout)["location"]
+    assert (found["phase"], found["confidence"]) == (phase.value, "seen")
+    assert found["next"]["command"] == f"offsetmgr {step} {servers}"
+
+
 def test_files_of_another_cluster_are_refused_by_name(tmp_path: Path) -> None:
     here, there = (group_of(member("h1", 7), ZOOKEEPER, cluster) for cluster in ("c1", "c2"))
     book, state = tmp_path / "runbook.json", tmp_path / "state.json"

@@ -201,3 +201,25 @@ def test_each_side_of_a_renamed_group_is_read_under_its_own_name(tmp_path, name,
         (found,) = rows(*where)
     assert found["phase"] == phase, found
     assert (found["confidence"] == "seen") is (phase == "moved")
+
+
+@pytest.mark.parametrize("named", [(), ("-g", "shop"), ("-g", "absent")])
+def test_doctor_names_the_next_step_of_a_group_whose_migration_is_not_finished(tmp_path, named):
+    migration = Migration(tmp_path)
+    commit(migration.source, "shop", 20)
+    migration.plan()
+    migration.apply()
+    sides = {"zookeeper": "memory:source", "kafka": "memory:target"}
+    servers = "--bootstrap-server 127.0.0.1:1 --store memory:source"
+    with migration.stores(), patch.object(Connections, "configured_stores", lambda _self: sides):
+        found = rows("doctor", *named, *servers.split(), "--timeout", "100", code=1)
+    (phase,) = (row for row in found if row["check"] == "phase")
+    all_groups = [row["detail"] for row in found if row["check"] == "phases"]
+    if named[1:] == ("absent",):
+        assert (phase["result"], phase["detail"]) == ("not known", "no configured store has an offset of the group")
+        return
+    assert (phase["result"], phase["endpoint"]) == ("warning", "group shop")
+    assert phase["detail"].startswith("unknown (unknown): ZooKeeper and Kafka hold equal offsets on 1 partition: ")
+    assert phase["fix"] == f"offsetmgr groups where shop --window 60 {servers}"
+    count = "1 group of unfinished migrations by this account, 1 with a fix; offsetmgr groups where --all-groups"
+    assert all_groups == ([] if named else [f"{count} {servers} locates all groups"])
