@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from offsetmgr.app.ui import Interrupted, Ui
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.errors import GroupsFailed, OffsetMgrError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS
 from offsetmgr.core.offset_store import GroupTreeStore, OffsetStore, RunningEdit
 from offsetmgr.core.plurals import count_of
@@ -65,7 +65,7 @@ class _Execution(NamedTuple):
 
     before_images: Path | str | None
     reason: str
-    on_durable: Callable[[Path], None]
+    on_durable: Callable[[Path], None] | None
     listener: EditListener
 
 
@@ -201,20 +201,21 @@ class PlannedEdit(Closeable):
         before_images: Path | str | None = None,
         *,
         reason: str = "",
-        on_durable: Callable[[Path], None] = lambda _path: None,
+        on_durable: Callable[[Path], None] | None = None,
         listener: EditListener | None = None,
+        raise_on_failure: bool = True,
     ) -> EditReport:
         """Writes the changes that have no problem, each on the condition that the store still holds the value that the
         plan read.
 
         ``before_images`` is the path of a new file that receives the previous offsets before the first write; without
         it, the method creates one in the state directory (``XDG_STATE_HOME``). ``reason`` is for the operation log
-        (``offsetmgr edits list``). ``on_durable`` is called with each such path before the first write. A failed change
-        is not raised: it is in ``EditReport.failed``.
+        (``offsetmgr edits list``). ``on_durable`` is called with each such path before the first write.
 
-        Raises `UsageError` if the plan was executed before, the file exists, or the `OffsetAdmin` is closed. Raises
-        `OffsetMgrError` if the file cannot be written or the whole store is unreachable; see `report` for the changes
-        before that.
+        Raises `GroupsFailed`, a `PartialFailure` with the ``report``, if a change was rejected or failed; without
+        ``raise_on_failure``, the report has the failed changes. Raises `UsageError` if the plan was executed before,
+        the file exists, or the `OffsetAdmin` is closed. Raises `OffsetMgrError` if the file cannot be written or the
+        whole store is unreachable; see `report` for the changes before that.
         """
         self._connections.require_open()
         if self.report is not None:
@@ -227,6 +228,9 @@ class PlannedEdit(Closeable):
             self.report = report
             self._connections.ui.note(f"nothing to change in {self.store.uri}")
         self._finish(report, call)
+        if raise_on_failure and not report.ok:
+            failed = {group: next(iter(errors.values())) for group, errors in report.failed.items()}
+            raise GroupsFailed(self.operation, report, {**self.problems, **failed, **report.failed_groups}, {})
         return report
 
     def _execute(self, report: EditReport, call: _Execution) -> None:
@@ -244,7 +248,8 @@ class PlannedEdit(Closeable):
             # The plan stays executable until its before-images exist: no write precedes them.
             self.report = report
             report.before_images += (path,)
-            call.on_durable(path)
+            if call.on_durable is not None:
+                call.on_durable(path)
             ui.note(f"before-images: {path}")
 
         given = call.before_images
@@ -487,7 +492,8 @@ class GroupRename(PlannedEdit):
             deletion.is_confirmed = True
             call.listener.planned(deletion)
             try:
-                deletion.execute(path, reason=call.reason, on_durable=call.on_durable, listener=call.listener)
+                deletion.execute(**call._replace(before_images=path)._asdict(), raise_on_failure=False)
             finally:
                 if deletion.report is not None:
                     report.add(deletion.report)
+                    report.failed_groups |= deletion.problems

@@ -224,7 +224,10 @@ def _lag(
         found.topic_matches.record((row.partition for row in one.rows), incomplete=one.error is not None)
         found.unrecognised(one.read)
         found.rows(one.rows)
-        yield one._replace(rows=[row for row in one.rows if needs_log_range(row)]) if only_with_lag else one
+        rows = [row for row in one.rows if needs_log_range(row)] if only_with_lag else one.rows
+        if logs and cluster is None:
+            rows = [row._replace(note=row.note or "no brokers are known") for row in rows]
+        yield one._replace(rows=rows)
 
 
 def _expected(connections: Connections, store: OffsetStore, topics: TopicSelection) -> list[TopicPartition]:

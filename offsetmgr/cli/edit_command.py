@@ -59,7 +59,7 @@ class EditOutput(EditListener):
                 edit.preview()
                 return FAILED if edit.counts.problems else 0
             try:
-                report = edit.execute(before_image, reason=reason, listener=self)
+                report = edit.execute(before_image, reason=reason, listener=self, raise_on_failure=False)
             finally:
                 for at, call in enumerate(edit.report.undo if self._numbers_undo and edit.report else (), 1):
                     note(f"undo {at}: {call.command_line()}")

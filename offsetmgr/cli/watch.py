@@ -207,14 +207,14 @@ def ordered(
 def totals(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
     """Rows of `TOTALS`. The rows of a group follow one another. Rows without a partition count only as their group.
 
-    The total contains the known lags; it is unknown if all lags are unknown.
+    The total contains the known lags; it is unknown if no lag is known.
     """
     names = [column.name for column in columns]
     partition, lag = names.index("partition"), names.index("lag")
     for group, of_group in groupby(rows, key=lambda row: row[0]):
         lags = [row[lag] for row in of_group if row[partition] is not None]
         known = [one for one in lags if one is not None]
-        total = sum(known) if known or not lags else None
+        total = sum(known) if known else None
         yield (group, len(lags), total, max(known, default=None), len(lags) - len(known))
 
 

@@ -273,6 +273,10 @@ class GroupNotFound(OffsetMgrError, LookupError):
         self.groups = tuple(groups)
 
 
+class OperationNotFound(OffsetMgrError, LookupError):
+    """The operation log does not have the operation."""
+
+
 class GroupActive(OffsetMgrError):
     """The group has active members, so no other client may change its offsets (NON_EMPTY_GROUP).
 
@@ -402,8 +406,8 @@ class PartialFailure(OffsetMgrError):
 
 
 class GroupsFailed(PartialFailure, Generic[T]):
-    """A step of a migration succeeded for some groups and failed for others, or left them out. ``report`` is its
-    result. ``group_failures`` maps each failed group to its first error."""
+    """An edit, or a step of a migration, succeeded for some groups and failed for others, or left them out. ``report``
+    is its result. ``group_failures`` maps each failed group to its first error."""
 
     def __init__(
         self, what: str, report: T, group_failures: Mapping[str, OffsetMgrError], left_out: Mapping[str, str]

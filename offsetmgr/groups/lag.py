@@ -110,28 +110,30 @@ class GroupLag(NamedTuple):
 
     @property
     def total(self) -> int | None:
-        """The lag of all partitions in records; None if the group could not be read, or if one lag is unknown.
+        """The lag of all partitions in records; None if the group could not be read, if one lag is unknown, or if
+        nothing is committed. A partition without a commit has a row, and so an unknown lag, only if its topic is named.
+        Of such a group, ``--totals`` of the command line shows the sum of the known lags, and the number of the others.
 
         >>> row = LagRow("g", TopicPartition("t", 0), None, None, None, 5)
         >>> GroupLag("g", [row, row]).total, GroupLag("g", [row, row._replace(lag=None)]).total
         (10, None)
-        >>> GroupLag("g", [], read=GroupOffsets("g", {}, hidden=OffsetMgrError("not understood"))).total is None
+        >>> GroupLag("g", []).total is None
         True
         """
         lags = [row.lag for row in self.rows if row.lag is not None]
-        return None if self.failure is not None or len(lags) < len(self.rows) else sum(lags)
+        return sum(lags) if lags and len(lags) == len(self.rows) and self.failure is None else None
 
     @property
     def failure(self) -> OffsetMgrError | None:
-        """The reason why offsets of the group are missing: ``error``, or that of offsets that offsetmgr does not
-        understand."""
-        return self.error or (None if self.read is None else self.read.hidden)
+        """The reason why offsets of the group are missing: ``error``, that of offsets that offsetmgr does not
+        understand, or the first error of a row."""
+        hidden = None if self.read is None else self.read.hidden
+        return self.error or hidden or next((row.error for row in self.rows if row.error is not None), None)
 
     @property
     def largest(self) -> int | None:
-        """The largest lag of a partition, in records; None if the group could not be read, if one lag is unknown, or
-        if there is no partition."""
-        return None if self.total is None else max((row.lag for row in self.rows if row.lag is not None), default=None)
+        """The largest lag of a partition, in records; None if `total` is None."""
+        return None if self.total is None else max(row.lag for row in self.rows if row.lag is not None)
 
 
 def newer_texts(found: Counter[tuple[str, str]], here: str, title: str) -> Iterator[str]:

@@ -26,7 +26,14 @@ from offsetmgr.config.user_directories import state_directory
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.atomic_file import append_line, reason, start_time
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion, UsageError
+from offsetmgr.core.errors import (
+    FileFailure,
+    MalformedData,
+    OffsetMgrError,
+    OperationNotFound,
+    UnknownVersion,
+    UsageError,
+)
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.plurals import count_of
 from offsetmgr.stores.uri import redact
@@ -161,10 +168,6 @@ class OperationProgress:
     failed: int = 0
     interrupted: bool = False
     incomplete: bool = False
-
-
-class OperationNotFound(OffsetMgrError):
-    """The operation log does not have the operation."""
 
 
 class OperationLog:

@@ -21,6 +21,8 @@ from offsetmgr import (
     ToTime,
     errors,
 )
+from offsetmgr.cli.render import Column
+from offsetmgr.cli.watch import totals
 from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.core.selection import TopicSelection
 
@@ -87,7 +89,24 @@ def test_topics_are_a_text_a_partition_or_several_of_them(admin: OffsetAdmin) ->
 
 def test_the_lag_of_a_group_is_unknown_and_not_zero_if_one_lag_is(admin: OffsetAdmin) -> None:
     (group,) = admin.lag("shop")  # no brokers are known
-    assert (len(group.rows), group.total, group.largest) == (1, None, None)
+    assert (group.rows[0].note, group.total, group.largest) == ("no brokers are known", None, None)
+    error = errors.OffsetMgrError("not readable")
+    assert group._replace(rows=[group.rows[0]._replace(lag=0), group.rows[0]._replace(error=error)]).failure is error
+    nothing = totals([Column("group"), Column("partition"), Column("lag")], [("shop", None, None)])
+    assert list(nothing) == [("shop", 0, None, None, 0)]
+
+
+def test_an_edit_that_is_refused_raises_its_report(admin: OffsetAdmin, tmp_path: Path) -> None:
+    plan = admin.plan_set("shop", {ORDERS: 9})
+    (tmp_path / "offsets.csv").write_text("shop,orders,0,5\n", "utf-8")
+    with pytest.raises(errors.GroupsFailed, match="offsets set: 1 group failed") as raised:
+        plan.execute(tmp_path / "before.avro")
+    report = raised.value.report
+    assert report is plan.report and isinstance(raised.value.group_failures["shop"], errors.Conflict)
+    assert report is not None and report.before_images == (tmp_path / "before.avro",)
+    with admin.plan_import(tmp_path / "offsets.csv") as refused, pytest.raises(LookupError):
+        admin.plan_undo_of("missing")
+    assert refused.execute(raise_on_failure=False).ok and issubclass(errors.OperationNotFound, LookupError)
 
 
 def test_a_topic_without_an_offset_is_an_error_of_the_lag(admin: OffsetAdmin) -> None:
