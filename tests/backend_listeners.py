@@ -20,7 +20,7 @@ from offsetmgr.server import manager_process
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.manager_process import ManagerProcess
-from offsetmgr.server.network.socket_server import ServerListener, SocketServer
+from offsetmgr.server.network.socket_server import SocketServer
 from offsetmgr.server.store_backends.store_backend import StoreBackend
 
 NODE_ID = 1_000_000_001
@@ -68,9 +68,7 @@ class StoreListener(EventLoopThread):
         if self._cluster is not None:
             self._upstream = BackingClusterClient(self._cluster, Security.of({}), timeout_s=90)
         self._service = SocketServer([])
-        listener = ServerListener(self._service, "127.0.0.1", self.port)
-        await listener.start()
-        self.port = listener.port
+        self.port = await self._service.listen("127.0.0.1", self.port)
         self.backend = StoreBackend(self._store, NodeAddress(NODE_ID, "127.0.0.1", self.port), **self._options)
         if not self._announce:
             self.backend.features = dict  # type: ignore[method-assign]
@@ -95,8 +93,7 @@ class ManagerListener(EventLoopThread):
 
     async def _start(self) -> None:
         await self.process.start()
-        assert self.process.listener is not None
-        self.port = self.process.listener.port
+        self.port = self.process.port
 
     async def _stop(self) -> None:
         await self.process.close()

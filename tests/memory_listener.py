@@ -29,7 +29,7 @@ from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.manager_process import load_authentication, load_authorizer, load_tls
-from offsetmgr.server.network.socket_server import ServerListener, SocketServer
+from offsetmgr.server.network.socket_server import SocketServer
 
 T = TypeVar("T")
 
@@ -203,10 +203,8 @@ class MemoryListener(EventLoopThread):
             self.status, self.dump, lambda _, operation: self.authorizer.group("ANONYMOUS", operation, "*")
         )
         self.service.apis[inspected.key] = inspected
-        listener = ServerListener(self.service, "127.0.0.1", 0, tls=self._tls)
-        await listener.start()
-        self.port = listener.port
-        self.backend.node = NodeAddress(self._node_id, "127.0.0.1", listener.port)
+        self.port = await self.service.listen("127.0.0.1", 0, tls=self._tls)
+        self.backend.node = NodeAddress(self._node_id, "127.0.0.1", self.port)
 
     async def _stop(self) -> None:
         await self.service.close()

@@ -17,7 +17,7 @@ from offsetmgr.manager.results import CommitRequest, CommitResponse
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.manager_process import create_proxy
-from offsetmgr.server.network.socket_server import ServerListener, SocketServer
+from offsetmgr.server.network.socket_server import SocketServer
 from offsetmgr.server.proxy.brokers import ProxyPorts
 
 T = TypeVar("T")
@@ -100,9 +100,7 @@ class RunningRelay(EventLoopThread):
         endpoint = ApiContext(self.guarded, NODE_ID, authorizer=self.relay.authorizer)
         apis = self.relay.apis(endpoint, listener_apis(endpoint), "127.0.0.1")
         self.service = SocketServer(apis, fallback=self.relay.fallback, backpressure=self.guarded.backpressure)
-        listener = ServerListener(self.service, "127.0.0.1", 0)
-        await listener.start()
-        self.port = listener.port
+        self.port = await self.service.listen("127.0.0.1", 0)
         self.kept.node = NodeAddress(NODE_ID, "127.0.0.1", self.port)
         await self.relay.open_ports(self.service, "127.0.0.1", ProxyPorts(0), None, 30.0)
         self.relay.start()

@@ -45,8 +45,8 @@ from offsetmgr.server.backend import Backend
 from offsetmgr.server.manager_backend import ManagerBackend
 from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
 from offsetmgr.server.network.http import HttpEndpoint, Page, text
-from offsetmgr.server.network.socket_server import ServerListener, SocketServer
-from offsetmgr.server.network.tls import server_tls
+from offsetmgr.server.network.ports import server_tls
+from offsetmgr.server.network.socket_server import SocketServer
 from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.proxy import Proxy
 from offsetmgr.server.security.authentication import Authentication
@@ -141,7 +141,8 @@ class ManagerProcess:
         self._store_is_relayed_cluster = False
         """Whether the store, or one of the two stores of a dual store, is the Kafka cluster behind the relay. If the
         value is true, the commits of group members are stored by this cluster's own coordinators."""
-        self.listener: ServerListener | None = None
+        self.port = 0
+        """The port that the process listens on; 0 before it does."""
 
     async def start(self) -> None:
         """Starts the process. After this method has returned, the process serves each shard as soon as the shard is
@@ -168,16 +169,14 @@ class ManagerProcess:
             fallback=relay.fallback if relay else None,
             observe=metrics.observe if metrics else None,
         )
-        listener = ServerListener(service, *settings.listen, tls=tls)
-        await listener.start()
-        self.listener = listener
+        self.port = await service.listen(*settings.listen, tls=tls)
         self._resources.push_async_callback(service.close, _CLOSE_GRACE_S)
         # Bind all ports before joining, so that a port in use does not cause a rebalance of the managers.
         if metrics is not None:
             await self._start_metrics(metrics)
         if relay is not None:
-            await self._open_relay_ports(relay, service, listener, tls)
-        host, port = settings.advertise or (settings.listen[0], listener.port)
+            await self._open_relay_ports(relay, service, tls)
+        host, port = settings.advertise or (settings.listen[0], self.port)
         backend, node_id = await self._start_backend(host, port)
         if relay is not None:
             backend = relay.guard(backend, watch=not self._store_is_relayed_cluster)
@@ -196,15 +195,13 @@ class ManagerProcess:
             relay.start()
         service.apis.update({api.key: api for api in apis})
         self._ready = True
-        what = {"listen": f"{settings.listen[0]}:{listener.port}", "advertised": f"{host}:{port}", "node": node_id}
+        what = {"listen": f"{settings.listen[0]}:{self.port}", "advertised": f"{host}:{port}", "node": node_id}
         _log.info("serving", extra=what)
 
-    async def _open_relay_ports(
-        self, relay: Proxy, service: SocketServer, listener: ServerListener, tls: ssl.SSLContext | None
-    ) -> None:
+    async def _open_relay_ports(self, relay: Proxy, service: SocketServer, tls: ssl.SSLContext | None) -> None:
         settings = self._settings
         port_range = settings.relay_ports
-        ports = ProxyPorts(listener.port + 1) if port_range is None else ProxyPorts(port_range.start, len(port_range))
+        ports = ProxyPorts(self.port + 1) if port_range is None else ProxyPorts(port_range.start, len(port_range))
         await relay.open_ports(service, settings.listen[0], ports, tls, settings.connection.timeout_ms / 1000)
         _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
 

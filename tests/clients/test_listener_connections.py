@@ -30,15 +30,15 @@ from memory_listener import (
 )
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
-from offsetmgr.server.network.api import (
+from offsetmgr.server.network.socket_server import (
     Api,
     ApiRequest,
     Concurrency,
     Frame,
     HandlerResult,
-    Sink,
+    SocketServer,
+    StreamSink,
 )
-from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 
 pytest_plugins = ["memory_listener_fixtures"]
 pytestmark = pytest.mark.usefixtures("quick_sweeps")
@@ -52,10 +52,8 @@ def one_api(
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, int]]:
     """A running service with one API. The block gets its event loop and its port."""
     service = SocketServer([Api(FORWARDED, "Test", 0, 9, 99, handle, lane)])
-    listener = ServerListener(service, "127.0.0.1", 0)
     with MemoryListener() as running:
-        running.run(listener.start())
-        yield running.loop, listener.port
+        yield running.loop, running.run(service.listen("127.0.0.1", 0))
         running.run(service.close())
 
 
@@ -186,7 +184,7 @@ def test_closing_lets_running_requests_finish(backend: MemoryBackend) -> None:
 
 def test_a_port_in_use_is_an_error_that_names_the_port(listening: MemoryListener) -> None:
     async def again() -> None:
-        await ServerListener(SocketServer([]), "127.0.0.1", listening.port).start()
+        await SocketServer([]).listen("127.0.0.1", listening.port)
 
     with pytest.raises(Unreachable, match=str(listening.port)):
         listening.run(again())
@@ -229,9 +227,9 @@ class Pieces:
         self._piece = bytes(size)
         self._paused = False
         self._over = False
-        self._sink: Sink
+        self._sink: StreamSink
 
-    def begin(self, sink: Sink) -> None:
+    def begin(self, sink: StreamSink) -> None:
         self.calls.append("begin")
         self._sink = sink
         sink.write(self._head)

@@ -40,7 +40,7 @@ def test_ctrl_c_while_a_command_is_imported_is_one_line(module: str, tmp_path: P
     assert (done.returncode, done.stdout, done.stderr) == (130, "", f"interrupted: {end}\n")
 
 
-@pytest.mark.parametrize("module", ["offsetmgr.server.network.api", "offsetmgr.server.manager_process"])
+@pytest.mark.parametrize("module", ["offsetmgr.server.network.socket_server", "offsetmgr.server.manager_process"])
 @pytest.mark.parametrize("nohup", [False, True])
 def test_a_hangup_while_a_manager_starts_is_one_line(module: str, nohup: bool) -> None:
     code = SIGNAL_AT_IMPORT.format(module=module, number=signal.SIGHUP.value)

@@ -80,7 +80,7 @@ async def test_a_listener_for_a_dead_store_starts_but_is_not_ready(
     ) as process:
         await until(lambda: bool(process.status()["alarms"]))
         assert dead in process.status()["alarms"][0]
-        with WireClient(process.listener.port if process.listener else 0) as client:
+        with WireClient(process.port) as client:
             await asyncio.to_thread(client.ask, API_VERSIONS, 0, {})
         ready = await asyncio.to_thread(http, port, b"GET /ready HTTP/1.1\r\n\r\n")
         assert ready.startswith(b"HTTP/1.1 503 Unavailable") and dead.encode() in ready

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.server.network.api import ApiRequest
+from offsetmgr.server.network.socket_server import ApiRequest
 from offsetmgr.server.proxy.upstream import ForwardedResponse, ReadBuffer, UpstreamConnection
 
 
@@ -82,7 +82,7 @@ class Exchange:
     def begin_next(self) -> None:
         if self.waiting:
             self.sinks.append(Sink(self))
-            self.waiting.pop(0).begin(self.sinks[-1])
+            self.waiting.pop(0).begin(self.sinks[-1])  # type: ignore[arg-type]
 
 
 def request(correlation: int) -> ApiRequest:

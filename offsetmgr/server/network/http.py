@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Unreachable
-from offsetmgr.server.network.socket_server import listen_error
+from offsetmgr.server.network.ports import listen_error
 
 _TIMEOUT_S: Final = 5.0
 _MAX_LINE_BYTES: Final = 2048

@@ -1,52 +1,213 @@
-"""`SocketServer`: the table of APIs, the limits, the connections and the counters of all ports of one manager.
+"""`SocketServer`: the table of APIs, the limits, the connections and the counters of all ports of one manager, and the
+types that connections, handlers and the relay share: requests, responses, and entries of the table of APIs.
 
-`ServerListener` is one port. A port represents either the manager itself (node id None) or, with the relay, a real
-broker. `ServerConnection` is one client's connection, which reads requests and writes responses, with backpressure in
-both directions.
+A port represents either the manager itself (node id None) or, with the relay, a real broker. `ServerConnection` is one
+client's connection, which reads requests and writes responses, with backpressure in both directions.
 
-`Pipeline` starts the requests, and sends their responses in the order of the requests; `api` describes which requests
-run concurrently. A request that has started is not cancelled when its client disconnects, because a commit must not
-stop halfway. The connection stops reading while too many requests are unanswered, while the client
-does not read its responses, and while the backend applies backpressure, so that a client's memory stays within the
-limits of `ManagerSettings`. The connection logs no requests.
+`server.apis.table` builds the table of `Api`s. The relay replaces some handlers (Metadata, ListGroups, ...), and
+supplies the handler of the requests for APIs that are not in the table.
+
+A handler receives an `ApiRequest` and returns an *answer*, or an awaitable of one. An answer is one of:
+
+- ``bytes``: the body of the response; the connection adds length, correlation id and tags;
+- `FinalResponse`: the body of a response after which the connection is closed;
+- `Frame`: a whole response with its length field, such as a broker's response that is forwarded unread;
+- `Stream`: a response that is written piece by piece after all earlier responses of the connection;
+- None: no response (Produce with acks=0);
+- `CLOSE_CONNECTION`: the connection is closed after the earlier responses have been sent.
+
+Instead of an awaitable, a handler may return a `DeferredResponse`, which needs no task, or a `DeferredWork`, which runs
+in the codec thread.
+
+Handlers run on the event loop. If a handler or its awaitable raises `InvalidRequest`, the server closes the connection,
+as a broker does. Any other exception is a defect: the server logs the exception and closes the connection.
+
+Order: `Pipeline` sends the responses in the order of the requests. A request starts when each earlier request of its
+connection has been answered, has the same `Concurrency` as this request, or is `UNORDERED`. So commits run
+concurrently, and a fetch sees all commits that the client sent before it. A request that has started is not cancelled
+when its client disconnects, because a commit must not stop halfway. The connection stops reading while too many
+requests are unanswered, while the client does not read its responses, and while the backend applies backpressure, so
+that a client's memory stays within the limits of `ManagerSettings`. The connection logs no requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
-import os
-import resource
 import socket
 import ssl
 import struct
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.kafka.protocol.frames import LARGE_BYTES, FrameSplitter, in_codec_thread
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.server.network.api import (
-    NEVER_FLEXIBLE,
-    Answer,
-    Api,
-    ApiRequest,
-    CloseConnection,
-    Concurrency,
-    DeferredResponse,
-    DeferredWork,
-    FinalResponse,
-    Frame,
-    Handler,
-    HandlerResult,
-    Stream,
-)
+from offsetmgr.kafka.protocol.schema_codec import Cursor
+from offsetmgr.server.network.ports import listen_error, raise_file_limit
 
 _log = logging.getLogger(__name__)
+
+NEVER_FLEXIBLE: Final = 32_767
+"""The value of `Api.flexible` if no version of the API has tagged fields."""
+
+_HEADER: Final = struct.Struct(">hhih")
+_HEADER_AT: Final = 4
+_CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
+
+
+class Concurrency(enum.Enum):
+    """The class of an API's requests. Requests of one connection run concurrently if they have the same class (except
+    `EXCLUSIVE`); `UNORDERED` requests run concurrently with all others."""
+
+    EXCLUSIVE = enum.auto()
+    UNORDERED = enum.auto()
+    """Requests that neither change state nor read changing state. These requests do not wait for other requests, and
+    other requests do not wait for them. This matters for librdkafka's Admin client: before every commit it looks up the
+    coordinator, over the connection that also carries its commits."""
+    COMMITS = enum.auto()
+    FETCHES = enum.auto()
+    FORWARDED = enum.auto()
+    """Requests that the relay forwards to a broker. The relay sends them over one connection, which keeps their
+    order."""
+
+
+class Frame(bytes):
+    """A whole response with its length field."""
+
+
+class FinalResponse(bytes):
+    """The body of the last response of a connection."""
+
+
+class CloseConnection(enum.Enum):
+    """The type of `CLOSE_CONNECTION`."""
+
+    CLOSE = enum.auto()
+
+
+CLOSE_CONNECTION: Final = CloseConnection.CLOSE
+
+
+class Stream(Protocol):
+    """A response written piece by piece."""
+
+    def begin(self, sink: StreamSink) -> None:
+        """Starts the response; called when all earlier responses have been sent. May be called while the handler's
+        result is still being processed."""
+        ...
+
+    def pause(self) -> None:
+        """Stops writing, because the sink is full. Called only between `begin` and the sink's `end`."""
+        ...
+
+    def resume(self) -> None:
+        """Continues writing after `pause`."""
+        ...
+
+    def lost(self) -> None:
+        """Discards the response, because the client has disconnected. This may happen before or after `begin`."""
+        ...
+
+
+Answer: TypeAlias = bytes | Stream | CloseConnection | None
+
+
+class DeferredResponse(NamedTuple):
+    """A response that is computed from the result of an awaitable: ``answer(await result)``."""
+
+    result: Awaitable[Any]
+    answer: Callable[[Any], Answer | Awaitable[Answer]]
+    on_error: Any = None
+    """The argument of ``answer`` if ``result`` raises an unexpected exception, which the pipeline logs. If ``on_error``
+    is None, the pipeline closes the connection and does not call ``answer``."""
+
+
+class DeferredWork(NamedTuple):
+    """A computation ``work`` that runs in the codec thread. The handler's result is ``result(work())``. No later
+    request of the connection starts before ``work`` has ended."""
+
+    work: Callable[[], Any]
+    """Runs in the codec thread, so it must not use the event loop."""
+    result: Callable[[Any], HandlerResult]
+
+
+HandlerResult: TypeAlias = Answer | Awaitable[Answer] | DeferredResponse | DeferredWork
+
+
+class ApiRequest:
+    """A request: its decoded header, and its frame with the length field, which can be forwarded."""
+
+    __slots__ = (
+        "answer", "answered", "api", "api_key", "connection", "correlation", "frame", "prepared", "since", "version",
+    )  # fmt: skip
+
+    def __init__(self, connection: ServerConnection, frame: bytes) -> None:
+        self.connection = connection
+        self.frame = frame
+        self.api_key: int
+        self.version: int
+        self.correlation: int
+        self.api_key, self.version, self.correlation = _START.unpack_from(frame, _HEADER_AT)
+        self.api: Api | None = None
+        self.answer: Answer = None
+        self.answered = False
+        self.prepared: Any = None
+        """The result of `Api.prepare` for a large request; None for a small request."""
+        self.since = 0.0
+        """Arrival time, by the event loop's clock."""
+
+    @property
+    def client_id(self) -> str | None:
+        """The client id in the header; None if the header contains no client id. Raises `InvalidRequest`."""
+        length = self._client_id_length()
+        if length < 0:
+            return None
+        return self.frame[_CLIENT_ID_AT : _CLIENT_ID_AT + length].decode(errors="replace")
+
+    def body(self, *, flexible: bool) -> int:
+        """The position of the body in the frame. Raises `InvalidRequest`."""
+        cursor = Cursor(self.frame, _CLIENT_ID_AT, flexible=flexible)
+        cursor.take(max(self._client_id_length(), 0))
+        cursor.tags()
+        return cursor.at
+
+    def _client_id_length(self) -> int:
+        if len(self.frame) < _CLIENT_ID_AT:
+            raise InvalidRequest("request header", "the frame ends inside it")
+        length: int = _HEADER.unpack_from(self.frame, _HEADER_AT)[3]
+        if length < -1:
+            raise InvalidRequest("request header", f"a client id of {length} bytes")
+        return length
+
+
+_START: Final = struct.Struct(">hhi")
+
+Handler: TypeAlias = Callable[[ApiRequest], HandlerResult]
+
+
+class Api(NamedTuple):
+    """An entry of the table: one API that the listener answers itself."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    flexible: int
+    """The first version whose header has tagged fields, or `NEVER_FLEXIBLE`."""
+    handle: Handler
+    concurrency: Concurrency = Concurrency.EXCLUSIVE
+    before_login: bool = False
+    """Whether a client may use the API before the client has logged in."""
+    prepare: Callable[[ApiRequest], Any] | None = None
+    """Decodes the request. If the request is large, the pipeline calls this function in the codec thread before
+    ``handle``. Later requests of the connection wait until this function has ended. Raises `InvalidRequest`."""
+
 
 _RESPONSE: Final = struct.Struct(">ii")
 _RESPONSE_TAGGED: Final = struct.Struct(">iib")
@@ -67,12 +228,12 @@ connections get their turn."""
 
 
 class ServerConnection(asyncio.Protocol):
-    """The protocol of one client's connection; a `ServerListener` creates it."""
+    """The protocol of one client's connection; `SocketServer.listen` creates it."""
 
     def __init__(self, service: SocketServer, node_id: int | None) -> None:
-        """``node_id`` is the node id of the broker that the port represents; None for the manager's own port."""
         self.service = service
         self.node_id = node_id
+        """The node id of the broker that the client's port represents; None for the manager's own port."""
         self.principal: str | None = None
         """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
         self.peer = ""
@@ -161,6 +322,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
+        """Whether the connection has been closed."""
         return self._transport is None or self._transport.is_closing()
 
     @property
@@ -560,7 +722,7 @@ class Pipeline:
         elif answer is not None:
             self._connection.flush()
             self.stream = answer
-            answer.begin(_StreamSink(self._connection, self))
+            answer.begin(StreamSink(self._connection, self))
             return self.stream is None
         self._sent()
         return True
@@ -571,8 +733,8 @@ class Pipeline:
         self._connection.answered(request)
 
 
-class _StreamSink:
-    """Implements `api.Sink`: a stream writes its response to the connection."""
+class StreamSink:
+    """The destination of a `Stream`: writes the response to the client's connection."""
 
     __slots__ = ("_connection", "_pipeline")
 
@@ -582,18 +744,25 @@ class _StreamSink:
 
     @property
     def full(self) -> bool:
+        """Whether the client reads bytes more slowly than the stream writes them. If the value is true, the stream must
+        stop writing until `Stream.resume` is called."""
         return self._connection is not None and self._connection.stalled_since is not None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Writes the next bytes of the response. The first bytes of a response are its length field. After the call,
+        the caller may reuse the memory of ``data`` if `ServerConnection.unsent` is 0. Otherwise the transport may still
+        refer to this memory."""
         if self._connection is not None:
             self._connection.write(data)
 
     def end(self) -> None:
+        """Ends the response. After this call, the stream must not write to this sink."""
         if self._connection is not None:
             self._connection = None
             self._pipeline.stream_ended()
 
     def abort(self) -> None:
+        """Closes the connection, because the response cannot be completed."""
         if self._connection is not None:
             self._connection.abort()
 
@@ -628,8 +797,6 @@ def _drop(future: asyncio.Future[Any]) -> None:
         stream.lost()
 
 
-_OTHER_FILES: Final = 500
-"""Open files that are not clients' connections: connections to brokers, files of libraries."""
 _SWEEP_S: Final = 0.5
 _CLOSE_POLL_S: Final = 0.01
 """While the server closes, it checks at this interval (in seconds) whether the running requests have ended."""
@@ -661,7 +828,8 @@ class SocketServer:
         self.requires_login = requires_login
         self.backpressure = backpressure
         self.connections: set[ServerConnection] = set()
-        self.listeners: list[ServerListener] = []
+        self._servers: list[asyncio.Server] = []
+        """The open ports."""
         self._fallback: Api | None = None
         if fallback is not None:
             self._fallback = Api(-1, "Forwarded", 0, 0, NEVER_FLEXIBLE, fallback, Concurrency.FORWARDED)
@@ -692,6 +860,28 @@ class SocketServer:
             return self._fallback
         what = api.name if api is not None else f"API {request.api_key}"
         raise InvalidRequest(f"{what} version {request.version}", "is not supported")
+
+    async def listen(
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, node_id: int | None = None
+    ) -> int:
+        """Opens a port and returns its number, which the system selects if ``port`` is 0. ``node_id`` is the broker
+        that the port represents; None for the manager itself. Raises `Unreachable` if the address cannot be bound."""
+        raise_file_limit(self.settings.max_connections)
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: ServerConnection(self, node_id),
+                host,
+                port,
+                ssl=tls,
+                ssl_handshake_timeout=self.settings.login_timeout_s if tls else None,
+                ssl_shutdown_timeout=1.0 if tls else None,
+                backlog=512,
+            )
+        except OSError as error:
+            why, hint = listen_error(error), "choose another address, or stop the process that listens there"
+            raise Unreachable(f"listener {host}:{port}", why, hint) from None
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     # --- called by connections -----------------------------------------------------------------------
 
@@ -788,8 +978,8 @@ class SocketServer:
     async def close(self, grace_s: float = 0.0) -> None:
         """Stops accepting connections, waits at most ``grace_s`` seconds for running requests, and closes all
         connections."""
-        for listener in self.listeners:
-            listener.stop()
+        for server in self._servers:
+            server.close()
         loop = asyncio.get_running_loop()
         end = loop.time() + grace_s
         while any(connection.busy for connection in self.connections) and loop.time() < end:
@@ -799,78 +989,6 @@ class SocketServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        for listener in self.listeners:
-            await listener.wait_closed()
-
-
-class ServerListener:
-    """One listening port of a server."""
-
-    def __init__(
-        self,
-        service: SocketServer,
-        host: str,
-        port: int,
-        *,
-        tls: ssl.SSLContext | None = None,
-        node_id: int | None = None,
-    ) -> None:
-        """If ``port`` is 0, the system selects a free port. After the start, the attribute `port` contains the selected
-        port. ``node_id``: the broker that this port represents."""
-        self.service = service
-        self.host = host
-        self.port = port
-        self.node_id = node_id
-        self._tls = tls
-        self._server: asyncio.Server | None = None
-        service.listeners.append(self)
-
-    async def start(self) -> None:
-        """Starts to listen. Raises `Unreachable` if the address cannot be bound."""
-        _raise_file_limit(self.service.settings.max_connections)
-        try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: ServerConnection(self.service, self.node_id),
-                self.host,
-                self.port,
-                ssl=self._tls,
-                ssl_handshake_timeout=self.service.settings.login_timeout_s if self._tls else None,
-                ssl_shutdown_timeout=1.0 if self._tls else None,
-                backlog=512,
-            )
-        except OSError as error:
-            why, hint = listen_error(error), "choose another address, or stop the process that listens there"
-            raise Unreachable(f"listener {self.host}:{self.port}", why, hint) from None
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-    async def wait_closed(self) -> None:
-        if self._server is not None:
+        for server in self._servers:
             with contextlib.suppress(OSError):
-                await self._server.wait_closed()
-
-
-def listen_error(error: OSError) -> str:
-    """The system's error text. asyncio's own text repeats the address."""
-    # Negative error numbers come from the name resolver, not from the operating system.
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
-
-
-def _raise_file_limit(connections: int) -> None:
-    """Raises this process's soft limit of open files (often 1024) if necessary and allowed. Without free file
-    descriptors, the process could not connect to the cluster."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + _OTHER_FILES
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if allowed > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < needed:
-        _log.warning(
-            "the limit of open files is below the number of allowed connections; raise it (ulimit -n)",
-            extra={"open files": allowed, "needed": needed},
-        )
+                await server.wait_closed()

@@ -21,7 +21,7 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.releases import Versions
-from offsetmgr.server.network.socket_server import ServerListener, SocketServer
+from offsetmgr.server.network.socket_server import SocketServer
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ProxyPorts(NamedTuple):
 
 
 class _Ports(NamedTuple):
-    """The arguments with which listeners for brokers are created."""
+    """The arguments with which ports for brokers are opened."""
 
     service: SocketServer
     host: str
@@ -62,7 +62,8 @@ class Brokers:
         self._security = security
         self._ports: _Ports | None = None
         self._addresses: dict[int, Address] = {}
-        self._listeners: dict[int, ServerListener] = {}
+        self._open_ports: dict[int, int] = {}
+        """The manager's port for each broker, by node id."""
         self._probes: dict[int, BrokerConnection] = {}
         self._versions: dict[int, Versions] = {}
         self._listening = asyncio.Lock()
@@ -77,7 +78,7 @@ class Brokers:
         self._refresher = asyncio.create_task(self._refresh_loop())
 
     async def close(self) -> None:
-        """Stops refreshing the brokers. The server closes the listeners."""
+        """Stops refreshing the brokers. The server closes the ports."""
         await cancel_tasks(self._refresher)
         for probe in self._probes.values():
             await probe.close()
@@ -89,7 +90,7 @@ class Brokers:
         port is free."""
         for broker in brokers:
             self._addresses[broker.node_id] = Address(broker.host, broker.port)
-            if broker.node_id not in self._listeners:
+            if broker.node_id not in self._open_ports:
                 await self._listen(broker.node_id)
 
     def address(self, node_id: int) -> Address | None:
@@ -108,27 +109,24 @@ class Brokers:
 
     def port(self, node_id: int) -> int:
         """Returns the manager's port for a known broker."""
-        return self._listeners[node_id].port
+        return self._open_ports[node_id]
 
     def ports(self) -> Mapping[int, int]:
         """The manager's ports, by the broker's node id."""
-        return {node_id: listener.port for node_id, listener in sorted(self._listeners.items())}
+        return dict(sorted(self._open_ports.items()))
 
     async def _listen(self, node_id: int) -> None:
         async with self._listening:
-            if node_id in self._listeners or self._ports is None:
+            if node_id in self._open_ports or self._ports is None:
                 return
-            used = {listener.port for listener in self._listeners.values()}
+            used = set(self._open_ports.values())
             service, host, range_, tls = self._ports
             for port in range_.candidates(node_id):
-                if port and port in used:
+                if port in used:
                     continue
-                listener = ServerListener(service, host, port, tls=tls, node_id=node_id)
                 with contextlib.suppress(Unreachable):
-                    await listener.start()
-                    self._listeners[node_id] = listener
+                    self._open_ports[node_id] = await service.listen(host, port, tls=tls, node_id=node_id)
                     return
-                service.listeners.remove(listener)
             last = range_.first + range_.size - 1
             raise Unreachable(
                 f"a port for broker {node_id}",

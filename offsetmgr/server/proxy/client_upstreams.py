@@ -4,16 +4,14 @@ use."""
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.frames import Address
+from offsetmgr.server.network.socket_server import ApiRequest, ServerConnection
 from offsetmgr.server.proxy.brokers import Brokers
 from offsetmgr.server.proxy.upstream import ReadBuffer, UpstreamConnection
-
-if TYPE_CHECKING:
-    from offsetmgr.server.network.api import ApiRequest, ClientConnection
 
 _STATE: Final = "relay"
 
@@ -26,7 +24,7 @@ class UpstreamRegistry:
         self.security = security
         self.buffer = ReadBuffer()
 
-    def of(self, client: ClientConnection) -> ClientUpstreams:
+    def of(self, client: ServerConnection) -> ClientUpstreams:
         upstreams: ClientUpstreams | None = client.state.get(_STATE)
         if upstreams is None:
             upstreams = client.state[_STATE] = ClientUpstreams(self, client)
@@ -37,7 +35,7 @@ class UpstreamRegistry:
 class ClientUpstreams:
     """The upstream connections of one client's connection."""
 
-    def __init__(self, registry: UpstreamRegistry, client: ClientConnection) -> None:
+    def __init__(self, registry: UpstreamRegistry, client: ServerConnection) -> None:
         self._registry = registry
         self._client = client
         self._upstreams: dict[Address, UpstreamConnection] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor
-from offsetmgr.server.network.api import ApiRequest
+from offsetmgr.server.network.socket_server import ApiRequest
 
 _FIRST: Final = 7
 _FLEXIBLE: Final = 12

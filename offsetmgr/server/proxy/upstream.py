@@ -17,15 +17,12 @@ import asyncio
 import struct
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
 from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.server.network.api import ApiRequest, Sink
-
-if TYPE_CHECKING:
-    from offsetmgr.server.network.api import ClientConnection
+from offsetmgr.server.network.socket_server import ApiRequest, ServerConnection, StreamSink
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -58,9 +55,9 @@ class ForwardedResponse:
     def __init__(self, upstream: UpstreamConnection, correlation: int) -> None:
         self._upstream = upstream
         self.correlation = correlation
-        self.sink: Sink | None = None
+        self.sink: StreamSink | None = None
 
-    def begin(self, sink: Sink) -> None:
+    def begin(self, sink: StreamSink) -> None:
         self.sink = sink
         self._upstream.on_stream_begin(sink)
 
@@ -87,7 +84,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     """A connection to one broker. The constructor starts to connect; requests wait until the connection is open. Use it
     in one event loop."""
 
-    def __init__(self, client: ClientConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
+    def __init__(self, client: ServerConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
         self.address = address
         self._client = client
         self._buffer = buffer
@@ -240,7 +237,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # --- responses -----------------------------------------------------------------------------------
 
-    def on_stream_begin(self, sink: Sink) -> None:
+    def on_stream_begin(self, sink: StreamSink) -> None:
         """Starts the first response, because all earlier responses to the client have been sent."""
         if self._early_bytes and not self._processing:
             held, self._early_bytes = self._early_bytes, b""
@@ -309,7 +306,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def _deliver(self, answer: ForwardedResponse | _ResponseBuffer, piece: memoryview) -> None:
         self._missing_bytes -= len(piece)
         if isinstance(answer, ForwardedResponse):
-            sink = cast(Sink, answer.sink)
+            sink = cast(StreamSink, answer.sink)
             sink.write(piece)
             if not self._missing_bytes:
                 self._expected.popleft()

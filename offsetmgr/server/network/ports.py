@@ -1,11 +1,21 @@
-"""The listener's TLS settings."""
+"""The parts of a listening port that do not depend on its protocol: TLS settings, limit of open files, text of an
+error."""
 
 from __future__ import annotations
 
+import logging
+import os
+import resource
 import ssl
 from pathlib import Path
+from typing import Final
 
 from offsetmgr.core.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+_OTHER_FILES: Final = 500
+"""Open files that are not clients' connections: connections to brokers, files of libraries."""
 
 
 def server_tls(certificate: Path | str, key: Path | str | None = None) -> ssl.SSLContext:
@@ -33,3 +43,26 @@ def _reason(error: OSError, *files: Path | str | None) -> tuple[str, str]:
         )
     why = "not a valid certificate and key in PEM, or the key has a passphrase"
     return f"{names}: {why}", "convert the files with openssl: PEM, server certificate first, key without passphrase"
+
+
+def listen_error(error: OSError) -> str:
+    """The system's error text. asyncio's own text repeats the address."""
+    # Negative error numbers come from the name resolver, not from the operating system.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+
+
+def raise_file_limit(connections: int) -> None:
+    """Raises this process's soft limit of open files (often 1024) if necessary and allowed. Without free file
+    descriptors, the process could not connect to the cluster."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < needed:
+        _log.warning(
+            "the limit of open files is below the number of allowed connections; raise it (ulimit -n)",
+            extra={"open files": allowed, "needed": needed},
+        )
