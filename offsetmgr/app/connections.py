@@ -309,7 +309,7 @@ class Connections(Closeable):
         uris = [*(f"{kind}//{at}" for kind, at in named if at), self.resolved.store or ""]
         found: set[str | None] = set()
         failed: OffsetMgrError | None = None
-        for uri in dict.fromkeys(one for one in uris if one.startswith(("kafka:", "zookeeper:", "manager:"))):
+        for uri in dict.fromkeys(one for one in uris if one.partition(":")[0] in TITLES):
             try:
                 store = self.store(uri)
                 identity = store.identity()

@@ -396,7 +396,7 @@ def set_(
 
     if isinstance(to, OffsetAndMetadata):
         require_offset("offsets set", to.offset)
-        if topics.everything:
+        if not topics.patterns:
             raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic} orders:0,1"))
     else:
         to = checked_offsets(to)

@@ -31,8 +31,8 @@ def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -
     """Print the release and the capabilities of each broker.
 
     Brokers do not report their release. offsetmgr infers it from the request versions that a broker supports: it shows
-    the oldest release that supports all these versions, and the broker may be of a later one. JSON and CSV have a row
-    for each broker and capability, with the oldest release.
+    the oldest release that supports all these versions, and the broker may be of a later one. Formats for
+    programs have a row for each broker and capability, with the oldest release.
     """
     from offsetmgr.app import cluster as app
 

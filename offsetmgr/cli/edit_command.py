@@ -39,8 +39,8 @@ _WHOLE_GROUPS: Final = frozenset({"groups delete", "groups rename"})
 
 class EditOutput(EditListener):
     """Prints an edit. ``as_csv`` prints only the new offsets on stdout, in the CSV format of kafka-consumer-groups
-    --export. A further edit of the same command is printed as a table. With ``numbers_undo``, the calls that undo
-    several edits are printed last, with numbers."""
+    --export. A format for programs has the outcomes of all edits of the command in one table. With ``numbers_undo``,
+    the calls that undo several edits are printed last, with numbers."""
 
     def __init__(self, edit: PlannedEdit, output: OutputFormat, *, as_csv: bool, numbers_undo: bool) -> None:
         self._edit = edit
@@ -48,6 +48,7 @@ class EditOutput(EditListener):
         self._execute = False
         self._as_csv = as_csv
         self._numbers_undo = numbers_undo
+        self._reports: list[tuple[PlannedEdit, EditReport]] = []
 
     def run(self, before_image: str | None, reason: str, *, execute: bool) -> int:
         """Shows the plan, executes it unless the command is a dry run, and reports the results. Returns 1 if a change
@@ -63,51 +64,43 @@ class EditOutput(EditListener):
             finally:
                 for at, call in enumerate(edit.report.undo if self._numbers_undo and edit.report else (), 1):
                     note(f"undo {at}: {call.command_line()}")
+                for_programs = not (self._output.for_people or self._as_csv)
+                if for_programs and (self._reports or not (edit.counts.writes or edit.counts.trees)):
+                    write_rows(OUTCOME, (row for done in self._reports for row in _outcome_rows(*done)), self._output)
             return 0 if report.ok else FAILED
 
     def planned(self, edit: PlannedEdit) -> None:
-        """Prints the plan on stdout. With --execute, JSON and CSV output is printed after the writes, because it
+        """Prints the plan on stdout. With --execute, output for programs is printed after the writes, because it
         contains their outcomes."""
-        output = self._format(edit)
         if self._as_csv:
             write_plain_csv(_kafka_rows(edit))
-        elif output.for_people or not self._execute:
-            if not output.for_people or any(group.changes for group in edit):
-                write_rows(PLANNED_WRITE, _plan_rows(edit), output)
-        elif not (edit.counts.writes or edit.counts.trees):
-            write_rows(OUTCOME, (), output)
+        elif any(group.changes for group in edit) if self._output.for_people else not self._execute:
+            write_rows(PLANNED_WRITE, _plan_rows(edit), self._output)
         if edit.counts.problems:
             _list_problems(edit, can_wait=edit.operation in _WAITING_OPERATIONS and not edit.is_running)
         if edit.counts.dropped:
             note(f"warning: the edit drops {dropped_text(edit.counts.dropped)}")
 
     def written(self, edit: PlannedEdit, report: EditReport) -> None:
-        output = self._format(edit)
-        try:
-            if not output.for_people and not self._as_csv:
-                write_rows(OUTCOME, _outcome_rows(edit, report), output)
-        finally:  # report the results even if writing to stdout fails
-            for how in report.not_atomic:
-                note(f"not atomic: {how}")
-            failed = _list_failures(
-                ((group, tp, error) for group, errors in report.failed.items() for tp, error in errors.items()),
-                ((group, None, error) for group, error in report.failed_groups.items()),
+        self._reports.append((edit, report))
+        for how in report.not_atomic:
+            note(f"not atomic: {how}")
+        failed = _list_failures(
+            ((group, tp, error) for group, errors in report.failed.items() for tp, error in errors.items()),
+            ((group, None, error) for group, error in report.failed_groups.items()),
+        )
+        done = f"done: {report.written:,} changed"
+        if unchanged := report.unchanged - edit.counts.unchanged:
+            done += f", {unchanged:,} unchanged"
+        note(f"{done}, {failed:,} failed" if failed else done)
+        if report.kept_deletions:
+            kept = count_of(report.kept_deletions, "deleted offset")
+            note(
+                f"warning: the broker keeps {kept} until its next check for expired offsets or until the group is"
+                " deleted; a consumer that starts before that begins at these offsets"
             )
-            done = f"done: {report.written:,} changed"
-            if unchanged := report.unchanged - edit.counts.unchanged:
-                done += f", {unchanged:,} unchanged"
-            note(f"{done}, {failed:,} failed" if failed else done)
-            if report.kept_deletions:
-                kept = count_of(report.kept_deletions, "deleted offset")
-                note(
-                    f"warning: the broker keeps {kept} until its next check for expired offsets or until the group is"
-                    " deleted; a consumer that starts before that begins at these offsets"
-                )
-            for call in () if self._numbers_undo else report.undo:
-                note(f"undo: {call.command_line()}")
-
-    def _format(self, edit: PlannedEdit) -> OutputFormat:
-        return self._output if edit is self._edit else OutputFormat.TABLE
+        for call in () if self._numbers_undo else report.undo:
+            note(f"undo: {call.command_line()}")
 
 
 def _list_problems(edit: PlannedEdit, *, can_wait: bool) -> None:

@@ -134,7 +134,7 @@ def describe(
         raise UsageError("groups describe", "both --members and --state are given", "only one of them")
     chosen = topics.selection()
     of_partitions = {
-        "--topic": not chosen.everything,
+        **{f"--{name.replace('_', '-')}": value for name, value in topics._asdict().items()},
         "--totals": flags.show_totals,
         "--sort": flags.sort,
         "--top": flags.top,
@@ -231,8 +231,8 @@ def where(
 ) -> None:
     """Show where groups commit: the phase with its evidence, the lag, the members, and the next command.
 
-    The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name. JSON has the
-    offset of each partition in every store.
+    The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name. Formats
+    for programs have the offset of each partition in every store.
     """
     located = groups.where(connect, group_flags.selection(), window_s=window_s, plans=plan or ())
     found, options = list(located), Invocation("", (), connect.given).options()

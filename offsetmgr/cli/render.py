@@ -598,15 +598,15 @@ class WatchedOutput:
 
     def write(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
         """Writes rows like `write_rows`, with the time, so that a program can read the rows as they arrive."""
-        write, write_more, _ = FORMATS[output]
-        if write_more is None:
+        row_format = FORMATS[output]
+        if row_format.write_more is None:
             if not self._dated and not sys.stdout.isatty():
                 sys.stdout.write(f"{self.time}\n")
             self._dated = True
-            return write(columns, rows)
+            return row_format.write(columns, rows)
         columns = (Column("time"), *columns)
         before, self._names = self._names, [column.name for column in columns]
-        return write_more(columns, ((self.time, *row) for row in rows), before == self._names)
+        return row_format.write_more(columns, ((self.time, *row) for row in rows), before == self._names)
 
 
 def _now() -> str:

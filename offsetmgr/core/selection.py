@@ -7,7 +7,7 @@ import glob
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Argument, Invocation, option
 from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
@@ -95,6 +95,16 @@ class GroupSelection:
     def of(cls, groups: GroupSelection | str | Iterable[str] | None) -> GroupSelection:
         """Returns ``groups`` as a selection."""
         return groups if isinstance(groups, GroupSelection) else cls(groups)
+
+    @classmethod
+    def decoded(cls, encoded: Mapping[str, Any]) -> GroupSelection:
+        """Returns a stored selection. Without groups, it is all groups."""
+        return cls(encoded["groups"] or None, exclude=encoded.get("exclude_groups"))
+
+    def encoded(self) -> dict[str, list[str]]:
+        """Returns the selection as JSON values, as plans store it."""
+        excluded = {"exclude_groups": list(self.excluded)} if self.excluded else {}
+        return {"groups": list(self.patterns or ()), **excluded}
 
     @property
     def names(self) -> frozenset[str]:
@@ -276,6 +286,15 @@ class TopicSelection(NamedTuple):
         if not given:
             raise UsageError("topics", "the selection is empty", "name a topic, or pass None for all topics")
         return cls.parse(f"{one.topic}:{one.partition}" if isinstance(one, TopicPartition) else one for one in given)
+
+    @classmethod
+    def decoded(cls, encoded: Mapping[str, Any]) -> TopicSelection:
+        """Returns a stored selection."""
+        return cls.parse(encoded["topics"])
+
+    def encoded(self) -> dict[str, list[str]]:
+        """Returns the selection as JSON values, as plans store it."""
+        return {"topics": self.texts}
 
     @property
     def texts(self) -> list[str]:

@@ -519,7 +519,6 @@ def decode_group(line: bytes) -> GroupPlan:
 
 def encode_header(header: PlanHeader) -> dict[str, Any]:
     options, used_map = header.options, header.partition_map
-    groups = options.group_selection
     optional = {
         "weaknesses": list(header.weaknesses),
         "clock": None if header.clock is None else header.clock._asdict(),
@@ -534,12 +533,11 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
             "if_ahead": (options.if_ahead or AheadPolicy.REFUSE).value,
             "if_ahead_given": options.if_ahead is not None,
             "clamp": options.clamp,
-            "topics": options.selection.texts,
-            "groups": list(groups.patterns or ()),
+            **options.selection.encoded(),
+            **options.group_selection.encoded(),
             "rename": dict(options.rename),
             "onto_existing": options.onto_existing,
             **({"shift": options.shift} if options.shift else {}),
-            **({"exclude_groups": list(groups.excluded)} if groups.excluded else {}),
         },
         "cluster_id": header.cluster_id,
         "retention_ms": header.retention_ms,
@@ -581,8 +579,8 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         PlanOptions(
             _decode_policy(options),
             options["clamp"],
-            tuple(options["topics"]),
-            GroupSelection(options["groups"] or None, exclude=options.get("exclude_groups")),
+            TopicSelection.decoded(options),
+            GroupSelection.decoded(options),
             dict(options["rename"]),
             options["onto_existing"],
             options.get("shift", 0),

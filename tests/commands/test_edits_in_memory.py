@@ -449,6 +449,8 @@ def test_a_copy_leaves_the_group_and_a_changed_original_is_a_difference(saved: C
     saved("groups", "copy", "a", "copy", *DO)
     assert saved.offsets()["a"] == saved.offsets()["copy"] == before
     assert "does not exist" in saved("groups", "copy", "zz", "other", code=1).stderr
+    renamed = saved.rows("groups", "rename", "copy", "new", *DO)
+    assert {(row["group"], row["outcome"]) for row in renamed} == {("new", "written"), ("copy", "written")}
 
     class Moving(MemoryStore):
         """Another client commits to the original while the copy is written."""
