@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     from offsetmgr.segments.retention import DeletionPolicy as DeletionPolicy
     from offsetmgr.segments.segment import Segment as Segment
     from offsetmgr.segments.time_lookup import TimedOffset as TimedOffset
+    from offsetmgr.snapshots.base import SnapshotReport as SnapshotReport
     from offsetmgr.spark.group_committer import CommitterState as CommitterState
     from offsetmgr.spark.period_dataframes import RecordSource as RecordSource
-    from offsetmgr.stores.snapshot import SnapshotReport as SnapshotReport
 
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
     __all__, __getattr__, __dir__ = lazy_exports(__name__)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from offsetmgr.segments.committed_offsets import SavedGroup as SavedGroup
     from offsetmgr.segments.message_scan import DumpedEntry, DumpedMessage, MessageFilter, OnError
     from offsetmgr.segments.repair import RecoveredLog, Verification
-    from offsetmgr.stores.snapshot import SnapshotReport
+    from offsetmgr.snapshots.base import SnapshotReport
 
 DEFAULT_RETENTION_MINUTES: Final = 7 * 24 * 60
 """The default of ``offsets.retention.minutes`` in brokers since Kafka 2.0."""

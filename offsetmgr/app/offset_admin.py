@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport
     from offsetmgr.migration.location import GroupLocation
     from offsetmgr.migration.observation import ObservationWindow
-    from offsetmgr.stores.snapshot import SnapshotReport
+    from offsetmgr.snapshots.base import SnapshotReport
 
 
 GroupsArgument: TypeAlias = GroupSelection | str | Iterable[str]
@@ -325,7 +324,7 @@ class OffsetAdmin(Closeable):
         from offsetmgr.groups.export import open_file
 
         path, selected = Path(before_images), self.store
-        with closing(open_file(path, "avro")) as images_file:
+        with open_file(path, "avro") as images_file:
             store = store_of_images(path, images_file.header, selected, self._connections.copied_to.values())
         if not holds_images(path):
             next(load_images(path))  # raises the error that names the content of the file

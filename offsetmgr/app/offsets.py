@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from itertools import product
 from pathlib import Path
 from shlex import quote
@@ -32,8 +31,8 @@ from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, GroupSelection, Top
 from offsetmgr.groups.scan import (
     TopicMatches,
     choose_groups,
+    not_known,
     require_kind,
-    require_known,
     require_topics,
     scan_in_order,
 )
@@ -44,11 +43,10 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import FetchLogRanges, OffsetTranslation
     from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, RunningEdit
     from offsetmgr.groups.diff import OffsetDifference as OffsetDifference
-    from offsetmgr.groups.export import SnapshotFile
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.segments.batch_reader import Record as Record
-    from offsetmgr.stores.snapshot import SnapshotReport
+    from offsetmgr.snapshots.base import SnapshotReport
 
 T = TypeVar("T")
 
@@ -264,12 +262,10 @@ def peek(connections: Connections, selection: GroupSelection, topics: TopicSelec
                     found.fail(read.error)
                     continue
                 found.unrecognised(read)
-                if read.group in named and not (read.offsets or read.errors):
-                    try:
-                        require_known([store], [read.group])
-                    except GroupNotFound as absent:
-                        found.fail(absent)
-                        continue
+                empty = read.group in named and not (read.offsets or read.errors)
+                if empty and (absent := not_known([store], [read.group])) is not None:
+                    found.fail(absent)
+                    continue
                 committed = [tp for tp in (*read.offsets, *read.errors) if topics.matches(tp)]
                 found.committed(read.group, committed, named=read.group in named)
                 found.errors += [error for tp, error in sorted(read.errors.items()) if topics.matches(tp)]
@@ -466,7 +462,7 @@ def import_(
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.before_images import holds_images, load_images
     from offsetmgr.groups.edits import LogChecks, OutsideLogChecks, plan_import, plan_undo
-    from offsetmgr.groups.export import name_of, seekable
+    from offsetmgr.groups.export import name_of, open_file, seekable
     from offsetmgr.snapshots.registry import format_name
 
     file, selected = os.fspath(path), connections.selected()
@@ -480,7 +476,8 @@ def import_(
         # For before-images: whether the undone edit has created the offsets of each group.
         images = {one.group: not (one.before or one.nodes) for one in load_images(copy)} if holds_images(copy) else None
         form = options.format if images is None else "avro"
-        with _opened(connections, copy, file, form, groups, unterminated=options.accept_unterminated) as snapshot:
+        unterminated, note = options.accept_unterminated, connections.ui.note
+        with open_file(copy, form, groups.single, unterminated=unterminated, shown=file, note=note) as snapshot:
             chosen = groups.within(snapshot.groups() if images is None else images, where, hint="")
             if not chosen and images is None:  # the images of an edit that wrote nothing undo nothing
                 raise GroupNotFound(where, "holds no groups")
@@ -577,35 +574,20 @@ def _log_ranges(connections: Connections, operation: str, store: OffsetStore) ->
     return lambda partitions: connections.cluster_for_edit(operation, store).log_ranges(partitions)
 
 
-def _opened(
-    connections: Connections,
-    path: Path,
-    file: str,
-    format_: str | None,
-    groups: GroupSelection,
-    *,
-    unterminated: bool,
-) -> closing[SnapshotFile]:
-    """Opens the snapshot in ``path``. Messages name it ``file``."""
-    from offsetmgr.groups.export import name_of, open_file
-
-    shown, note = name_of(file), connections.ui.note
-    return closing(open_file(path, format_, groups.single, accept_unterminated=unterminated, shown=shown, note=note))
-
-
 def _from_file(connections: Connections, store: OffsetStore, to: FromFile, groups: GroupSelection) -> ToOffsets:
-    from offsetmgr.groups.export import seekable
+    from offsetmgr.groups.export import open_file, seekable
     from offsetmgr.groups.reset import offsets_of
 
     file = os.fspath(to.path)
     name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
+    unterminated, note = to.accept_unterminated, connections.ui.note
     with (
         seekable(file) as path,
-        _opened(connections, path, file, name, groups, unterminated=to.accept_unterminated) as snapshot,
+        open_file(path, name, groups.single, unterminated=unterminated, shown=file, note=note) as snapshot,
     ):
         crossed = connections.check_crossing("offsets reset", snapshot, store, to.translate)
         scenario, dropped = offsets_of(snapshot.read(), crossed, groups)
         if dropped:
             text = f"a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does"
-            connections.ui.note(text, warning=True)
+            note(text, warning=True)
         return scenario

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.config.client_properties import ClientProperties
+from offsetmgr.config.client_properties import ClientProperties, ClientSettings
 from offsetmgr.config.user_directories import home_directory
 from offsetmgr.core.errors import ConfigError, InvalidUri, UsageError
 
@@ -23,7 +23,7 @@ _TEXTS: Final = ("bootstrap_server", "zookeeper", "store", "command_config", "zo
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionConfig:
+class ConnectionConfig(ClientSettings):
     """The settings with which offsetmgr connects to a store or a cluster. They do not include the address of the store
     or cluster.
 
@@ -41,10 +41,6 @@ class ConnectionConfig:
     ConnectionConfig(zookeeper_acl='', timeout_ms=5000)
     """
 
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    zookeeper_acl: str = ""
-    zookeeper_tls: Mapping[str, str] | None = field(default=None, repr=False)
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     store_errors: Mapping[str, ConfigError] = field(default_factory=dict, repr=False)
@@ -163,13 +159,7 @@ def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig
     """Returns a copy of ``connection`` in which the settings of the ``.properties`` file ``path`` replace the Kafka
     settings and the credentials, ACL and TLS settings for ZooKeeper. Raises `ConfigError`."""
     properties = _client_properties(path)
-    return replace(
-        connection,
-        kafka=properties.kafka,
-        zookeeper_auth=properties.zookeeper_auth,
-        zookeeper_acl=properties.zookeeper_acl,
-        zookeeper_tls=properties.zookeeper_tls,
-    )
+    return replace(connection, **{one.name: getattr(properties, one.name) for one in fields(ClientSettings)})
 
 
 def _client_properties(path: str) -> ClientProperties:

@@ -24,7 +24,7 @@ from offsetmgr.config.connection import (
 )
 from offsetmgr.config.properties import load_properties
 from offsetmgr.core.atomic_file import write_atomically
-from offsetmgr.core.errors import ConfigError
+from offsetmgr.core.errors import ConfigError, os_error_as
 
 ADDRESS_VARIABLES: Final = ("OFFSETMGR_BOOTSTRAP_SERVER", "OFFSETMGR_ZOOKEEPER", "OFFSETMGR_STORE")
 """The environment variables that replace the addresses of a context."""
@@ -79,14 +79,12 @@ class Contexts:
         Raises `ConfigError`."""
         self.layer(name)
         hint = f"or set the environment variable: export OFFSETMGR_CONTEXT={name}"
-        try:
+        with os_error_as(ConfigError, f"config file {self.path}", hint):
             text = self.path.read_bytes().decode("utf-8-sig")
             written = with_default(text, name)
             if parse_document(written) != {**parse_document(text), "default-context": name}:
                 raise ConfigError(f"config file {self.path}", "its layout is unusual", "edit default-context by hand")
             write_atomically(self.path, lambda out: out.write(written.encode("utf-8")), overwrite=True)
-        except OSError as error:
-            raise ConfigError(f"config file {self.path}", error.strerror or "cannot be written", hint) from error
 
 
 def with_default(text: str, name: str) -> str:

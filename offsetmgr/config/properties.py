@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from offsetmgr.core.errors import ConfigError
+from offsetmgr.core.errors import ConfigError, os_error_as
 
 _BLANK: Final = " \t\f"
 _KEY: Final = re.compile(r"(?:[^\\=: \t\f]|\\.?)*", re.DOTALL)
@@ -25,10 +25,8 @@ def load_properties(path: Path) -> dict[str, str]:
 
     Raises `ConfigError` with the file and the line. No error contains a value, because values may be secrets.
     """
-    try:
+    with os_error_as(ConfigError, f"client properties {path}"):
         data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"client properties {path}", error.strerror or "cannot be read") from error
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ConfigError(f"client properties {path}", "is UTF-16 text", "save it again as UTF-8")
     return parse_properties(data.removeprefix(codecs.BOM_UTF8).decode("iso-8859-1"), str(path))

@@ -187,13 +187,13 @@ class _TlsProperties:
 
 def _with_line_breaks(text: str) -> str:
     """Returns PEM text with the line breaks that OpenSSL needs. Kafka accepts PEM on a single line, with spaces."""
+    return _PEM_TEXT.sub(lambda found: _pem_block(found[1], "".join(found[2].split())), text)
 
-    def block(match: re.Match[str]) -> str:
-        content = "".join(match[2].split())
-        lines = [content[at : at + 64] for at in range(0, len(content), 64)]
-        return "\n".join([f"-----BEGIN {match[1]}-----", *lines, f"-----END {match[1]}-----", ""])
 
-    return _PEM_TEXT.sub(block, text)
+def _pem_block(label: str, content: str) -> str:
+    """Returns PEM text of ``content``, which is encoded in Base64."""
+    lines = [content[at : at + 64] for at in range(0, len(content), 64)]
+    return "\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""])
 
 
 # Reads Java key stores and trust stores of the types JKS and PKCS12, and returns their contents as PEM text. Both
@@ -212,7 +212,6 @@ _DIGEST_SALT: Final = b"Mighty Aphrodite"
 _SHA1_BYTES: Final = 20
 _KEY_ENTRY: Final = 1
 _CERTIFICATE_ENTRY: Final = 2
-_LINE: Final = 64
 _WRONG_PASSWORD: Final = "its password is wrong, or the file is damaged"
 
 
@@ -385,6 +384,4 @@ def _der_value(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _pem(label: str, der: bytes) -> str:
-    text = base64.b64encode(der).decode()
-    lines = [text[at : at + _LINE] for at in range(0, len(text), _LINE)]
-    return "\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""])
+    return _pem_block(label, base64.b64encode(der).decode())

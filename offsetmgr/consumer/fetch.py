@@ -16,6 +16,7 @@ from typing import Any, Final
 import confluent_kafka as ck
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.consumer.streams import PartitionProgress, StreamMessage, StreamState
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, NotAuthorized, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
@@ -38,13 +39,11 @@ class Fetcher:
         group: str,
         config: ConnectionConfig,
         state: StreamState,
-        *,
-        from_smallest: bool,
-        queued_max: int,
+        consumer_settings: ConsumerSettings,
         on_failure: Callable[[OffsetMgrError], None],
     ) -> None:
-        """While ``queued_max`` or more messages wait in a stream, the fetcher pauses the stream's partitions. If the
-        fetcher's thread fails, the thread calls ``on_failure`` with the error before it ends."""
+        """While ``queued_max_messages`` or more messages wait in a stream, the fetcher pauses the stream's partitions.
+        If the fetcher's thread fails, the thread calls ``on_failure`` with the error before it ends."""
         self._settings: dict[str, Any] = {
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
@@ -64,8 +63,8 @@ class Fetcher:
             "auto.offset.reset": "error",
         }
         self._state = state
-        self._from_smallest = from_smallest
-        self._queued_max = queued_max
+        self._from_smallest = consumer_settings.from_smallest
+        self._queued_max = consumer_settings.queued_max_messages
         self._on_failure = on_failure
         self._requests: SimpleQueue[tuple[tuple[PartitionProgress, ...], tuple[PartitionProgress, ...]]] = SimpleQueue()
         self._current: dict[TopicPartition, PartitionProgress] = {}

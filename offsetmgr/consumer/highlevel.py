@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -159,11 +158,9 @@ class ZookeeperConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, failure: object, *_: object) -> None:
         """Shuts down. If an error ends the block, the current message does not count as consumed."""
-        if exc_type is None:
+        if failure is None:
             self.shutdown()
         else:
             self._close()

@@ -20,7 +20,8 @@ from typing import Final
 from urllib.parse import quote
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.consumer.settings import ConsumerSettings
+from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, Guard, OffsetStore
@@ -105,25 +106,16 @@ class ConsumerOffsets:
     """The offsets of one group during one session. Any thread may call its methods; only one call runs at a time."""
 
     def __init__(
-        self,
-        store: OffsetStore,
-        group: str,
-        lease: SessionLease,
-        *,
-        retries: int,
-        backoff_s: float,
-        wait_s: float,
-        clock: Clock | None = None,
+        self, store: OffsetStore, group: str, lease: SessionLease, settings: ConsumerSettings, clock: Clock
     ) -> None:
-        """If a commit fails with a retriable error, it is retried up to ``retries`` times after pauses of ``backoff_s``
-        seconds. If the lease is not valid, a commit waits up to ``wait_s`` seconds until the lease is valid, because
-        the lease of a live session soon becomes valid again."""
+        """If a commit fails with a retriable error, it is retried as ``settings`` say. If the lease is not valid, a
+        commit waits for up to the session timeout, because the lease of a live session soon becomes valid again."""
         self._store = store
         self._group = group
         self._lease = lease
-        self._backoff = Backoff.fixed(backoff_s, retries)
-        self._wait_s = wait_s
-        self._clock = clock or SystemClock()
+        self._backoff = Backoff.fixed(settings.offsets_backoff_ms / 1000, settings.offsets_commit_max_retries)
+        self._wait_s = settings.zookeeper_session_timeout_ms / 1000
+        self._clock = clock
         self._lock = threading.Lock()
 
     @property

@@ -55,15 +55,7 @@ class PartitionManager:
         self._storage = storage
         self._stream_of = stream_of
         self._cluster = KafkaCluster(bootstrap, config)
-        self._fetcher = Fetcher(
-            bootstrap,
-            group,
-            config,
-            state,
-            from_smallest=settings.from_smallest,
-            queued_max=settings.queued_max_messages,
-            on_failure=self._on_fetch_failure,
-        )
+        self._fetcher = Fetcher(bootstrap, group, config, state, settings, self._on_fetch_failure)
         self._offsets: ConsumerOffsets | None = None
         self._closing = threading.Event()
         self._commit_lock = threading.Lock()
@@ -96,16 +88,8 @@ class PartitionManager:
     # --- calls of the member -------------------------------------------------------------------------
 
     def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        settings = self._settings
-        self._offsets = ConsumerOffsets(
-            self._storage.open(session),
-            self._group,
-            lease,
-            retries=settings.offsets_commit_max_retries,
-            backoff_s=settings.offsets_backoff_ms / 1000,
-            wait_s=settings.zookeeper_session_timeout_ms / 1000,
-            clock=self._clock,
-        )
+        store = self._storage.open(session)
+        self._offsets = ConsumerOffsets(store, self._group, lease, self._settings, self._clock)
         self._state.set_delivery_check(lease.valid)
 
     def on_assigned(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:

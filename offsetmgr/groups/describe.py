@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError, value_of
+from offsetmgr.core.errors import GroupActive, OffsetMgrError, value_of
 from offsetmgr.core.model import (
     PERSISTENT_MEMBERS,
     PERSISTENT_MEMBERS_HINT,
@@ -25,7 +25,7 @@ from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import PARTITION, LagRow, lag, uncommitted
 from offsetmgr.groups.last_writes import LastWrites
-from offsetmgr.groups.scan import require_known
+from offsetmgr.groups.scan import not_known
 
 if TYPE_CHECKING:
     from offsetmgr.groups.edit_plan import GroupEditPlan
@@ -97,12 +97,9 @@ def describe(
         rows = found.rows + [uncommitted(found.name, tp, logs.get(tp)) for tp in unowned]
         # Brokers of Kafka 0.8.2 do not track group members, so their responses do not show whether a group exists.
         unseen = description.state == "DEAD" or not (description.membership or description.members)
-        if unseen and not rows:
-            try:
-                require_known([store, *others], [found.name])
-            except GroupNotFound as missing:
-                yield DescribedGroup(found.name, description, [], missing)
-                continue
+        if unseen and not rows and (missing := not_known([store, *others], [found.name])) is not None:
+            yield DescribedGroup(found.name, description, [], missing)
+            continue
         rows.sort(key=PARTITION)
         partitions = [DescribedPartition(row, owners.get(row.partition)) for row in rows]
         yield DescribedGroup(found.name, description, partitions, read=found.read)

@@ -34,10 +34,10 @@ from offsetmgr.segments.offsets_partition import LogEnd, SavedPartition, log_end
 from offsetmgr.segments.parallel import map_directories, processors
 from offsetmgr.segments.partition import has_partition_dir_name, named_partitions, partition_of, segments_in
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
-from offsetmgr.snapshots.base import SnapshotHeader
+from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReport
 from offsetmgr.snapshots.registry import by_name, format_name
 from offsetmgr.stores.cross_cluster_check import with_origin
-from offsetmgr.stores.snapshot import SnapshotReport, write_snapshot
+from offsetmgr.stores.snapshot import write_snapshot
 
 # Reads each partition from its most advanced replica among the directories of several brokers. A stopped cluster has
 # no partition leaders. As in leader elections (KIP-101), this module selects the replica with the latest leader

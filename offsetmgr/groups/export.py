@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.closeable import Closeable
+from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError, os_error_as
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetSource, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
@@ -57,7 +58,7 @@ def export_groups(
     topic_matches.require_all(store.uri)
 
 
-class SnapshotFile(OffsetSource):
+class SnapshotFile(OffsetSource, Closeable):
     """An open and checked snapshot file; close it after use."""
 
     def __init__(self, stream: IO[bytes], reader: SnapshotReader, uri: str) -> None:
@@ -117,30 +118,27 @@ def open_file(
     format_name: str | None = None,
     group: str | None = None,
     *,
-    accept_unterminated: bool = False,
+    unterminated: bool = False,
     shown: str = "",
     note: Callable[[str], None] = lambda _: None,
 ) -> SnapshotFile:
     """Opens and checks a snapshot. If the file contains offsets without the name of a group, ``group`` is their group.
-    ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`. ``shown`` is the
-    name of the file in errors, if it is not ``path``. ``note`` is called with a text about rows that are skipped.
+    ``unterminated`` is ``accept_unterminated`` of `offsetmgr.snapshots.registry.open_snapshot`. ``shown`` is the name
+    of the file in messages, if it is not ``path``. ``note`` is called with a text about rows that are skipped.
 
     Raises `UsageError` if the format is unknown. Raises `FileFailure`, `MalformedData`, `UnknownVersion` or another
     `OffsetMgrError` if the file cannot be read.
     """
-    name = registry.format_name(str(path), format_name)
-    stream: BinaryIO
-    try:
+    name, shown = registry.format_name(str(path), format_name), name_of(shown or str(path))
+    with os_error_as(FileFailure, f"file {path}"):
         stream = path.open("rb")
-    except OSError as error:
-        raise FileFailure(f"file {path}", error.strerror or "cannot be read") from error
     try:
-        reader = _reader(stream, name, group, shown or str(path), accept_unterminated)
+        reader = _reader(stream, name, group, shown, unterminated)
     except BaseException:
         stream.close()
         raise
     if isinstance(reader, LineReader) and (empty := reader.empty_rows):
-        note(f"{shown or path}: skipped {count_of(len(empty), 'row')} without values: line {list_of(empty, 5)}")
+        note(f"{shown}: skipped {count_of(len(empty), 'row')} without values: line {list_of(empty, 5)}")
     return SnapshotFile(stream, reader, f"file:{path}")
 
 
@@ -170,11 +168,8 @@ def seekable(file: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="offsetmgr-") as directory:
         copy = Path(directory) / ("standard-input" if file == "-" else path.name)
-        try:
-            with copy.open("wb") as target, _open_once(file) as source:
-                shutil.copyfileobj(source, target)
-        except OSError as error:
-            raise FileFailure(f"file {file}", error.strerror or "cannot be read") from error
+        with os_error_as(FileFailure, f"file {file}"), copy.open("wb") as target, _open_once(file) as source:
+            shutil.copyfileobj(source, target)
         yield copy
 
 

@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core import title_of
-from offsetmgr.core.errors import ErrorCode, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
-from offsetmgr.groups.scan import require_known, scan_in_order, without_impossible
+from offsetmgr.groups.scan import not_known, scan_in_order, without_impossible
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import KafkaCluster
@@ -198,17 +198,6 @@ def lag(
     yield from _flush(store, batch, topics, logs, partitions, others, writes, strict=strict)
 
 
-def _missing(stores: Sequence[OffsetStore], *read: GroupOffsets) -> GroupNotFound | None:
-    """Returns the error of a group of which ``read`` contains neither offsets nor errors, and which no store knows."""
-    if any(found.offsets or found.errors or found.error for found in read):
-        return None
-    try:
-        require_known(stores, [read[0].group])
-    except GroupNotFound as missing:
-        return missing
-    return None
-
-
 def _flush(
     store: OffsetStore,
     batch: list[GroupOffsets],
@@ -237,7 +226,8 @@ def _flush(
     writers = _last_writers(store, batch, others, elsewhere, writes)
     for found in batch:
         several = elsewhere[found.group]
-        if strict and (missing := _missing([store, *others], found, *several.values())) is not None:
+        unseen = strict and not any(one.offsets or one.errors or one.error for one in (found, *several.values()))
+        if unseen and (missing := not_known([store, *others], [found.group])) is not None:
             yield GroupLag(found.group, [], missing)
             continue
         offsets: dict[TopicPartition, Offset] = {**found.offsets}

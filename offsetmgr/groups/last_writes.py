@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from offsetmgr.core import TITLES
 from offsetmgr.core.clock import Clock, SystemClock, duration
+from offsetmgr.core.durations import utc_text
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
@@ -113,8 +113,7 @@ def _written_ms(write: KnownWrite) -> int:
 
 
 def _time(write: KnownWrite) -> str:
-    moment = datetime.fromtimestamp(_written_ms(write) / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_text(_written_ms(write))
 
 
 VIEW_LIMIT_S: Final = 10.0

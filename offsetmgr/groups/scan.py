@@ -32,18 +32,25 @@ def choose_groups(store: OffsetStore, selection: GroupSelection, others: Iterabl
 
 
 def require_known(stores: Iterable[OffsetStore], empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
-    """Raises `GroupNotFound` if none of the stores lists a group in ``empty``. The error names all stores. ``empty``
-    are groups for which no offsets were found."""
+    """Raises the error that `not_known` returns."""
+    if (missing := not_known(stores, empty, hint)) is not None:
+        raise missing
+
+
+def not_known(stores: Iterable[OffsetStore], empty: Iterable[str], hint: str = KNOWN_GROUPS) -> GroupNotFound | None:
+    """Returns `GroupNotFound` if none of the stores lists a group in ``empty``, otherwise None. The error names all
+    stores. ``empty`` are groups for which no offsets were found."""
     unknown, uris = set(empty), []
     for store in stores:
         uris.append(store.uri)
         if unknown:
             unknown.difference_update(store.groups())
-    if unknown:
-        first, *rest = sorted(unknown)
-        more = f" (and {len(rest)} more)" if rest else ""
-        why = f"does not exist in {' nor in '.join(uris)}"
-        raise GroupNotFound(f"group {first!r}{more}", why, hint, groups=[first, *rest])
+    if not unknown:
+        return None
+    first, *rest = sorted(unknown)
+    more = f" (and {len(rest)} more)" if rest else ""
+    why = f"does not exist in {' nor in '.join(uris)}"
+    return GroupNotFound(f"group {first!r}{more}", why, hint, groups=[first, *rest])
 
 
 def require_kind(store: OffsetStore, group: str) -> None:

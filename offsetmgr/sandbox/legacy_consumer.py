@@ -16,17 +16,13 @@ from typing import Final, Literal, NamedTuple, TypedDict, Unpack
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars
+from offsetmgr.sandbox.broker import BROKER_JARS
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.log_settings import log4j_flags
 from offsetmgr.sandbox.process import ServerProcess, properties
 
-JARS: Final[Mapping[str, str]] = {
-    "0.8.2.2": "kafka-0.8.2",
-    "0.9.0.1": "kafka-0.9",
-    "0.10.2.2": "kafka-0.10.2",
-    "1.1.1": "kafka-1.1",
-}
-"""The releases of Kafka that contain the old consumer, each with its set of jars."""
+JARS: Final = {release: sets[0] for release, sets in BROKER_JARS.items() if release < "2"}
+"""The releases of Kafka that contain the old consumer, each with its set of jars. Kafka 2.0 removed it."""
 DEFAULT_VERSION: Final = "0.10.2.2"
 _PROGRAM: Final = Path(__file__).with_name("OldConsumerMain.java")
 _ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")

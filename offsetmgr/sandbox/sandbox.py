@@ -7,9 +7,10 @@ a later `Sandbox.up` or `Sandbox.down` finds the server, even if this program di
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -212,7 +213,9 @@ class Sandbox:
 
         def launch(server: ListeningServer, kind: str, name: str, version: str) -> None:
             report(f"starting {server.name}")
-            server.on_launch = lambda it: self._record(it, kind, name, version, address=f"{ports.HOST}:{server.port}")
+            server.on_launch = lambda it: self._record(
+                it, partial(ServerRecord, kind, name, version, address=f"{ports.HOST}:{server.port}")
+            )
             server.start()
 
         if kraft:
@@ -251,29 +254,19 @@ class Sandbox:
         directory = self.directory / _DATA / name
         consumer = OldConsumer(directory, zookeeper=zookeeper, detached=True, version=version, **details)
         details["messages"] = str(consumer.output_file)
-        consumer.on_launch = lambda it: self._record(it, "old-consumer", name, version, details=details)
+        record = partial(ServerRecord, "old-consumer", name, version, details=details)
+        consumer.on_launch = lambda it: self._record(it, record)
         try:
             consumer.start()
         except BaseException:
             self._replace_record(name)
             raise
         details["member_id"] = consumer.member_id
-        return self._record(consumer, "old-consumer", name, version, details=details)
+        return self._record(consumer, record)
 
-    def _record(
-        self,
-        server: ServerProcess,
-        kind: str,
-        name: str,
-        version: str,
-        *,
-        address: str = "",
-        details: Mapping[str, Any] | None = None,
-    ) -> ServerRecord:
-        entry = ServerRecord(
-            kind, name, version, str(server.directory), server.ref.pid, server.ref.started, address, dict(details or {})
-        )
-        self._replace_record(name, entry)
+    def _record(self, server: ServerProcess, record: Callable[[str, int, str], ServerRecord]) -> ServerRecord:
+        entry = record(str(server.directory), server.ref.pid, server.ref.started)
+        self._replace_record(entry.name, entry)
         return entry
 
     def _replace_record(self, name: str, *entry: ServerRecord) -> None:

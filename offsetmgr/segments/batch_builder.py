@@ -27,6 +27,8 @@ from offsetmgr.segments.batch_reader import (
     LEGACY_HEADER,
     LOG_APPEND_TIME,
     LOG_HEADER,
+    MARKER_KEY,
+    MARKER_VALUE,
     TRANSACTIONAL,
     Record,
 )
@@ -37,8 +39,6 @@ _INT64: Final = struct.Struct(">q")
 _CRC: Final = struct.Struct(">I")
 _CRC_AT: Final = CRC_FROM - _CRC.size
 _UNKNOWN: Final = -1
-_MARKER_KEY: Final = struct.Struct(">hh")
-_MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class Producer(NamedTuple):
@@ -139,8 +139,8 @@ def end_of_transaction(
     offset: int, producer: Producer, *, commit: bool, timestamp: int, coordinator_epoch: int = 0
 ) -> bytes:
     """Encodes the control batch with which a broker ends a producer's transaction."""
-    key = _MARKER_KEY.pack(0, 1 if commit else 0)
-    value = _MARKER_VALUE.pack(0, coordinator_epoch)
+    key = MARKER_KEY.pack(0, 1 if commit else 0)
+    value = MARKER_VALUE.pack(0, coordinator_epoch)
     writer = Producer(producer.id, producer.epoch, _UNKNOWN, transactional=True)
     return batch([Record(offset, timestamp, key, value)], producer=writer, control=True)
 

@@ -29,6 +29,7 @@ LEGACY_MIN_BYTES: Final = 14
 """Minimum number of bytes that follow the size field in a message of format 0: CRC, magic, attributes, lengths of key
 and value."""
 LEGACY_HEADER: Final = struct.Struct(">IbB")
+LEGACY_CRC_FROM: Final = 16
 BATCH_MIN_BYTES: Final = 49
 BATCH_HEADER: Final = struct.Struct(">ibIhiqqqhii")
 """Leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer id, producer epoch,
@@ -36,6 +37,11 @@ base sequence, number of records."""
 CRC_FROM: Final = 21
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
+
+MARKER_KEY: Final = struct.Struct(">hh")
+"""Version and type of a control record."""
+MARKER_VALUE: Final = struct.Struct(">hi")
+"""Version and coordinator epoch of a commit or abort marker."""
 
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10

@@ -107,7 +107,6 @@ _LZ4_INDEPENDENT: Final = 0x20
 _LZ4_BLOCK_CHECKSUMS: Final = 0x10
 _LZ4_CONTENT_SIZE: Final = 0x08
 _LZ4_UNCOMPRESSED: Final = 0x80000000
-_UINT32_LE: Final = struct.Struct("<I")
 
 _SNAPPY_HEADER: Final = _XERIAL + struct.pack(">ii", 1, 1)
 _SNAPPY_CHUNK: Final = 32 * 1024
@@ -128,22 +127,16 @@ def decompress(codec: int, data: bytes, what: str, limit: int = MAX_DECOMPRESSED
     Raises `CorruptData` for invalid data, `LimitExceeded` if the result would exceed ``limit`` bytes, and
     `UnknownVersion` for an unknown codec.
     """
+    if codec == NONE:
+        return data
+    if (decoder := _DECODERS.get(codec)) is None:
+        raise UnknownVersion(what, f"compression codec {codec} is not known")
     try:
-        if codec == NONE:
-            return data
-        if codec == GZIP:
-            return _gunzip(data, what, limit)
-        if codec == SNAPPY:
-            return _snappy(data, what, limit)
-        if codec == LZ4:
-            return _lz4(data, what, limit)
-        if codec == ZSTD:
-            return _zstd(data, what, limit)
+        return decoder(data, what, limit)
     except OffsetMgrError:
         raise
     except (cramjam.DecompressionError, zlib.error, struct.error, IndexError, ValueError) as error:
         raise CorruptData(what, f"it cannot be decompressed: {error}") from error
-    raise UnknownVersion(what, f"compression codec {codec} is not known")
 
 
 def _over(what: str, limit: int) -> LimitExceeded:
@@ -235,10 +228,10 @@ def _lz4(data: bytes, what: str, limit: int) -> bytes:
     out = bytearray()
     at = 0
     while at < len(data):
-        (magic,) = _UINT32_LE.unpack_from(data, at)
+        (magic,) = _UINT32.unpack_from(data, at)
         if magic != _LZ4_MAGIC:
             raise ValueError("no LZ4 frame begins here")
-        at = _lz4_frame(data, at + _UINT32_LE.size, out, what, limit)
+        at = _lz4_frame(data, at + _UINT32.size, out, what, limit)
     return bytes(out)
 
 
@@ -250,10 +243,10 @@ def _lz4_frame(data: bytes, at: int, out: bytearray, what: str, limit: int) -> i
     block_buffer = bytearray(1 << (8 + 2 * (descriptor >> 4 & 0x07)))
     at += 3 + (8 if flags & _LZ4_CONTENT_SIZE else 0)
     while True:
-        (size,) = _UINT32_LE.unpack_from(data, at)
-        at += _UINT32_LE.size
+        (size,) = _UINT32.unpack_from(data, at)
+        at += _UINT32.size
         if size == 0:
-            return at + (_UINT32_LE.size if flags & 0x04 else 0)
+            return at + (_UINT32.size if flags & 0x04 else 0)
         stored = bool(size & _LZ4_UNCOMPRESSED)
         size &= ~_LZ4_UNCOMPRESSED
         if size > len(data) - at:
@@ -266,10 +259,13 @@ def _lz4_frame(data: bytes, at: int, out: bytearray, what: str, limit: int) -> i
             out += memoryview(block_buffer)[:written]
         if len(out) > limit:  # by one block at most
             raise _over(what, limit)
-        at += size + (_UINT32_LE.size if flags & _LZ4_BLOCK_CHECKSUMS else 0)
+        at += size + (_UINT32.size if flags & _LZ4_BLOCK_CHECKSUMS else 0)
 
 
 # --- compression --------------------------------------------------------------------------------------
+
+
+_DECODERS: Final = {GZIP: _gunzip, SNAPPY: _snappy, LZ4: _lz4, ZSTD: _zstd}
 
 
 def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
@@ -303,7 +299,7 @@ def _compress_lz4(data: bytes, checksum: bytes) -> bytes:
         block = data[at : at + _LZ4_BLOCK]
         packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
         if len(packed) < len(block):
-            out += _UINT32_LE.pack(len(packed)) + packed
+            out += _UINT32.pack(len(packed)) + packed
         else:
-            out += _UINT32_LE.pack(len(block) | _LZ4_UNCOMPRESSED) + block
-    return bytes(out + _UINT32_LE.pack(0))
+            out += _UINT32.pack(len(block) | _LZ4_UNCOMPRESSED) + block
+    return bytes(out + _UINT32.pack(0))

@@ -25,6 +25,7 @@ from offsetmgr.segments.batch_reader import (
     CONTROL,
     CRC_FROM,
     DELETE_HORIZON,
+    LEGACY_CRC_FROM,
     LEGACY_HEADER,
     LEGACY_MIN_BYTES,
     LOG_APPEND_TIME,
@@ -42,7 +43,6 @@ CHUNK: Final = 1024 * 1024
 MAX_ENTRY_BYTES: Final = 256 * 1024 * 1024
 """Default maximum size of an entry. (By default brokers accept entries of up to 1 MiB.)"""
 _INT64: Final = struct.Struct(">q")
-_LEGACY_CRC_FROM: Final = 16
 
 
 class EntryHeader(NamedTuple):
@@ -124,7 +124,7 @@ class LogEntry(NamedTuple):
         header = self.header()
         view = memoryview(self.data)
         if header.magic < 2:
-            return zlib.crc32(view[_LEGACY_CRC_FROM:]) == header.crc
+            return zlib.crc32(view[LEGACY_CRC_FROM:]) == header.crc
         return bool(crc32c(view[CRC_FROM:]) == header.crc)
 
     def batch(self, first: int = 0, *, controls: bool = False, limit: int = MAX_DECOMPRESSED_BYTES) -> RecordBatch:

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, BinaryIO, Final, NamedTuple, Self
 
 from offsetmgr.core.advice import Advice, Invocation
@@ -122,27 +121,19 @@ class LogAppender:
 
     def __enter__(self) -> Self:
         partition_of(self.directory)
-        try:
+        with ExitStack() as locks, os_error_as(FileFailure, f"cannot append to {self.directory}"):
             # Check this before the directory is created, because a running broker would find the new directory.
-            self._locks.enter_context(require_unused_parent(self.directory))
+            locks.enter_context(require_unused_parent(self.directory))
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._locks.enter_context(require_unused(self.directory))
-            segments = segments_in(self.directory)
-            if segments:
+            locks.enter_context(require_unused(self.directory))
+            if segments := segments_in(self.directory):
                 self._resume(segments[-1])
-        except OSError as error:
-            self._locks.close()
-            raise FileFailure(f"cannot append to {self.directory}", error.strerror or str(error)) from error
-        except BaseException:
-            self._locks.close()
-            raise
+            self._locks = locks.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._locks:
-            self._close_active()
+            self.roll()
 
     def append(
         self,
@@ -198,7 +189,11 @@ class LogAppender:
 
     def roll(self) -> None:
         """Closes the active segment; the next append begins a new one. Raises `FileFailure`."""
-        self._close_active()
+        active, self._active = self._active, None
+        if active is None:
+            return
+        with os_error_as(FileFailure, f"cannot write {active.segment.log}"), self._open:
+            self._append_time_entry(active)
 
     def flush(self) -> None:
         """Flushes all appended entries to disk (fsync). Raises `FileFailure`."""
@@ -268,7 +263,7 @@ class LogAppender:
         return self._clock.now_ms() - active.opened_at_ms > self._roll_policy.segment_ms
 
     def _open_segment(self, offset: int) -> _ActiveSegment:
-        self._close_active()
+        self.roll()
         segment = Segment(self.directory / segment_file_name(offset), offset)
         segment.log.touch(exist_ok=False)
         self._active = _ActiveSegment(segment, self._open, self._clock.now_ms())
@@ -278,13 +273,6 @@ class LogAppender:
         if active.newest.timestamp > active.last_indexed_time:
             active.times.write(time_index_bytes([active.newest], active.segment.base_offset))
             active.last_indexed_time = active.newest.timestamp
-
-    def _close_active(self) -> None:
-        active, self._active = self._active, None
-        if active is None:
-            return
-        with os_error_as(FileFailure, f"cannot write {active.segment.log}"), self._open:
-            self._append_time_entry(active)
 
 
 def _write_all(file: io.FileIO, data: bytes, position: int) -> None:

@@ -157,8 +157,6 @@ def _replay_segment(
                 position = chunk.position + len(chunk.data)
                 if on_read is not None:
                     on_read(len(chunk.data))
-        except OSError as error:
-            raise FileFailure(f"file {segment.log}", error.strerror or str(error)) from error
         except (CorruptData, LimitExceeded, UnknownVersion) as error:
             if position != reader.position:  # the damage is within the last chunk, not after it
                 position += replay.replayed_bytes

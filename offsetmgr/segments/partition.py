@@ -199,12 +199,11 @@ def _named(files: list[Path], suffix: str) -> list[Segment]:
 
 def is_directory(path: Path) -> bool | None:
     """Returns whether a path is a directory; None if it does not exist. Raises `FileFailure`."""
-    try:
-        return stat.S_ISDIR(path.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise FileFailure(f"cannot read {path}", error.strerror or str(error)) from error
+    with os_error_as(FileFailure, f"cannot read {path}"):
+        try:
+            return stat.S_ISDIR(path.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def _listing(directory: Path) -> list[Path]:

@@ -23,17 +23,22 @@ from typing import BinaryIO, Final, NamedTuple
 from crc32c import crc32c
 
 from offsetmgr.core.errors import FileFailure
-from offsetmgr.segments.batch_reader import BATCH_MIN_BYTES, CRC_FROM, LEGACY_MIN_BYTES, LOG_OVERHEAD
+from offsetmgr.segments.batch_reader import (
+    BATCH_MIN_BYTES,
+    CRC_FROM,
+    LEGACY_CRC_FROM,
+    LEGACY_MIN_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+)
 from offsetmgr.segments.entries import CHUNK, read_fully
+from offsetmgr.segments.indexes import MAX_RELATIVE_OFFSET
 
 INDEX_INTERVAL_BYTES: Final = 4096
 """Bytes of the log between two entries of an index. The value is the broker's default of ``index.interval.bytes``."""
 MAX_SUSPICIONS: Final = 100
 """Maximum number of suspicions that a result lists. Further suspicions are only counted."""
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-"""An index stores 32-bit offsets relative to the segment's base offset."""
-_UP_TO_MAGIC: Final = 17
-_LEGACY_CRC_FROM: Final = 16
+_UP_TO_MAGIC: Final = MAGIC_AT + 1
 _PREFIX: Final = struct.Struct(">qiiB")
 """Offset, size, leader epoch (in magic 2) or CRC (in magic 0 and 1), magic."""
 _REST: Final = struct.Struct(">Ihiqq")
@@ -174,7 +179,7 @@ class _Examination:
             )
         # Java reads the magic as a signed byte, so a broker treats 128 and more as versions below 2.
         if magic < 2 or magic > 0x7F:
-            if window.checksum(at + _LEGACY_CRC_FROM, end, zlib.crc32) != legacy_crc & 0xFFFFFFFF:
+            if window.checksum(at + LEGACY_CRC_FROM, end, zlib.crc32) != legacy_crc & 0xFFFFFFFF:
                 return self._end(Damage.INVALID_ENTRY, "the checksum does not match its content")
             first = None
             last = offset
@@ -196,7 +201,7 @@ class _Examination:
         lowest = last if first is None else first
         if magic > 2:
             self._suspect(offset, f"message format {magic} is not known")
-        if not self._base <= lowest <= last <= self._base + _MAX_RELATIVE_OFFSET:
+        if not self._base <= lowest <= last <= self._base + MAX_RELATIVE_OFFSET:
             self._suspect(offset, f"offsets {lowest} to {last} do not belong to a segment that begins at {self._base}")
         elif self._last is not None and lowest <= self._last:
             self._suspect(offset, f"offset {lowest} comes after {self._last}: one of the two entries was altered")
@@ -293,7 +298,7 @@ class _BrokerIndexSimulation:
     def add(self, position: int, last: int, time_ms: int) -> RecoveryOutcome:
         """Adds an entry that begins at ``position``. Returns the outcome that a recovery would have for a segment with
         only the entries that have been added so far."""
-        if not self._base <= last <= self._base + _MAX_RELATIVE_OFFSET:
+        if not self._base <= last <= self._base + MAX_RELATIVE_OFFSET:
             return RecoveryOutcome.UNKNOWN
         if time_ms > self._time_ms:
             self._time_ms, self._time_offset = time_ms, last

@@ -46,6 +46,7 @@ from offsetmgr.segments.broker_lock import (
     require_unused_parent,
 )
 from offsetmgr.segments.checkpoints import RECOVERY_POINT, read_checkpoint, unusable_files
+from offsetmgr.segments.entries import CHUNK
 from offsetmgr.segments.partition import is_directory, partition_of, partitions_in, segments_in
 from offsetmgr.segments.recovery import ExaminationResult, RecoveryOutcome, examine
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
@@ -221,7 +222,6 @@ _REMOVED_AT_STARTUP: Final = (".deleted", ".cleaned")
 """Suffixes of the files that a broker removes when it starts."""
 _PART: Final = ".part"
 _OTHER_KEEP: Final = Advice("name another directory with {keep}")
-_CHUNK: Final = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -455,7 +455,7 @@ def _copy(source: BinaryIO, start: int, target: Path, end: int | None = None) ->
     def write(out: BinaryIO) -> int | None:
         source.seek(start)
         remaining = None if end is None else end - start
-        while piece := source.read(_CHUNK if remaining is None else min(_CHUNK, remaining)):
+        while piece := source.read(CHUNK if remaining is None else min(CHUNK, remaining)):
             if remaining is not None:
                 remaining -= len(piece)
             view = memoryview(piece)
@@ -470,7 +470,7 @@ def _copy(source: BinaryIO, start: int, target: Path, end: int | None = None) ->
 def _is_same(before: BinaryIO, source: BinaryIO, start: int) -> bool:
     source.seek(start)
     while True:
-        one, other = before.read(_CHUNK), source.read(_CHUNK)
+        one, other = before.read(CHUNK), source.read(CHUNK)
         if one != other:
             return False
         if not one:

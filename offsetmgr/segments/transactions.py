@@ -15,7 +15,7 @@ from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData
-from offsetmgr.segments.batch_reader import Record, RecordBatch
+from offsetmgr.segments.batch_reader import MARKER_KEY, MARKER_VALUE, Record, RecordBatch
 from offsetmgr.segments.entries import LogEntry
 
 ABORT: Final = 0
@@ -31,8 +31,6 @@ MARKER_NAMES: Final = (
 )
 """Names of the types of control records. The index of a name is the number in the record's key. All types but abort and
 commit occur only in KRaft's metadata log."""
-_KEY: Final = struct.Struct(">hh")
-_VALUE: Final = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
@@ -100,8 +98,8 @@ def marker_of(record: Record) -> Marker:
     """Decodes a control record. Raises `CorruptData`."""
     what = f"control record at offset {record.offset}"
     try:
-        _, kind = _KEY.unpack_from(record.key or b"")
-        epoch = _VALUE.unpack_from(record.value or b"")[1] if kind in (ABORT, COMMIT) else None
+        _, kind = MARKER_KEY.unpack_from(record.key or b"")
+        epoch = MARKER_VALUE.unpack_from(record.value or b"")[1] if kind in (ABORT, COMMIT) else None
     except struct.error as error:
         raise CorruptData(what, f"it does not have Kafka's format: {error}") from error
     if kind < 0:

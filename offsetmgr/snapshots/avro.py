@@ -29,13 +29,10 @@ from offsetmgr.core.offset_store import Capabilities, GroupOffsets, PartitionKin
 from offsetmgr.snapshots.base import (
     FORMAT_VERSION,
     BadLines,
-    DroppedFields,
     Format,
     SnapshotHeader,
     SnapshotReader,
-    WriteReport,
     group_entry,
-    reject_unreadable,
 )
 
 MAGIC: Final = b"Obj\x01"
@@ -105,17 +102,11 @@ class AvroFormat(Format):
     )
     lossless = True
 
-    def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets], *, keep_errors: bool = False
-    ) -> WriteReport:
-        dropped = DroppedFields(self, header)
+    def _write(self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets]) -> None:
         writer = RecordWriter(stream, _PARSED, to_file_metadata(header))
         for group in groups:
-            reject_unreadable(group, self, keep_errors)
-            dropped.count(group)
             writer.write(group.group, sorted(group.offsets.items(), key=itemgetter(0)), _all_errors(group))
         writer.finish()
-        return dropped.report()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> AvroReader:
         return AvroReader(stream, self, what)

@@ -63,14 +63,16 @@ class SnapshotHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteReport:
+class SnapshotReport:
     """The result of a write. ``lost`` lists the kinds of data that the format cannot contain and that were therefore
-    not written, with their counts."""
+    not written, with their counts. ``size`` is in bytes."""
 
+    path: str
     groups: int
     offsets: int
-    errors: int = 0
-    lost: tuple[str, ...] = ()
+    errors: int
+    lost: tuple[str, ...]
+    size: int = 0
 
 
 class SnapshotReader(ABC):
@@ -129,15 +131,33 @@ class Format(ABC):
         everything."""
         return "" if self.lossless else "metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
-    @abstractmethod
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets], *, keep_errors: bool = False
-    ) -> WriteReport:
+    ) -> SnapshotReport:
         """Writes the groups one after the other. Only a few groups are in memory at a time.
 
         Raises `UnsupportedOperation` for a name that the format cannot contain. Also raises it for a group or partition
         with a read error, unless ``keep_errors`` is set and the format can record errors.
         """
+        dropped = DroppedFields(self, header)
+
+        def accepted() -> Iterator[GroupOffsets]:
+            for group in groups:
+                reject_unreadable(self._without_written_errors(group, dropped.groups), self, keep_errors)
+                dropped.count(group)
+                yield group
+
+        self._write(stream, header, accepted())
+        return dropped.report()
+
+    def _without_written_errors(self, group: GroupOffsets, number: int) -> GroupOffsets:  # noqa: ARG002
+        """Returns the group without the errors that stand for a value of the file. ``number`` counts the groups before
+        this one."""
+        return group
+
+    @abstractmethod
+    def _write(self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets]) -> None:
+        """Writes groups that the file can contain."""
 
     @abstractmethod
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SnapshotReader:
@@ -167,7 +187,7 @@ def group_entry(
 
 class DroppedFields:
     """Counts the written groups and offsets, and the dropped fields that the format cannot contain. `report` returns
-    the counts as a `WriteReport`."""
+    the counts as a `SnapshotReport`."""
 
     def __init__(self, form: Format, header: SnapshotHeader) -> None:
         self._form = form
@@ -191,13 +211,13 @@ class DroppedFields:
             if timestamp is not None:
                 self._timestamps += 1
 
-    def report(self) -> WriteReport:
+    def report(self) -> SnapshotReport:
         lost = [dropped_text(self._metadata).removeprefix("the ")] if self._metadata else []
         for what, count in (("leader epoch", self._epochs), ("commit timestamp", self._timestamps)):
             lost += [f"{what} of {count_of(count, 'offset')}"] if count else []
         if not self._form.lossless:
             lost.append("snapshot id, time and source" + (f" ({self._source})" if self._source else ""))
-        return WriteReport(self.groups, self.offsets, self.errors, tuple(lost))
+        return SnapshotReport("", self.groups, self.offsets, self.errors, tuple(lost))
 
 
 def reject_unreadable(group: GroupOffsets, form: Format, keep_errors: bool) -> None:

@@ -19,15 +19,12 @@ from offsetmgr.snapshots.base import (
     NAME_THE_GROUP,
     BadLine,
     BadLines,
-    DroppedFields,
     Format,
     SnapshotHeader,
     SnapshotReader,
-    WriteReport,
     group_entry,
     has_control_character,
     number,
-    reject_unreadable,
 )
 from offsetmgr.snapshots.line_formats import BYTE_ORDER_MARK, NameCheck, TextFormat
 
@@ -306,33 +303,26 @@ class SparkFormat(Format):
     def cannot_hold(self) -> str:
         return f"the group's name, {super().cannot_hold}"
 
-    def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets], *, keep_errors: bool = False
-    ) -> WriteReport:
-        """Writes like `Format.write`. Also raises `UnsupportedOperation` if ``groups`` contains several groups, if the
-        name of the only group differs from the name that was passed to the constructor, or if ``groups`` is empty and
-        no name was passed."""
-        dropped = DroppedFields(self, header)
-        names = NameCheck("Spark's JSON")
-        document: dict[str, dict[str, int]] = {}
-        for group in groups:
-            if dropped.groups or self.group not in (None, group.group):
-                raise UnsupportedOperation(
-                    f"group {group.group}",
-                    "Spark's JSON holds exactly one group",
-                    "choose one group, or another format",
-                )
-            symbolic = {tp: e for tp, e in group.errors.items() if isinstance(e, SymbolicOffset)}
-            unreadable = {tp: e for tp, e in group.errors.items() if tp not in symbolic}
-            reject_unreadable(replace(group, errors=unreadable), self, keep_errors)
-            dropped.count(group)
-            document = _by_topic({**group.offsets, **{tp: Committed(e.position) for tp, e in symbolic.items()}}, names)
-        if not dropped.groups and self.group is None:
-            raise UnsupportedOperation(
-                "snapshot not written", "Spark's JSON holds exactly one group, and there is none"
-            )
+    def _without_written_errors(self, group: GroupOffsets, number: int) -> GroupOffsets:
+        """Also raises `UnsupportedOperation` for a second group, and for a group whose name differs from the name that
+        was passed to the constructor."""
+        if number or self.group not in (None, group.group):
+            hint = "choose one group, or another format"
+            raise UnsupportedOperation(f"group {group.group}", "Spark's JSON holds exactly one group", hint)
+        return replace(
+            group, errors={tp: error for tp, error in group.errors.items() if not isinstance(error, SymbolicOffset)}
+        )
+
+    def _write(self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets]) -> None:  # noqa: ARG002
+        """Raises `UnsupportedOperation` if there is no group, and no name was passed to the constructor."""
+        found = list(groups) or ([] if self.group is None else [GroupOffsets(self.group, {})])
+        if not found:
+            why = "Spark's JSON holds exactly one group, and there is none"
+            raise UnsupportedOperation("snapshot not written", why)
+        (group,) = found  # `_without_written_errors` has rejected further groups
+        symbolic = {tp: Committed(e.position) for tp, e in group.errors.items() if isinstance(e, SymbolicOffset)}
+        document = _by_topic({**group.offsets, **symbolic}, NameCheck("Spark's JSON"))
         stream.write(json.dumps(document, ensure_ascii=False).encode("utf-8") + b"\n")
-        return dropped.report()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SparkReader:
         if self.group is None:

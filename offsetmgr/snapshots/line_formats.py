@@ -27,14 +27,11 @@ from offsetmgr.snapshots.base import (
     MAX_SHOWN_CHARACTERS,
     BadLine,
     BadLines,
-    DroppedFields,
     Format,
     SnapshotHeader,
     SnapshotReader,
-    WriteReport,
     group_entry,
     has_control_character,
-    reject_unreadable,
 )
 from offsetmgr.snapshots.text_files import MAX_LINE_BYTES, lines_of
 
@@ -283,18 +280,11 @@ class TextFormat(Format):
     """The characters that names cannot contain."""
     end: ClassVar[bytes] = b""
 
-    def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets], *, keep_errors: bool = False
-    ) -> WriteReport:
-        dropped = DroppedFields(self, header)
+    def _write(self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets]) -> None:  # noqa: ARG002
         names = NameCheck(self.title, self.forbidden)
         for group in groups:
-            reject_unreadable(group, self, keep_errors)
-            text = self._text(group, names)
-            dropped.count(group)
-            stream.write(text.encode("utf-8"))
+            stream.write(self._text(group, names).encode("utf-8"))
         stream.write(self.end)
-        return dropped.report()
 
     @abstractmethod
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.core.errors import CorruptData, UnknownVersion, os_error_as
 from offsetmgr.core.model import TopicPartition, is_valid_offset, is_valid_topic_name
 
 _VERSION: Final = re.compile(r"v\d+")
@@ -147,12 +147,11 @@ class LocalFiles:
     def names(self, directory: str) -> list[str]:
         """Returns the names of the files in a directory of the checkpoint; an empty list if the directory does not
         exist yet."""
-        try:
-            return [entry.name for entry in (self._directory / directory).iterdir()]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise CorruptData(f"checkpoint {self.root}/{directory}", error.strerror or str(error)) from error
+        with os_error_as(CorruptData, f"checkpoint {self.root}/{directory}"):
+            try:
+                return [entry.name for entry in (self._directory / directory).iterdir()]
+            except FileNotFoundError:
+                return []
 
     def read(self, path: str) -> str | None:
         """Returns a file's text; None if the file does not exist."""

@@ -130,13 +130,11 @@ class Ivy:
         try:
             lines = _output(process, progress)
             code = process.wait(_EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
+        except BaseException as error:
             process.kill()
             process.wait()
-            raise DownloadFailed(str(error)) from error
-        except BaseException:
-            process.kill()
-            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise DownloadFailed(str(error)) from error
             raise
         finally:
             timer.cancel()

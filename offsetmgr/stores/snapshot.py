@@ -59,7 +59,7 @@ from offsetmgr.snapshots.base import (
     Format,
     SnapshotHeader,
     SnapshotReader,
-    WriteReport,
+    SnapshotReport,
 )
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
 from offsetmgr.stores.cross_cluster_check import origin_of_snapshot, with_origin
@@ -187,18 +187,6 @@ LOCK_TIMEOUT_MS: Final = 10_000
 _MAX_DECISION_BYTES_IN_MEMORY: Final = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotReport:
-    """The result of `write_snapshot`; ``lost`` lists the data that the format cannot contain, ``size`` is in bytes."""
-
-    path: str
-    groups: int
-    offsets: int
-    errors: int
-    lost: tuple[str, ...]
-    size: int
-
-
 def write_snapshot(
     path: str | os.PathLike[str],
     header: SnapshotHeader,
@@ -239,18 +227,17 @@ def write_snapshot(
                 report_error(OffsetMgrError(f"group {one.group} {tp}".rstrip(), str(failure), failure.hint))
             yield one
 
-    def write(stream: BinaryIO) -> tuple[WriteReport, int]:
+    def write(stream: BinaryIO) -> SnapshotReport:
         kept = groups if on_error is None else accepted(on_error)
         report = form.write(stream, header, kept, keep_errors=keep_errors)
         if failures and not report.offsets:
             raise failures[0]
-        return report, stream.tell()
+        return replace(report, path=str(path), size=stream.tell())
 
     if not overwrite and where.exists():  # checked before taking the lock and reading the source
         raise FileFailure(f"file {path}", "exists already", Advice("choose another name, or add {overwrite=True}"))
     with exclusive_writer(where, SystemClock(), LOCK_TIMEOUT_MS):
-        report, size = replace_file(where, write, overwrite=overwrite)
-    return SnapshotReport(str(path), report.groups, report.offsets, report.errors, report.lost, size)
+        return replace_file(where, write, overwrite=overwrite)
 
 
 class SnapshotStore(OffsetStore):

@@ -12,6 +12,7 @@ import pytest
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.fetch import Fetcher
+from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.consumer.streams import MessageStream, PartitionProgress, StreamState
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import ABSENT, TopicPartition
@@ -80,15 +81,9 @@ class World:
         self.state = StreamState()
         self.state.set_delivery_check(lambda: True)
         self.failures: list[OffsetMgrError] = []
-        self.fetcher = Fetcher(
-            "localhost:1",
-            "g",
-            ConnectionConfig(),
-            self.state,
-            from_smallest=from_smallest,
-            queued_max=100,
-            on_failure=self.fail,
-        )
+        reset = "smallest" if from_smallest else "largest"
+        settings = ConsumerSettings(auto_offset_reset=reset, queued_max_messages=100)
+        self.fetcher = Fetcher("localhost:1", "g", ConnectionConfig(), self.state, settings, self.fail)
 
     def fail(self, error: OffsetMgrError) -> None:
         self.failures.append(error)
