@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import socketserver
 import struct
 import threading
@@ -37,10 +39,12 @@ class FakeBroker:
         """Whether the response to Metadata lists the broker. A broker that has just started lists none."""
         self.sent: list[tuple[int, int, Mapping[str, Any]]] = []
         """The API key, the version and the message of each request, without those of the connection's opening."""
+        self._connections: list[socket.socket] = []
         broker = self
 
         class Connection(socketserver.StreamRequestHandler):
             def handle(self) -> None:
+                broker._connections.append(self.connection)
                 while (size := self.rfile.read(4)) and (frame := self.rfile.read(struct.unpack(">i", size)[0])):
                     answer = broker._answer(frame)
                     if answer is not None:
@@ -59,8 +63,15 @@ class FakeBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Refuses connections from now on, and breaks the open ones."""
         self._server.shutdown()
         self._server.server_close()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def requests(self, api_key: int) -> list[Mapping[str, Any]]:
         """The messages of the requests of this API."""

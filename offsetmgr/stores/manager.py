@@ -24,7 +24,7 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client, NotAMember, features
-from offsetmgr.kafka.client.connection import Security, remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, Security, remaining
 from offsetmgr.kafka.client.groups import commit_if, list_manager_groups
 from offsetmgr.kafka.protocol.requests import (
     CONDITIONAL_FEATURE,
@@ -103,11 +103,10 @@ class ManagerStore(ProtocolStore["ManagerEdits"]):
         if self._features is None:
             thread = self.store_thread()
 
-            async def ask(deadline: float) -> dict[str, int]:
-                connection = await thread.client.any_connection(deadline)
-                return dict(await features(connection, remaining(deadline)))
+            async def ask(connection: BrokerConnection, until: float) -> dict[str, int]:
+                return dict(await features(connection, remaining(until)))
 
-            self._features = thread.run(ask)
+            self._features = thread.run(lambda deadline: thread.client.ask_any(ask, deadline))
         return self._features
 
 

@@ -369,7 +369,7 @@ class UnseenOffsets:
         deleted = self.unproved.pop(group)
         state: GroupDescription | OffsetMgrError
         try:
-            connection = await self._client.node(await self._client.coordinator(group, deadline)).connection(deadline)
+            connection = await self._client.coordinator_connection(group, deadline)
             # With each OffsetDelete the coordinator checks whether the group has an offset, although these are deleted.
             await delete(connection, non_member(group), list(deleted), deadline)
             state = (await self._client.describe([group], deadline))[group]
@@ -576,8 +576,7 @@ class ProtocolEdits:
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
         async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
-            address = await self._client.coordinator(edit.group, deadline)
-            connection = await self._client.node(address).connection(deadline)
+            connection = await self._client.coordinator_connection(edit.group, deadline)
             if not edit.group and DELETES_OFFSETS.supported_by(connection.versions):
                 return await self._erase_all(edit.group, partitions, deadline)
             compared = current.offsets if read_at is not None else None
@@ -703,8 +702,7 @@ class KafkaEdits(ProtocolEdits):
             return
         for reason in (await self.unseen.reasons([group], deadline, by_deletion=False)).values():
             raise reason
-        at = await self._client.coordinator(group, deadline)
-        if DELETES_GROUPS.supported_by(await self._client.versions(at, deadline)):
+        if DELETES_GROUPS.supported_by((await self._client.coordinator_connection(group, deadline)).versions):
             await super().delete_group(group, deadline)
             return
         found = await self.fetch(group, None, deadline)
@@ -740,10 +738,10 @@ class KafkaEdits(ProtocolEdits):
     async def _edit(
         self, edit: GroupEdit, state: GroupDescription, current: FetchedGroup, deadline: float
     ) -> GroupEditResult:
-        at = Address.parse(state.coordinator)
-        versions = await self._client.versions(at, deadline)
-        lockable = HOLDS_LOCK.supported_by(versions)
-        if not KEEPS_EPOCHS.supported_by(versions):
+        described_by = Address.parse(state.coordinator)  # it may have stopped since
+        connection = await self._client.coordinator_connection(edit.group, deadline, described_by)
+        at, lockable = connection.address, HOLDS_LOCK.supported_by(connection.versions)
+        if not KEEPS_EPOCHS.supported_by(connection.versions):
             edit = replace(edit, changes=without_epochs(edit.changes))
         if lockable and (not state.idle or state.members):
             raise active_members_error(edit.group, [str(member) for member in state.members], state.lock_ends_s)

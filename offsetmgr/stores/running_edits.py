@@ -290,7 +290,7 @@ class RunningEdits:
         found = await self._edits.fetch(edit.group, partitions_to_read(edit), deadline)
         before = {tp: found.offsets.get(tp, ABSENT) for tp in edit.changes if tp not in found.errors}
         await asyncio.to_thread(self._listener.on_before, edit.group, before)
-        connection = await self._client.node(await self._client.coordinator(edit.group, deadline)).connection(deadline)
+        connection = await self._client.coordinator_connection(edit.group, deadline)
         erase = partial(delete, connection, non_member(edit.group), deadline=deadline)
         outcomes = await execute(edit, found, partial(self._client.commit, edit.group, deadline=deadline), erase)
         return GroupEditResult(edit.group, outcomes, how="no member subscribes to the topics; the members kept running")

@@ -199,6 +199,8 @@ class SimulatedClient:
             raise TimedOut("brokers", "no answer")
         return dict.fromkeys(groups, active.address)
 
+    def rotate_lookup_broker(self) -> None: ...
+
     async def coordinator(self, group: str, deadline: float) -> Address:
         return self.process.world.active.address
 

@@ -65,6 +65,8 @@ class Cluster:
 
     # The methods of `Client` that a lock calls.
 
+    def rotate_lookup_broker(self) -> None: ...
+
     async def coordinator(self, group: str, deadline: float) -> Address:
         return cast(Address, self.outcome("coordinator", NEW))
 

@@ -106,12 +106,15 @@ async def denied_topics(client: Client, topics: Iterable[str], deadline: float) 
     """Returns an error for each topic whose offsets the principal may not write, as far as the brokers report this
     (from Kafka 2.3 on)."""
     found: dict[str, OffsetMgrError] = {}
-    answer: Message = {"topics": ()}
+    names, described = list(topics), list[Message]()
+
+    async def ask(connection: BrokerConnection, until: float) -> list[Message]:
+        reports = connection.supports(ApiKey.METADATA, _METADATA_VERSION)
+        return (await _metadata(connection, names, until))["topics"] if reports else []
+
     with suppress(OffsetMgrError):
-        connection = await client.any_connection(deadline)
-        if (names := list(topics)) and connection.supports(ApiKey.METADATA, _METADATA_VERSION):
-            answer = await _metadata(connection, names, deadline)
-    for topic in answer["topics"]:
+        described = await client.ask_any(ask, deadline) if names else described
+    for topic in described:
         code, bits = topic["error_code"], topic["topic_authorized_operations"]
         may_read = bits == _NOT_REPORTED or bits >> _READ & 1
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED or not (code or may_read):
@@ -135,9 +138,11 @@ async def has_authorizer(connection: BrokerConnection, deadline: float) -> bool:
 async def filter_note(client: Client) -> str:
     """Returns a sentence about the groups and offsets that the brokers leave out for this principal; empty if they
     leave out nothing, do not answer in time, or have not been reached before."""
+    if not client.reached:
+        return ""
     deadline = asyncio.get_running_loop().time() + _NOTE_S
     try:
-        answer = await _metadata(await client.any_connection(deadline), [_NO_TOPIC], deadline) if client.reached else {}
+        answer = await client.ask_any(lambda connection, until: _metadata(connection, [_NO_TOPIC], until), deadline)
     except OffsetMgrError:
         return ""
     cluster = answer.get("cluster_authorized_operations", _NOT_REPORTED)
@@ -333,11 +338,14 @@ async def _leader_clock(
 
 async def cluster_clock(client: Client, clock: Clock, deadline: float) -> ClockDifference | None:
     """Returns the best known difference between the clocks of the brokers and of this machine. Returns None if no
-    broker reports a time. Raises the errors of `Client.any_connection`."""
-    connection = await client.any_connection(deadline)
-    if (found := await controller_clock(connection, clock, deadline)) is not None:
-        return found[1]
-    return best_difference((await leader_clocks(client, connection, clock, deadline, precise=False)).values())
+    broker reports a time. Raises the errors of `Client.ask_any`."""
+
+    async def ask(connection: BrokerConnection, until: float) -> ClockDifference | None:
+        if (found := await controller_clock(connection, clock, until)) is not None:
+            return found[1]
+        return best_difference((await leader_clocks(client, connection, clock, deadline, precise=False)).values())
+
+    return await client.ask_any(ask, deadline)
 
 
 _OK: Final = CheckStatus.OK

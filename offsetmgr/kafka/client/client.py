@@ -20,9 +20,9 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import (
+    CoordinatorLoadInProgress,
     ErrorCode,
     LockLost,
-    NotCoordinator,
     OffsetMgrError,
     ServerError,
     TimedOut,
@@ -220,13 +220,15 @@ async def ask_until_known(
     deadline: float,
 ) -> dict[K, T]:
     """Asks one broker about ``keys``, and then further brokers about the keys whose answer ``is_missing``, because a
-    broker that has just started knows no topics. Raises the errors of `Client.any_connection` and of the first
-    broker."""
-    first = await client.any_connection(deadline)
-    found = await ask(first, keys, deadline)
+    broker that has just started knows no topics. Raises the errors of `Client.ask_any`."""
+
+    async def ask_first(connection: BrokerConnection, until: float) -> tuple[Address, dict[K, T]]:
+        return connection.address, await ask(connection, keys, until)
+
+    first, found = await client.ask_any(ask_first, deadline)
     for address in client.addresses:
         missing = [key for key in keys if key not in found or is_missing(found[key])]
-        if missing and address != first.address:
+        if missing and address != first:
             # Another broker has already responded, so the client waits only briefly for a response from this broker.
             by_then = min(deadline, asyncio.get_running_loop().time() + MIN_ATTEMPT_S)
             with contextlib.suppress(OffsetMgrError):
@@ -333,6 +335,21 @@ class Client:
             return connection
         raise failure
 
+    async def ask_any(self, ask: Callable[[BrokerConnection, float], Awaitable[T]], deadline: float) -> T:
+        """Calls ``ask`` with a connection to a broker that responds, and with the deadline for this attempt. After a
+        retriable error, because the broker stops or does not answer in time, asks another broker, until the deadline.
+        Raises the errors of `any_connection` and of ``ask``."""
+
+        async def attempt() -> T:
+            connection = await self.any_connection(attempt_deadline(deadline) if self.reached else deadline)
+            return await ask(connection, attempt_deadline(deadline))
+
+        return await with_retries(self, attempt, deadline)
+
+    async def call_any(self, request: Request, deadline: float) -> Message:
+        """Sends a request that any broker can answer. Raises the errors of `ask_any`."""
+        return await self.ask_any(lambda connection, until: connection.call(request, remaining(until)), deadline)
+
     async def call(self, address: Address, request: Request | EncodedRequest, deadline: float) -> Message:
         """Sends a request to the broker at ``address``. Raises the errors of `BrokerNode.connection` and of
         `BrokerConnection.call`."""
@@ -340,10 +357,8 @@ class Client:
         return await connection.call(request, remaining(deadline))
 
     async def brokers(self, deadline: float) -> dict[int, Address]:
-        """Returns the address of each broker of the cluster, by the broker's id. Raises the errors of
-        `any_connection`."""
-        connection = await self.any_connection(deadline)
-        return requests.broker_addresses(await connection.call(requests.metadata(), remaining(deadline)))
+        """Returns the address of each broker of the cluster, by the broker's id. Raises the errors of `ask_any`."""
+        return requests.broker_addresses(await self.call_any(requests.metadata(), deadline))
 
     @property
     def addresses(self) -> list[Address]:
@@ -358,20 +373,23 @@ class Client:
 
     async def cluster(self, deadline: float) -> tuple[str, tuple[Address, ...]]:
         """Returns the cluster id and the addresses of the brokers. The id is empty for clusters before Kafka 0.10.1.
-        Raises the errors of `any_connection`.
+        Raises the errors of `ask_any`.
 
         During an upgrade only some brokers know the cluster id, so the client asks the brokers one after the other
         until one returns the id.
         """
-        connection = await self.any_connection(deadline)
-        answer = await connection.call(requests.metadata(), remaining(deadline))
-        brokers = tuple(requests.broker_addresses(answer).values())
-        cluster_id: str = answer.get("cluster_id") or ""
-        if not REPORTS_CLUSTER_ID.supported_by(connection.versions):
-            for address, versions in (await self.broker_versions(brokers, deadline)).items():
-                if not cluster_id and versions is not None and REPORTS_CLUSTER_ID.supported_by(versions):
-                    cluster_id = (await self.call(address, requests.metadata(), deadline)).get("cluster_id") or ""
-        return cluster_id, brokers
+
+        async def ask(connection: BrokerConnection, until: float) -> tuple[str, tuple[Address, ...]]:
+            answer = await connection.call(requests.metadata(), remaining(until))
+            brokers = tuple(requests.broker_addresses(answer).values())
+            cluster_id: str = answer.get("cluster_id") or ""
+            if not REPORTS_CLUSTER_ID.supported_by(connection.versions):
+                for address, versions in (await self.broker_versions(brokers, until)).items():
+                    if not cluster_id and versions is not None and REPORTS_CLUSTER_ID.supported_by(versions):
+                        cluster_id = (await self.call(address, requests.metadata(), until)).get("cluster_id") or ""
+            return cluster_id, brokers
+
+        return await self.ask_any(ask, deadline)
 
     async def versions(self, address: Address, deadline: float) -> Versions:
         """Returns the API versions of the broker at ``address``. Raises the errors of `BrokerNode.connection`."""
@@ -505,17 +523,16 @@ class Client:
     async def find_coordinators(
         self, groups: Sequence[str], deadline: float, *, of_transactions: bool = False
     ) -> dict[str, Address | OffsetMgrError]:
-        """Looks up the coordinators of many groups, without retries. If ``of_transactions`` is True, ``groups`` are
-        transactional ids.
+        """Looks up the coordinators of many groups. If a broker does not answer, asks another one, but does not retry
+        the lookups that fail. If ``of_transactions`` is True, ``groups`` are transactional ids.
 
         If the cluster has no ``__consumer_offsets``, this request makes the broker create that topic. Until the topic
         exists, the broker returns COORDINATOR_NOT_AVAILABLE.
         """
-        connection = await self.any_connection(deadline)
         if self._coordinator is not None:
+            await self.any_connection(deadline)
             return dict.fromkeys(groups, self._coordinator)
-        request = requests.find_coordinator(groups, of_transactions=of_transactions)
-        answer = await connection.call(request, remaining(deadline))
+        answer = await self.call_any(requests.find_coordinator(groups, of_transactions=of_transactions), deadline)
         kind = "transactional id" if of_transactions else "group"
         return {
             c["key"]: kafka_error(c["error_code"], f"coordinator of {kind} {c['key']}")
@@ -531,6 +548,11 @@ class Client:
             return address
 
         return await self.for_group(group, ask, deadline)
+
+    async def coordinator_connection(self, group: str, deadline: float, at: Address | None = None) -> BrokerConnection:
+        """Returns the shared connection to the coordinator of one group, which is ``at`` if this address responds.
+        Retries like `coordinator`, also if the coordinator does not respond. Raises `OffsetMgrError`."""
+        return await self.for_group(group, lambda address: self.node(address).connection(deadline), deadline, at)
 
     async def for_group(
         self, group: str, ask: Callable[[Address], Awaitable[T]], deadline: float, at: Address | None = None
@@ -567,13 +589,14 @@ class Client:
             pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and is_retriable(e)]
             if not pending or not await retries.pause():
                 break
-            if any(isinstance(done[group], NotCoordinator) for group in pending):
+            if not all(isinstance(done[group], CoordinatorLoadInProgress) for group in pending):
                 self.rotate_lookup_broker()
         return done
 
     def rotate_lookup_broker(self) -> None:
-        """Selects another broker for the next lookup of coordinators or leaders. A broker that has just restarted may
-        not know yet that a coordinator has moved, and would return the former coordinator again."""
+        """Selects another broker for the next lookup of coordinators or leaders. A broker that has just restarted, or
+        has lost its connection to the controller, may not know yet that a coordinator has moved or stopped, and would
+        return the former coordinator again."""
         known = self.addresses
         if self._known_good in known:
             self._known_good = known[(known.index(self._known_good) + 1) % len(known)]

@@ -247,10 +247,10 @@ async def partition_counts(client: Client, topics: Collection[str] | None, deadl
     """Returns the partition counts of ``topics``, or of all topics if None. Missing topics are left out.
 
     A topic counts as missing only if no responding broker knows it (see `ask_until_known`). Raises
-    `TopicNotAuthorized` for a topic that the principal may not describe, and the errors of `Client.any_connection`.
+    `TopicNotAuthorized` for a topic that the principal may not describe, and the errors of `Client.ask_any`.
     """
     if topics is None:
-        return await _counts_of(await client.any_connection(deadline), None, deadline)
+        return await client.ask_any(lambda connection, until: _counts_of(connection, None, until), deadline)
     topics = list(filter(is_valid_topic_name, topics))
     return await ask_until_known(client, topics, _counts_of, lambda _: False, deadline) if topics else {}
 

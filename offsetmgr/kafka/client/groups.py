@@ -22,7 +22,7 @@ from offsetmgr.core.java_hash import java_hash
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors, OtherGroupKind
 from offsetmgr.kafka.client.client import Client, NotAMember, features, with_retries
-from offsetmgr.kafka.client.connection import remaining
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 from offsetmgr.kafka.protocol.frames import Address, Request
@@ -136,11 +136,15 @@ async def _list_of_broker(client: Client, broker: Address, deadline: float) -> l
 async def _layout(client: Client, deadline: float) -> tuple[list[Address], dict[int, tuple[Address, int]]]:
     """Returns the brokers, and the leader and leader epoch of each partition of the offsets topic, after a check that
     each leader has loaded its partitions. Raises `OffsetMgrError`."""
-    connection = await client.any_connection(deadline)
-    answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), remaining(deadline))
+
+    async def ask(connection: BrokerConnection, until: float) -> Message:
+        answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), remaining(until))
+        if not answer["brokers"]:
+            raise CoordinatorNotAvailable("list of groups", f"broker {connection.address} knows no brokers yet")
+        return answer
+
+    answer = await client.ask_any(ask, deadline)
     brokers = requests.broker_addresses(answer)
-    if not brokers:
-        raise CoordinatorNotAvailable("list of groups", f"broker {connection.address} knows no brokers yet")
     leaders = _leaders(answer["topics"], brokers)
     led = by_key((leader, partition) for partition, (leader, _) in leaders.items())
     probes = probe_groups(len(leaders))

@@ -49,12 +49,14 @@ async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]
     """Returns the node id and address of every manager that the first responding manager knows.
 
     Raises `UnsupportedOperation` if the first server that responds is not a manager. Also raises the errors of
-    `Client.any_connection`.
+    `Client.ask_any`.
     """
-    connection = await client.any_connection(deadline)
-    _check(connection)
-    answer = await connection.call(requests.metadata(), remaining(deadline))
-    found = requests.broker_addresses(answer)
+
+    async def ask(connection: BrokerConnection, until: float) -> dict[int, Address]:
+        _check(connection)
+        return requests.broker_addresses(await connection.call(requests.metadata(), remaining(until)))
+
+    found = await client.ask_any(ask, deadline)
     return sorted((node_id, address) for node_id, address in found.items() if node_id >= FIRST_MANAGER_ID)
 
 

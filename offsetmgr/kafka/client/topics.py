@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from offsetmgr.core.model import is_valid_topic_name
-from offsetmgr.kafka.client.client import Client, with_retries
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, attempt_deadline, remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -37,19 +37,22 @@ async def topic_ids(client: Client, topics: Collection[str] | None, deadline: fl
 
     The result is empty if the brokers do not support topic ids.
 
-    Raises the errors of `Client.any_connection`.
+    Raises the errors of `Client.ask_any`.
     """
-    connection = await client.any_connection(deadline)
-    if not REPORTS_TOPIC_IDS.supported_by(connection.versions):
-        return {}
-    found: dict[str, str] = {}
     names = None if topics is None else sorted(filter(is_valid_topic_name, topics))
-    for batch in [None] if names is None else batched(names, _MAX_TOPICS_PER_REQUEST):
-        answer = await connection.call(_metadata_with_ids(batch), remaining(deadline))
-        for topic in answer["topics"]:
-            if topic["name"] is not None and topic["topic_id"] is not None and topic["error_code"] == ErrorCode.NONE:
-                found[topic["name"]] = format_topic_id(topic["topic_id"].bytes)
-    return found
+
+    async def ask(connection: BrokerConnection, until: float) -> dict[str, str]:
+        if not REPORTS_TOPIC_IDS.supported_by(connection.versions):
+            return {}
+        found: dict[str, str] = {}
+        for batch in [None] if names is None else batched(names, _MAX_TOPICS_PER_REQUEST):
+            answer = await connection.call(_metadata_with_ids(batch), remaining(until))
+            for topic in answer["topics"]:
+                if topic["name"] is not None and topic["topic_id"] is not None and not topic["error_code"]:
+                    found[topic["name"]] = format_topic_id(topic["topic_id"].bytes)
+        return found
+
+    return await client.ask_any(ask, deadline)
 
 
 def _metadata_with_ids(names: Sequence[str] | None) -> Request:
@@ -93,8 +96,7 @@ async def describe_topic(client: Client, name: str, deadline: float) -> TopicDes
     """Returns the description of a topic; None if the topic does not exist. Retries retriable errors until the
     deadline. Raises `OffsetMgrError`; before any broker has responded, the errors of `Client.any_connection`."""
 
-    async def describe(attempt: float) -> TopicDescription | None:
-        connection = await client.any_connection(attempt)
+    async def describe(connection: BrokerConnection, attempt: float) -> TopicDescription | None:
         answer = await connection.call(_metadata_with_ids([name]), remaining(attempt))
         brokers = requests.broker_addresses(answer)
         if not brokers:  # then the broker has just started, and knows no topics either
@@ -114,18 +116,13 @@ async def describe_topic(client: Client, name: str, deadline: float) -> TopicDes
             leaderless=frozenset(part["partition_index"] for part in partitions if part["leader_id"] not in brokers),
         )
 
-    return await with_retries(client, lambda: describe(attempt_deadline(deadline)), deadline)
+    return await client.ask_any(describe, deadline)
 
 
 async def topic_settings(client: Client, name: str, deadline: float) -> dict[str, str] | None:
     """Returns all settings of a topic; None if the topic does not exist. Retries as `describe_topic`, and raises the
     errors of `settings_at`."""
-
-    async def ask(attempt: float) -> dict[str, str] | None:
-        connection = await client.any_connection(attempt)
-        return await settings_at(connection, name, attempt)
-
-    return await with_retries(client, lambda: ask(attempt_deadline(deadline)), deadline)
+    return await client.ask_any(lambda connection, until: settings_at(connection, name, until), deadline)
 
 
 async def create_topic(
@@ -136,9 +133,8 @@ async def create_topic(
     `OffsetMgrError`."""
     what = f"creation of topic {name}"
 
-    async def create(attempt: float) -> None:
+    async def create(connection: BrokerConnection, attempt: float) -> None:
         # With KRaft, brokers report a random broker, which passes the request on to the controller.
-        connection = await client.any_connection(attempt)
         answer = await connection.call(requests.metadata(), remaining(attempt))
         controller = requests.broker_addresses(answer).get(answer.get("controller_id", -1))
         if controller is None:
@@ -164,7 +160,7 @@ async def create_topic(
             raise error
         raise ServerError(what, "the response does not contain the topic")
 
-    await with_retries(client, lambda: create(attempt_deadline(deadline)), deadline)
+    await client.ask_any(create, deadline)
 
 
 # Lists the brokers of a cluster with their addresses and API versions.
@@ -216,10 +212,16 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
     connection = await client.any_connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return _DAY_MS if is_before("2.0", connection.versions) else 7 * _DAY_MS  # KIP-186
-    first = next(iter(await client.brokers(deadline)), None)
-    if first is None:
-        return None
-    minutes = await broker_setting(client, first, "offsets.retention.minutes", deadline)
+    minutes, failure = None, None
+    for broker in await client.brokers(deadline):
+        try:
+            minutes = await broker_setting(client, broker, "offsets.retention.minutes", attempt_deadline(deadline))
+            break
+        except (Unreachable, TimedOut) as error:  # the cluster still lists a broker that has stopped
+            failure = error
+    else:
+        if failure is not None:
+            raise failure
     return None if minutes is None else int(minutes) * _MINUTE_MS
 
 

@@ -136,6 +136,7 @@ class ConsumerTakeover:
                     raise
             except OffsetMgrError as error:
                 await retries.pause_or_raise(error)
+                self._client.rotate_lookup_broker()
                 with contextlib.suppress(OffsetMgrError):
                     address = await self._client.coordinator(self.group, deadline)
                     connection = await self._client.node(address).open(deadline, EDIT_CLIENT_ID)

@@ -59,6 +59,7 @@ class GroupCoordinator:
         """Discards the cached address if it is ``address``, because the group may now have another coordinator."""
         if self._address == address:
             self._address = None
+            self._client.rotate_lookup_broker()
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s

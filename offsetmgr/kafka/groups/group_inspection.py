@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.advice import Advice
@@ -31,8 +32,6 @@ async def inspect_group(client: Client, group: str, deadline: float) -> RunningG
     """Describes a group before an edit. Raises `UnsupportedOperation` if an edit cannot be exact while its members
     run."""
     described = value_of((await describe(client, [group], deadline))[group])
-    address = await client.coordinator(group, deadline)
-    connection = await client.node(address).connection(deadline)
     if described.state == "EMPTY" and not described.protocol_type:
         why = (
             "has commits, but the coordinator knows no members: its consumers have never joined, or use assign(), and"
@@ -41,11 +40,16 @@ async def inspect_group(client: Client, group: str, deadline: float) -> RunningG
         raise UnsupportedOperation(f"group {group}", why, _STOP)
     if described.idle:
         return RunningGroup(0)
-    check_supported(described, connection.versions)
     members = len(described.members)
-    if not await is_consumer_group(client, described, deadline):
-        return RunningGroup(members)
-    return RunningGroup(members, True, await _heartbeat_s(connection, group, deadline))
+
+    async def inspect_at(coordinator: Address) -> RunningGroup:
+        connection = await client.node(coordinator).connection(deadline)
+        check_supported(described, connection.versions)
+        if not await is_consumer_group(client, replace(described, coordinator=str(coordinator)), deadline):
+            return RunningGroup(members)
+        return RunningGroup(members, True, await _heartbeat_s(connection, group, deadline))
+
+    return await client.for_group(group, inspect_at, deadline, Address.parse(described.coordinator))
 
 
 def check_supported(described: GroupDescription, versions: Versions) -> None:

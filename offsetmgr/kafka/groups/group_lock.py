@@ -147,6 +147,7 @@ class GroupLock:
                 if writes and sent and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
                     error = unconfirmed = type(error)(error.what, f"{error.why}; the outcome of the write is unknown")
                 await retries.pause_or_raise(error)
+            self._client.rotate_lookup_broker()
             try:
                 self._coordinator = await self._client.coordinator(self.group, deadline)
             except OffsetMgrError as error:
@@ -190,6 +191,7 @@ async def acquire_lock(
                     await lock.leave(deadline)
                 return
         await retries.pause_or_raise(failure)
+        client.rotate_lookup_broker()
 
 
 # The steps of a group lock: join as the only member of a group, commit with the generation, leave. Kafka has no
@@ -321,6 +323,7 @@ async def send_leave(
                 return
         if not await retries.pause():
             return
+        client.rotate_lookup_broker()
         connection = at = None
 
 

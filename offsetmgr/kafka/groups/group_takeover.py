@@ -147,6 +147,7 @@ class GroupTakeover(GroupLock):
 
     async def _follow_coordinator(self, until: float) -> None:
         """Connects to the current coordinator of the group."""
+        self._client.rotate_lookup_broker()
         with contextlib.suppress(OffsetMgrError):
             self._coordinator = await self._client.coordinator(self.group, until)
             connection = await self._client.node(self._coordinator).open(until, EDIT_CLIENT_ID)
