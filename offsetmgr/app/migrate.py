@@ -725,7 +725,7 @@ def mirror(
 
     settings = settings or MirrorSettings()
     if options.if_ahead is AheadPolicy.REWIND:
-        what, hint = Advice("{if_ahead} rewind"), Advice("use: {}", Invocation("migrate plan"))
+        what, hint = Advice("{if_ahead=rewind}"), Advice("use: {}", Invocation("migrate plan"))
         raise UsageError(what, "a mirror only moves offsets forward", hint)
     stores, options = _new_sides(connections, source, target, options, sides)
     require_equal_layouts(stores.source, stores.target)

@@ -218,7 +218,7 @@ class OffsetAdmin(Closeable):
         `Unreachable`, `TimedOut`.
         """
         chosen, selection = groups_to_edit(groups), self._topics(topics)
-        return offsets.reset(self._connections, chosen, to, selection, new_group=create, active=self._running or 0.0)
+        return offsets.reset(self._connections, chosen, to, selection, create=create, active=self._running or 0.0)
 
     def plan_set(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, create: bool = False
@@ -228,7 +228,7 @@ class OffsetAdmin(Closeable):
         ``create`` allows a group that does not exist. Raises `UsageError` if there are no offsets or one is not
         between 0 and 2^63-1, `GroupNotFound`, `Unreachable`, `TimedOut`.
         """
-        return set_(self._connections, group, offsets, new_group=create, active=self._running or 0.0)
+        return set_(self._connections, group, offsets, create=create, active=self._running or 0.0)
 
     def plan_delete(self, groups: GroupsArgument, topics: TopicsArgument | None = None) -> PlannedEdit:
         """Plans to delete committed offsets; without ``topics``, all offsets of the groups. Raises `GroupNotFound`,

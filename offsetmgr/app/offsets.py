@@ -337,7 +337,7 @@ def reset(
     to: Scenario | FromFile | PastRecords,
     topics: TopicSelection = ALL_TOPICS,
     *,
-    new_group: bool = False,
+    create: bool = False,
     active: RunningEdit | float = 0.0,
 ) -> PlannedEdit:
     """Plans a reset; see `OffsetAdmin.plan_reset`. ``active`` says how to treat groups with members: a `RunningEdit`
@@ -363,10 +363,10 @@ def reset(
         with SimpleConsumer(connections.bootstrap() or "", config=connections.resolved.connection) as log:
             end = offset_after(log, partition, committed, scenario.number)
         running = running and running._replace(conditional=True)
-        found = plan_reset(store, cluster, chosen, topics, ToOffsets({group: {partition: end}}), create=new_group)
+        found = plan_reset(store, cluster, chosen, topics, ToOffsets({group: {partition: end}}), create=create)
         found = (unless_moved(plan, committed) for plan in found)
     else:
-        found = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
+        found = plan_reset(store, cluster, chosen, topics, scenario, create=create)
     plans = require_topics(found, topics, store.uri)
     return PlannedEdit(connections, "offsets reset", store, plans, running=running)
 
@@ -378,7 +378,7 @@ def set_(
     topics: TopicSelection = ALL_TOPICS,
     *,
     keeps_metadata: bool = True,
-    new_group: bool = False,
+    create: bool = False,
     active: RunningEdit | float = 0.0,
 ) -> PlannedEdit:
     """Plans to commit exact offsets: one for all partitions of ``topics``, or one for each partition. Partitions of
@@ -393,12 +393,12 @@ def set_(
     if isinstance(to, OffsetAndMetadata):
         require_offset("offsets set", to.offset)
         if not topics.patterns:
-            raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic} orders:0,1"))
+            raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic=orders:0,1}"))
     else:
         to = checked_offsets(to)
     store = connections.selected()
     running = _wait(connections, [group], active)
-    found = plan_set(store, group, to, topics, create=new_group, keeps_metadata=keeps_metadata)
+    found = plan_set(store, group, to, topics, create=create, keeps_metadata=keeps_metadata)
     checked = OutsideLogChecks(_log_ranges(connections, "offsets set", store), "set")
     plans = require_topics(checked.noted([found]), topics, store.uri)
     edit = PlannedEdit(connections, "offsets set", store, plans, running=running)

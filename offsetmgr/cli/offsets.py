@@ -268,7 +268,7 @@ def set_offsets(
         OffsetAndMetadata(to_offset, metadata or ""),
         topics.selection(),
         keeps_metadata=metadata is None,
-        new_group=new_group,
+        create=new_group,
         active=members.active(),
     )
     return flags.run(edit)
@@ -343,7 +343,7 @@ def reset(
         selection,
         to,
         topics.selection(),
-        new_group=new_group,
+        create=new_group,
         active=members.active(),
     )
     return flags.run(edit, as_csv=export_csv)

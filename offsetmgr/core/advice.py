@@ -6,12 +6,25 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from keyword import iskeyword
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Argument: TypeAlias = "str | int | float | bool | tuple[str, ...] | None"
-_FIELD: Final = re.compile(r"\{(\w*)(?::(\w+))?(?:=([^}]*))?\}")
+_FIELD: Final = re.compile(r"\{(\w*)(?::(\w+))?(?:=([^}]*))?\}( (?=\{\}|[A-Z](?![a-z])))?")
+"""A field of an `Advice`, and the space before its value: another field or a word in capitals."""
 _SHORT: Final = {("migrate plan", "output"): "-o", ("runbook write", "output"): "-o"}
 """The arguments that a printed command has in their short form."""
+_ARGUMENTS: Final = {
+    "from": "source",
+    "group": "groups",
+    "topic": "topics",
+    "migrate plan to": "target",
+    "migrate plan output": "path",
+    "migrate renew output": "new_path",
+    "runbook bounce to_phase": "to",
+    "runbook write output": "files",
+}
+"""The arguments of functions that have other names than the options, by option or by command and option."""
 
 
 class Invocation(NamedTuple):
@@ -21,7 +34,7 @@ class Invocation(NamedTuple):
 
     >>> call = Invocation("migrate apply", ("shop.plan",), {"group": ("a", "b"), "execute": True})
     >>> str(call)
-    "migrate.apply('shop.plan', group=('a', 'b'), execute=True)"
+    "migrate.apply('shop.plan', groups=('a', 'b'), execute=True)"
     >>> call.command_line()
     'offsetmgr migrate apply shop.plan --group a --group b --execute'
     """
@@ -29,6 +42,16 @@ class Invocation(NamedTuple):
     verb: str
     positional: tuple[str, ...] = ()
     named: Mapping[str, Argument] = {}
+
+    @property
+    def function(self) -> str:
+        """The name of the function, within `offsetmgr.app`.
+
+        >>> Invocation("offsets import").function, Invocation("doctor").function
+        ('offsets.import_', 'doctor.doctor')
+        """
+        group, _, name = self.verb.replace("-", "_").partition(" ")
+        return f"{group}.{name or group}{'_' * (iskeyword(name) or name in ('list', 'set'))}"
 
     def words(self) -> tuple[str, ...]:
         """Returns the words of the command."""
@@ -49,14 +72,16 @@ class Invocation(NamedTuple):
         return "".join(f" {shlex.quote(word)}" for word in self._replace(verb="", positional=()).words()[1:])
 
     def __str__(self) -> str:
-        named = (f"{name}={value!r}" for name, value in self.named.items() if value not in (None, False))
-        return f"{self.verb.replace(' ', '.').replace('-', '_')}({', '.join((*map(repr, self.positional), *named))})"
+        given = ((name, value) for name, value in self.named.items() if value not in (None, False))
+        named = (f"{_argument(name, self.verb)}={value!r}" for name, value in given)
+        return f"{self.function}({', '.join((*map(repr, self.positional), *named))})"
 
 
 class Advice(str):
     """A text for a program, in which ``{name}`` of the template is the argument ``name=``, ``{name=value}`` is the
     argument with a value (``True`` for a flag), and ``{}`` is the next one of ``values``. `command_line` words the same
-    text for the command line, with ``--name`` and with commands. ``{name:option}`` has another name there.
+    text for the command line, with ``--name`` and with commands. ``{name:option}`` has another name there. A ``{}`` or
+    a word in capitals after an argument is its value.
 
     >>> advice = Advice("add {bootstrap_server}, or call {}", Invocation("groups where", ("shop",)))
     >>> advice
@@ -65,6 +90,8 @@ class Advice(str):
     'add --bootstrap-server, or call offsetmgr groups where shop'
     >>> str(Advice("a longer {timeout_ms:timeout}")), Advice("a longer {timeout_ms:timeout}").command_line()
     ('a longer timeout_ms=', 'a longer --timeout')
+    >>> str(Advice("add {store} URI")), Advice("add {store} URI").command_line()
+    ('add store=URI', 'add --store URI')
     >>> Advice("add {translate=none} and {execute=True}").command_line()
     'add --translate none and --execute'
     """
@@ -74,7 +101,7 @@ class Advice(str):
     values: tuple[object, ...]
 
     def __new__(cls, template: str, *values: object) -> Advice:
-        text = super().__new__(cls, _worded(template, values, lambda name, _option, value: f"{name}={value}", str))
+        text = super().__new__(cls, _worded(template, values, _argument_with, str))
         text.template, text.values = template, values
         return text
 
@@ -107,8 +134,16 @@ def option(name: str) -> str:
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
-def _option_with(_name: str, as_option: str, value: str) -> str:
-    return option(as_option) if value in ("", "True") else f"{option(as_option)} {value}"
+def _argument(name: str, verb: str = "") -> str:
+    return _ARGUMENTS.get(f"{verb} {name}") or _ARGUMENTS.get(name, name)
+
+
+def _argument_with(name: str, _as_option: str, value: str, _space: str) -> str:
+    return f"{_argument(name)}={value}"
+
+
+def _option_with(_name: str, as_option: str, value: str, space: str) -> str:
+    return (option(as_option) if value in ("", "True") else f"{option(as_option)} {value}") + space
 
 
 def _number(value: str | float) -> str:
@@ -118,13 +153,13 @@ def _number(value: str | float) -> str:
 def _worded(
     template: str,
     values: tuple[object, ...],
-    argument: Callable[[str, str, str], str],
+    argument: Callable[[str, str, str, str], str],
     text_of: Callable[[object], str],
 ) -> str:
     rest = iter(values)
 
     def word(field: re.Match[str]) -> str:
-        name, as_option, value = field.groups(default="")
-        return argument(name, as_option or name, value) if name else text_of(next(rest))
+        name, as_option, value, space = field.groups(default="")
+        return argument(name, as_option or name, value, space) if name else text_of(next(rest)) + space
 
     return _FIELD.sub(word, template)

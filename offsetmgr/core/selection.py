@@ -397,7 +397,7 @@ TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition
 
 ALL_TOPICS: Final = TopicSelection()
 ALL_GROUPS: Final = GroupSelection()
-KNOWN_GROUPS: Final = "offsetmgr groups list shows the groups"
+KNOWN_GROUPS: Final = Advice("{} shows the groups", Invocation("groups list"))
 
 
 def _parse_topic(text: str) -> TopicPattern:

@@ -27,7 +27,7 @@ MAX_CHANGES_IN_MEMORY: Final = 60_000
 40 MB."""
 
 
-_IN_ITS_STORE: Final = Advice("repair it in its ZooKeeper alone: add {store} zookeeper://HOST:PORT/CHROOT")
+_IN_ITS_STORE: Final = Advice("repair it in its ZooKeeper alone: add {store=zookeeper://HOST:PORT/CHROOT}")
 
 
 class PlannedChange(NamedTuple):

@@ -49,7 +49,7 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import KafkaCluster
 
-_NEW: Final = Advice("{new_group} creates a new one; {} shows the existing ones", Invocation("groups list"))
+_NEW: Final = Advice("{create:new_group} creates a new one; {} shows the existing ones", Invocation("groups list"))
 _REPLACES: Final = "replaces a negative offset, which an undo does not restore"
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose log ranges are requested together."""
@@ -276,7 +276,7 @@ def only_partition(store: OffsetStore, groups: list[str], topics: TopicSelection
     """Returns the only selected group and partition, and the committed offset."""
     named = topics.numbered(store.capabilities.partitions)
     if len(groups) != 1 or len(named) != 1:
-        hint = Advice("as in {group} G {topic} orders:3 {skip} 1")
+        hint = Advice("as in {group} G {topic=orders:3} {skip=1}")
         raise UsageError(Advice("{skip}"), "needs exactly one group and one partition", hint)
     (group,), (partition,) = groups, named
     current = store.fetch(group, [partition])[partition]
@@ -348,7 +348,7 @@ def plan_set(
     if isinstance(to, OffsetAndMetadata):
         to = dict.fromkeys([*named, *filter(topics.matches, [*found.offsets, *found.errors])], to)
     if not to:
-        hint = Advice("name partitions, as in {topic} t:0,1")
+        hint = Advice("name partitions, as in {topic=t:0,1}")
         raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics", hint)
 
     def change(tp: TopicPartition, after: OffsetAndMetadata) -> PlannedChange:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import CorruptData, GroupNotFound, NotAuthorized, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, fetch_group
@@ -149,7 +150,7 @@ class TopicMatches:
             raise UnknownTopicOrPartition(
                 f"topic{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}",
                 f"not among the groups' offsets in {where}",
-                "check the names; offsetmgr offsets get shows what is committed",
+                Advice("check the names; {} shows what is committed", Invocation("offsets get")),
             )
 
 

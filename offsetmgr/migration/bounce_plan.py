@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from offsetmgr.core.advice import Advice, for_command_line
+from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence, require_safe
 from offsetmgr.core.errors import GateRefused, GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
@@ -186,7 +186,8 @@ class GateClosed(GateRefused):
     """A gate stays closed because evidence is missing; ``report`` has the results."""
 
     def __init__(self, what: str, report: PhaseReport) -> None:
-        super().__init__(what, report.missing, "offsetmgr runbook check shows each result with its evidence")
+        hint = Advice("{} shows each result with its evidence", Invocation("runbook check"))
+        super().__init__(what, report.missing, hint)
         self.report = report
 
 

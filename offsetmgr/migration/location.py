@@ -772,6 +772,9 @@ class NextStep(NamedTuple):
     call: Invocation | None
     why: str
 
+    def __str__(self) -> str:
+        return self.why if self.call is None else f"{self.call} {self.why}"
+
     def command_line(self, options: str = "") -> str:
         """Returns the command line with these connection options, which begin with a space; empty if there is nothing
         to do. The shell replaces `RESTART_VARIABLE`."""

@@ -436,7 +436,7 @@ class MigrationState:
             if operation and run.operation == operation:
                 return run
         why = "no run of `migrate apply` in the plan's journal has this id, so it wrote nothing"
-        raise UsageError(Advice("{run} {}", operation), why, "offsetmgr edits list shows the ids")
+        raise UsageError(Advice("{run} {}", operation), why, Advice("{} shows the ids", Invocation("edits list")))
 
     def group_finalized_at(self, group: str) -> int | None:
         """Returns the time at which the group was finalized, by itself or with the whole plan; None if it was not."""

@@ -251,7 +251,7 @@ class Restart(NamedTuple):
             raise UsageError(Advice("{command} and {kubernetes}"), why, "leave out one of both")
         if self.kubernetes is None and (self.configure or self.namespace or self.kube_context):
             what = Advice("{namespace}, {kube_context} and {configure} belong to {kubernetes}")
-            raise UsageError("no workload", what, Advice("add {kubernetes} deployment/NAME"))
+            raise UsageError("no workload", what, Advice("add {kubernetes=deployment/NAME}"))
         if self.kubernetes is not None and len(groups) > 1 and "{group}" not in self.kubernetes:
             several = f"it names one workload for {len(groups)} groups"
             hint = Advice("use {} in its name, or name one group", "{group}")
@@ -271,7 +271,7 @@ class Restart(NamedTuple):
             raise InvalidWorkload(
                 Advice("{kubernetes} {}", workload),
                 "it is neither deployment/NAME nor statefulset/NAME with a NAME of a-z, 0-9, '-' and '.'",
-                Advice("as in {kubernetes} deployment/shop"),
+                Advice("as in {kubernetes=deployment/shop}"),
             )
         if {"host", "member"} & placeholders(self.configure or ""):
             why = "it contains {host} or {member}, but it is run once for all members"

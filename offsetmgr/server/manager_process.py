@@ -70,7 +70,7 @@ _STORE_BACKOFF: Final = Backoff.fixed(1.0)
 """The pauses between attempts to reach a store that was unreachable at the start."""
 _OTHER_CLUSTER_HINT: Final = Advice(
     "clients would read other records than those whose offsets were committed; name brokers of the store's cluster, "
-    "or, if the topics of both clusters are equal copies (same records at the same offsets), add {translate} none"
+    "or, if the topics of both clusters are equal copies (same records at the same offsets), add {translate=none}"
 )
 
 

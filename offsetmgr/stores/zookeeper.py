@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import Conflict, CorruptData, OffsetMgrError, value_of
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
@@ -321,7 +322,7 @@ class ZookeeperStore(OffsetStore):
                 raise read.error
             before = fetched(f"fetch of group {group}", read.offsets, read.errors, None)
             if read.unrecognised:
-                hint = "offsetmgr groups delete keeps it in its before-image"
+                hint = Advice("{} keeps it in its before-image", Invocation("groups delete"))
                 raise Conflict(f"delete of group {group}", str(read.unrecognised[0]), hint)
             saved = self.saved_tree(group)
         delete_tree(self.session, group, self._layout.group_root(group), saved)

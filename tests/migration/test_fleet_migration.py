@@ -94,7 +94,7 @@ def test_a_group_that_was_not_applied_is_not_finalized(fleet: Fleet) -> None:
     assert [gate.group for gate in done.gates] == ["group-00"]
     assert done.blocked["group-01"].why == "it was not applied completely"
     # Without the group the command would also apply the groups of all other waves.
-    assert done.blocked["group-01"].hint == f"run: migrate.apply('{fleet.path.name}', group='group-01')"
+    assert done.blocked["group-01"].hint == f"run: migrate.apply('{fleet.path.name}', groups='group-01')"
 
 
 def test_refused_partitions_of_one_group_hold_up_no_other(fleet: Fleet) -> None:

@@ -432,7 +432,7 @@ def test_unreadable_offsets_block_finalize_with_a_hint(migration):
             library.finalize(accept_refused=accept)
         assert refused.value.hint == (
             "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them "
-            "(group=, topic=)"
+            "(groups=, topics=)"
         )
 
 

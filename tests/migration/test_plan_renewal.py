@@ -160,7 +160,7 @@ def test_only_the_named_groups_are_planned_again_and_the_old_plan_is_replaced(fl
     second(fleet).path.unlink()
     with pytest.raises(JournalError) as caught:
         fleet.state()
-    again = f"migrate.renew({str(fleet.path)!r}, output={str(second(fleet).path)!r})"
+    again = f"migrate.renew({str(fleet.path)!r}, new_path={str(second(fleet).path)!r})"
     assert caught.value.hint.endswith(again)
 
 

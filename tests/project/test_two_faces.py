@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterator
 from importlib import import_module
-from keyword import iskeyword
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from offsetmgr.cli.app import root
+from offsetmgr.core.advice import Advice, Invocation
 
 ONLY_COMMANDS = ("completion", "context", "help", "sandbox")
 """Command groups without a function: the shell's completion, the user's configuration, help, and test servers."""
@@ -34,8 +36,8 @@ def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 def function_of(path: tuple[str, ...]) -> tuple[str, str]:
-    name = path[-1].replace("-", "_")
-    return path[0], f"{name}_" if iskeyword(name) or name in ("list", "set") else name
+    group, name = Invocation(" ".join(path)).function.split(".")
+    return group, name
 
 
 def test_each_command_is_a_function_and_each_function_a_command() -> None:
@@ -60,3 +62,24 @@ def test_the_options_of_further_functions_exist() -> None:
     for (group, _), (name, option) in OF_OPTIONS.items():
         command = typer.main.get_command(root).get_command(None, group).commands[name]  # type: ignore[attr-defined]
         assert option in {one for parameter in command.params for one in parameter.opts}, (group, name)
+
+
+def test_each_invocation_in_a_text_is_a_function_of_a_program() -> None:
+    trees = [ast.parse(path.read_text("utf-8")) for path in (Path(__file__).parents[2] / "offsetmgr").rglob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    named = [
+        node for node in calls if ast.unparse(node.func).split(".")[-1] in ("Invocation", "invocation", "_of_name")
+    ]
+    verbs = {node.args[0].value for node in named if isinstance(node.args[0], ast.Constant)} - {""}
+    assert len(verbs) > 20
+    for verb in verbs:
+        group, name = Invocation(str(verb)).function.split(".")
+        assert callable(getattr(import_module(f"offsetmgr.app.{group}"), name, None)), verb
+
+
+def test_a_text_for_a_program_has_the_arguments_of_functions() -> None:
+    call = Invocation("migrate plan", (), {"from": "a", "to": "b", "group": ("g",), "output": "p"})
+    assert str(call) == "migrate.plan(source='a', target='b', groups=('g',), path='p')"
+    assert Advice("add {topic} TOPIC:NUMBER, or call {}", Invocation("edits list")) == (
+        "add topics=TOPIC:NUMBER, or call edits.list_()"
+    )

@@ -334,7 +334,7 @@ def test_an_edit_keeps_a_csv_without_a_group_column_whose_group_must_be_given(tm
     path.write_bytes(b"t,0,5\n")
     with pytest.raises(errors.UsageError) as caught:
         SnapshotStore(path).fetch("g")
-    assert caught.value.hint == "name it with group= (in a URI: group=)"
+    assert caught.value.hint == "name it with groups= (in a URI: group=)"
     store = SnapshotStore(path, group="g")
     store.commit("g", {T0: OffsetAndMetadata(6)})
     with pytest.raises(errors.PartialFailure, match="has no column for groups"):

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import ErrorCode, InvalidRequest, MalformedData, OffsetMgrError
 from offsetmgr.core.model import (
@@ -267,8 +268,8 @@ def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup
             found.errors[tp] = kafka_error(code, f"group {group}, {tp}")
         elif offset < 0:
             if committed or offset != NO_OFFSET:
-                why, hint = f"holds {offset}: {NEGATIVE_OFFSET}", "offsetmgr offsets set replaces it"
-                found.errors[tp] = NegativeOffset(f"group {group}, {tp}", why, hint)
+                hint = Advice("{} replaces it", Invocation("offsets set"))
+                found.errors[tp] = NegativeOffset(f"group {group}, {tp}", f"holds {offset}: {NEGATIVE_OFFSET}", hint)
         elif not is_deleted(offset, metadata):
             known = epoch if epoch >= 0 else None
             found.offsets[tp] = new(Committed, (offset, metadata, known, None, None))
