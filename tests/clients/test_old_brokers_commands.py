@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from processes import Commands, pass_margin, wait_for
 from release_environment import RECORDS, Environment, NewConsumer, has_leaders, produce
+from release_fixtures import ReleaseCluster
 
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS
-
-if TYPE_CHECKING:
-    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 IN_MATRIX = ("0.9.0.1", "1.1.1")

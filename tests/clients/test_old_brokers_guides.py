@@ -8,17 +8,14 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from old_consumers import Fleet
 from processes import Commands, pass_margin, wait_for
 from release_environment import Environment, Records, old_consumer_for, seen
+from release_fixtures import ReleaseCluster
 
 from offsetmgr.sandbox import OldConsumer
-
-if TYPE_CHECKING:
-    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 IN_MATRIX = ("0.10.2.2",)

@@ -8,25 +8,21 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as CkPartition
 from confluent_kafka.admin import AdminClient
+from conftest import MakeTopic
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer import EARLIEST, LATEST, FetchResult, SimpleConsumer
 from offsetmgr.core.errors import OffsetOutOfRange, PartialFailure, UnknownTopicOrPartition
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, jars
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.log_settings import log4j_flags
-
-if TYPE_CHECKING:
-    from conftest import MakeTopic
-
-    from offsetmgr.sandbox import ZooKeeperServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 

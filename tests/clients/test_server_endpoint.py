@@ -10,20 +10,18 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from conftest import MakeTopic
 from memory_listener import MemoryBackend, MemoryListener, WireClient
 
 from offsetmgr.core.errors import ConfigError
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient, FoundOffset, OffsetQuery
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.sandbox import KafkaBroker, java_tool
-
-if TYPE_CHECKING:
-    from conftest import MakeTopic
 
 pytest_plugins = ["memory_listener_fixtures"]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import confluent_kafka as ck
 import pytest
 from backend_listeners import ManagerListener
 from confluent_kafka.admin import AdminClient
+from conftest import MakeTopic
 from memory_listener import MemoryBackend, MemoryListener
 from processes import create_topic, wait_for
 from stopwatch import Stopwatch
@@ -31,13 +32,8 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
-
-if TYPE_CHECKING:
-    from conftest import MakeTopic
-
-    from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
 
 
 def consumer(bootstrap: str, seconds: float = 30, **options: str) -> SimpleConsumer:

@@ -8,13 +8,7 @@ from enum import Enum
 from blocking_writer import BlockingWriter
 from memory_log import Failure, MemoryLog
 
-from offsetmgr.manager.log.base import (
-    AppendRejected,
-    Fenced,
-    OutcomeUnknown,
-    PartitionLog,
-    shard_group_of,
-)
+from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, PartitionLog, shard_group_of
 from offsetmgr.records.base import EncodedRecord
 
 TIMEOUT_S = 30.0

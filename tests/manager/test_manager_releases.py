@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from processes import Commands
+from release_fixtures import ReleaseCluster
 
 from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.kafka.client.client import Client
@@ -18,9 +18,6 @@ from offsetmgr.manager.log.kafka.broker_checks import check_brokers
 from offsetmgr.manager.log.topic import FenceSettings
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox import broker as sandbox_broker
-
-if TYPE_CHECKING:
-    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 

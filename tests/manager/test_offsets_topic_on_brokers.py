@@ -14,12 +14,7 @@ from processes import wait_for
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
-from offsetmgr.manager.log.topic import (
-    OffsetsTopicState,
-    PartitionCountChanged,
-    TooFewBrokers,
-    UnsuitableTopic,
-)
+from offsetmgr.manager.log.topic import OffsetsTopicState, PartitionCountChanged, TooFewBrokers, UnsuitableTopic
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, java_tool
 
 pytestmark = pytest.mark.servers

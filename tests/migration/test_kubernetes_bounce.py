@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from kazoo_client import connected
@@ -16,9 +15,6 @@ from processes import Commands, wait_for
 from steady_load import Load
 
 from offsetmgr.sandbox import KafkaBroker, OldConsumer
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 PARTITIONS = 4

@@ -18,13 +18,7 @@ from offsetmgr.app.connections import Connections
 from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition
 from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
-from offsetmgr.migration.location import (
-    GroupLocation,
-    GroupSample,
-    MigratedGroup,
-    StoreSample,
-    locate,
-)
+from offsetmgr.migration.location import GroupLocation, GroupSample, MigratedGroup, StoreSample, locate
 from offsetmgr.migration.progress import Stage
 
 ZOOKEEPER, DUAL, KAFKA, MANAGER = Phase.ZOOKEEPER, Phase.DUAL, Phase.KAFKA, Phase.MANAGER

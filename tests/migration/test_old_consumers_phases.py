@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from old_consumers import restart
@@ -21,9 +21,6 @@ from release_environment import Environment, NewConsumer, Records, releases, see
 
 from offsetmgr.sandbox import OldConsumer
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 WITH_NEW_CONSUMERS = ("0.9.0.1", "1.1.1")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import MakeTopic
 from offsets_of_partitions import PARTITIONS
 from processes import fill
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
-
-if TYPE_CHECKING:
-    from conftest import MakeTopic
 
 
 @pytest.fixture(params=["kafka", "kraft"])

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
+from conftest import MakeTopic
 
 from offsetmgr import ConnectionConfig, OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.testing.store_contract import StoreContract
-
-if TYPE_CHECKING:
-    from conftest import MakeTopic
-
-    from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 
 def pair(primary: str, secondary: str) -> OffsetStore:

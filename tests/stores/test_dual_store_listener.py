@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import confluent_kafka as ck
@@ -26,9 +25,6 @@ from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.servers
 

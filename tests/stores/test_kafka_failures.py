@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 import pytest
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism
+from conftest import MakeTopic
 from processes import wait_for, wait_for_login
 from stopwatch import Stopwatch
 
@@ -34,14 +34,9 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit
 from offsetmgr.kafka.cluster import KafkaCluster
-from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.sandbox.ports import free_port
 from offsetmgr.stores.kafka import KafkaStore
-
-if TYPE_CHECKING:
-    from conftest import MakeTopic
-
-    from offsetmgr.sandbox import ZooKeeperServer
 
 pytestmark = pytest.mark.servers
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 import pytest
@@ -19,9 +18,6 @@ from offsetmgr.core.model import ABSENT, Committed, GroupDescription, OffsetAndM
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, Guard
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
-
-if TYPE_CHECKING:
-    pass
 
 pytest_plugins = ["group_lock_fixtures"]
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 import pytest
+from conftest import MakeTopic
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import GroupActive, OffsetMetadataTooLarge, UnknownTopicOrPartition
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult, Guard
+from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
-
-if TYPE_CHECKING:
-    from conftest import MakeTopic
-
-    from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 from backend_listeners import ManagerListener, StoreListener
@@ -13,11 +12,9 @@ from backend_listeners import ManagerListener, StoreListener
 from offsetmgr.app.offset_admin import OffsetAdmin
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.testing.memory import MemoryStore
 from offsetmgr.testing.store_contract import StoreContract
-
-if TYPE_CHECKING:
-    from offsetmgr.sandbox import KafkaBroker
 
 CONFIG = ConnectionConfig(timeout_ms=20_000)
 

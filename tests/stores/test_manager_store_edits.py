@@ -8,25 +8,22 @@ import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
 from backend_listeners import ManagerListener, StoreListener
+from conftest import MakeTopic
 from processes import Commands
 
 from offsetmgr import ConnectionConfig, open_store
 from offsetmgr.core.errors import Conflict, CoordinatorNotAvailable, GroupActive
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult, OffsetStore
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.testing.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from conftest import MakeTopic
-
-    from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 CONFIG = ConnectionConfig(timeout_ms=20_000)
 TP = TopicPartition("t", 0)

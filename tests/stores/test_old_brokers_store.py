@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from processes import wait_for
+from release_fixtures import ReleaseCluster
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import Absent, Committed, OffsetAndMetadata, TopicPartition
@@ -14,9 +14,6 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetSto
 from offsetmgr.segments.offsets_partition import read_partition
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.testing.store_contract import StoreContract
-
-if TYPE_CHECKING:
-    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 IN_MATRIX = ("0.8.2.2", "2.8.2")

@@ -9,11 +9,7 @@ import pytest
 from offsetmgr.core.errors import MalformedData
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.groups.group_takeover import assign_without
-from offsetmgr.kafka.protocol.requests import (
-    MemberSubscription,
-    decode_owned_subscription,
-    encode_subscription,
-)
+from offsetmgr.kafka.protocol.requests import MemberSubscription, decode_owned_subscription, encode_subscription
 
 
 def t(number: int) -> TopicPartition:

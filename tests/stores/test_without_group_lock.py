@@ -7,11 +7,12 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from processes import wait_for
 from release_environment import has_leaders
+from release_fixtures import ReleaseCluster
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, TimedOut
@@ -21,9 +22,6 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.sandbox import KafkaBroker, create_topic
 from offsetmgr.stores import protocol_edits as conditional_edit
 from offsetmgr.stores.kafka import KafkaStore
-
-if TYPE_CHECKING:
-    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
