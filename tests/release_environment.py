@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from committed_offsets import committed
 from confluent_kafka import Producer
 from processes import Commands
 
 from offsetmgr.app.offset_admin import OffsetAdmin
-from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import OldConsumer, jars, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KRAFT_JARS, NEWEST_VERSION
@@ -180,9 +181,7 @@ class Environment:
             admin.store.commit(group, {TopicPartition(self.topic, p): OffsetAndMetadata(n) for p, n in offsets.items()})
 
     def committed(self, uri: str, group: str) -> dict[int, int]:
-        with OffsetAdmin(uri) as admin:
-            found = admin.store.fetch(group)
-        return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
+        return committed(uri, group)
 
     def is_stable(self, group: str) -> bool:
         """Whether `groups describe` reports the state STABLE: the members have their partitions."""

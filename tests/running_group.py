@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from committed_offsets import offsets
 from processes import finish, own_environment, process_state, start_command
 from running_consumers import Deliveries, Load, RdkafkaMember, until
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import Committed, GroupDescription, TopicPartition
+from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.stores.kafka import KafkaStore
 
 FAULTY = Path(__file__).with_name("faulty_edit.py")
@@ -119,8 +120,7 @@ class RunningGroup:
 
     def _committed(self) -> dict[TopicPartition, int]:
         with KafkaStore(self.bootstrap) as store:
-            found = store.fetch(self.group)
-        return {tp: committed.offset for tp, committed in found.items() if isinstance(committed, Committed)}
+            return offsets(store.fetch(self.group))
 
     def await_record(self, partition: int, offset: int, since: float) -> None:
         """Waits until the group receives this record after ``since``."""

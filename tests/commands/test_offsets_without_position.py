@@ -9,11 +9,11 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
+from committed_offsets import committed
 from everyday import Cli
 from processes import create_topic
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
-from offsetmgr.core.model import Committed
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.stores.kafka import KafkaStore
 
@@ -38,12 +38,6 @@ def commit(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> N
         thread = store.store_thread()
         outcomes = thread.run(lambda deadline: thread.client.commit(group, changes, deadline))
     assert set(outcomes.values()) == {None}
-
-
-def committed(bootstrap: str, group: str) -> dict[int, int]:
-    with open_store(f"kafka://{bootstrap}") as store:
-        (found,) = store.scan([group])
-    return {tp.partition: c.offset for tp, c in found.offsets.items() if isinstance(c, Committed)}
 
 
 def views(cli: Cli, here: list[str], group: str, topic: str) -> dict[str, dict[int, str | None]]:

@@ -8,10 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from committed_offsets import committed
 from conftest import MakeTopic
 from processes import OFFSETMGR, Commands, own_environment
 
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, java_tool
 from offsetmgr.stores.uri import open_store
 
@@ -27,11 +28,6 @@ class World:
         self.uri, self.group, self.topic = uri, name, name
         self.commands = Commands(directory)
         self.directory = directory
-
-    def committed(self) -> dict[int, int]:
-        with open_store(self.uri) as store:
-            found = store.fetch(self.group)
-        return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
 
     def piped(self, *arguments: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
         words, env = [*OFFSETMGR, *arguments, "--store", self.uri], own_environment(self.directory)
@@ -64,12 +60,12 @@ def test_an_export_goes_to_standard_output_and_an_import_reads_standard_input(wo
     refused = world.piped("offsets", "import", "-", "--as", form, "--unchecked", "--execute", data=exported.stdout)
     assert refused.returncode == 2, refused.stderr
     assert b"--yes" in refused.stderr
-    assert world.committed() == dict.fromkeys(COMMITTED, 5)
+    assert committed(world.uri, world.group) == dict.fromkeys(COMMITTED, 5)
     done = world.piped(
         "offsets", "import", "-", "--as", form, "--unchecked", "--execute", "--yes", data=exported.stdout
     )
     assert done.returncode == 0, done.stderr
-    assert world.committed() == COMMITTED
+    assert committed(world.uri, world.group) == COMMITTED
 
 
 def test_standard_input_without_a_format_is_rejected_and_the_error_names_the_option(world: World) -> None:
@@ -87,7 +83,7 @@ def test_an_import_reads_a_named_pipe(world: World) -> None:
     feeding.start()
     world.commands.run("offsets", "import", "offsets.csv", "--store", world.uri, "--unchecked", "--execute", "--yes")
     feeding.join(90)
-    assert world.committed() == COMMITTED
+    assert committed(world.uri, world.group) == COMMITTED
 
 
 @pytest.mark.parametrize("name", ["cut.csv", "cut.zk"])
@@ -100,11 +96,11 @@ def test_a_file_truncated_within_its_last_number_is_rejected_and_nothing_is_writ
     stderr = world.commands.run(*into, code=1).stderr
     assert "its last line has no line end, so the file may be truncated within its last number" in stderr
     assert "--accept-unterminated" in stderr
-    assert world.committed() == dict.fromkeys(COMMITTED, 5)
+    assert committed(world.uri, world.group) == dict.fromkeys(COMMITTED, 5)
     plan = ("migrate", "plan", "--from", f"file:{name}", "--to", world.uri, "--all-groups", "-o", "p.json")
     assert "unterminated=accept" in world.commands.run(*plan, code=1).stderr
     world.commands.run(*into, "--accept-unterminated")
-    assert world.committed() == {**COMMITTED, 2: 10}
+    assert committed(world.uri, world.group) == {**COMMITTED, 2: 10}
 
 
 def test_an_export_of_kafkas_own_tool_can_be_imported(world: World) -> None:

@@ -19,11 +19,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from committed_offsets import committed
 from confluent_kafka import Producer
 from processes import Commands, wait_for
 from release_environment import has_leaders, librdkafka_settings, old_consumer_for, releases, seen
 
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_topic
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -130,7 +131,9 @@ def one_round(cluster: Cluster, rng: random.Random, name: str, directory: Path) 
         with cluster.killed_repeatedly(rng):
             run_until_done(commands, rng, "migrate", "rollback", f"{name}-idle.json", "--yes")
     assert Counter(seen(consumers).values()) == {1: produced}, "a record was consumed twice"
-    assert {one: committed(broker.bootstrap, one) for one in idle} == {one: before.get(one, {}) for one in idle}
+    assert {one: committed(f"kafka://{broker.bootstrap}", one) for one in idle} == {
+        one: before.get(one, {}) for one in idle
+    }
 
 
 def produce(cluster: Cluster, topic: str, records: int) -> int:
@@ -155,9 +158,3 @@ def run_until_done(commands: Commands, rng: random.Random, *arguments: str) -> N
         if process.returncode == 0:
             return
         assert time.monotonic() < deadline, f"{arguments[1]} did not succeed within 120 s: {out}{err}"
-
-
-def committed(bootstrap: str, group: str) -> dict[int, int]:
-    with KafkaStore(bootstrap) as store:
-        found = store.fetch(group)
-    return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}

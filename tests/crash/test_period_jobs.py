@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from committed_offsets import offsets
 from confluent_kafka import Producer
 from conftest import MakeTopic
 
-from offsetmgr.core.model import Committed
 from offsetmgr.period import PeriodSchedule
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
 from offsetmgr.spark import PeriodStep, published_outputs
@@ -108,9 +108,7 @@ class Job:
 
     def offsets(self) -> dict[str, int]:
         with KafkaStore(self.kraft.bootstrap) as store:
-            return {
-                str(tp): found.offset for tp, found in store.fetch(self.name).items() if isinstance(found, Committed)
-            }
+            return {str(tp): offset for tp, offset in offsets(store.fetch(self.name)).items()}
 
 
 def rows_in(directory: Path) -> list[Row]:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_offsets import offsets
 from processes import fill
 
-from offsetmgr.core.model import Committed
 from offsetmgr.sandbox import KraftBroker
 from offsetmgr.stores.uri import open_store
 
@@ -83,8 +83,7 @@ class Job:
 
     def committed(self) -> dict[str, int]:
         with open_store(f"kafka://{self.bootstrap}") as store:
-            fetched = store.fetch(self.name)
-        return {str(tp): found.offset for tp, found in fetched.items() if isinstance(found, Committed)}
+            return {str(tp): offset for tp, offset in offsets(store.fetch(self.name)).items()}
 
 
 def run_and_kill(job: Job, draw: random.Random, at_fault_point: bool) -> None:

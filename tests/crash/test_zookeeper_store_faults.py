@@ -6,9 +6,9 @@ import itertools
 import threading
 
 import pytest
+from committed_offsets import offsets
 from cutting_proxy import TRANSACTION, CuttingProxy
 from kazoo.client import KazooClient
-from offset_values import offsets
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, PartialFailure, RewindRefused, TimedOut, Unreachable

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_offsets import offsets_of
 from in_process import rows
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
@@ -37,21 +38,17 @@ def history(store: MemoryStore, group: str, *unowned: TopicPartition) -> GroupHi
     return GroupHistory([Observation(group, 1, {}, owners, everything, found, in_kafka, {})])
 
 
-def offsets(store: MemoryStore, group: str) -> dict[int, int]:
-    return {tp.partition: o.offset for tp, o in store.fetch(group).items() if isinstance(o, Committed)}
-
-
 def test_only_partitions_behind_are_copied_and_before_images_are_recorded_first(store: MemoryStore) -> None:
     changes = behind(history(store, GROUP))
     recorded: list[Any] = []
 
     def record(copies: list[Any]) -> None:
-        recorded.append(([(c.partition, c.before, c.after, c.outcome) for c in copies], offsets(store, GROUP)))
+        recorded.append(([(c.partition, c.before, c.after, c.outcome) for c in copies], offsets_of(store, GROUP)))
 
     done = copy_forward(store, GROUP, changes, record=record)
     assert recorded == [([(1, 20, 50, "intended"), (2, None, 50, "intended")], {0: 50, 1: 20, 3: 60})]
     assert [(c.partition, c.outcome) for c in done] == [(1, "written"), (2, "written")]
-    assert offsets(store, GROUP) == {0: 50, 1: 50, 2: 50, 3: 60}
+    assert offsets_of(store, GROUP) == {0: 50, 1: 50, 2: 50, 3: 60}
     (logged,) = rows("edits", "list")
     assert (logged["operation"], logged["group"], logged["written"]) == ("runbook bounce copy", GROUP, 2)
     (details,) = rows("edits", "show", logged["id"])
@@ -82,7 +79,7 @@ def test_a_concurrent_commit_is_never_lowered(store: MemoryStore) -> None:
     store.commit(GROUP, {BEHIND: OffsetAndMetadata(70), NONE: OffsetAndMetadata(50)})
     done = copy_forward(store, GROUP, changes, record=lambda copies: None)
     assert [(c.partition, c.outcome) for c in done] == [(1, "caught-up"), (2, "caught-up")]
-    assert offsets(store, GROUP) == {0: 50, 1: 70, 2: 50, 3: 60}
+    assert offsets_of(store, GROUP) == {0: 50, 1: 70, 2: 50, 3: 60}
 
 
 def test_a_partition_that_moved_and_is_still_behind_is_an_error(store: MemoryStore) -> None:
@@ -90,4 +87,4 @@ def test_a_partition_that_moved_and_is_still_behind_is_an_error(store: MemorySto
     store.commit(GROUP, {BEHIND: OffsetAndMetadata(30)})
     with pytest.raises(Conflict):
         copy_forward(store, GROUP, changes, record=lambda _: None)
-    assert offsets(store, GROUP) == {0: 50, 1: 30, 2: 50, 3: 60}
+    assert offsets_of(store, GROUP) == {0: 50, 1: 30, 2: 50, 3: 60}

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_offsets import offsets_of
 from confluent_kafka import Consumer
 from processes import fill, finish, own_environment, start_command, wait_for
 
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
@@ -57,9 +58,6 @@ class World:
         values = {TopicPartition(self.topic, p): OffsetAndMetadata(o) for p, o in enumerate(offsets) if o is not None}
         store.commit(group, values, allow_rewind=True)
 
-    def offsets(self, store: OffsetStore, group: str) -> dict[int, int]:
-        return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
-
 
 @pytest.fixture
 def world(zookeeper, kafka, make_topic, unique, tmp_path):
@@ -83,20 +81,20 @@ def test_a_migration_is_applied_verified_and_rolled_back(world: World, unique: s
     world.commit(world.kafka, unique, 5)
     world.commit(world.zk, unique, 10, 20, 30, 40)
     assert actions(world.plan("--group", unique)) == {0: "copy", 1: "copy", 2: "copy", 3: "copy"}
-    assert world.offsets(world.kafka, unique) == {0: 5}
+    assert offsets_of(world.kafka, unique) == {0: 5}
     status = json.loads(world.run("migrate", "status", "plan.json", "--format", "json").stdout)[0]
     assert (status["group"], status["state"]) == (unique, "planned")
     assert status["next"] == f"offsetmgr migrate apply plan.json --group {unique}"
     refused = world.run("migrate", "apply", "plan.json", code=2)
     assert "add --yes" in refused.stderr
-    assert world.offsets(world.kafka, unique) == {0: 5}
+    assert offsets_of(world.kafka, unique) == {0: 5}
     world.run("migrate", "apply", "plan.json", "--yes")
-    assert world.offsets(world.kafka, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
+    assert offsets_of(world.kafka, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
     verified = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json").stdout)
     assert [(row["status"], row["evidence"]) for row in verified] == [("equal", "seen")] * 4
     world.run("migrate", "rollback", "plan.json", "--yes")
-    assert world.offsets(world.kafka, unique) == {0: 5}
-    assert world.offsets(world.zk, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
+    assert offsets_of(world.kafka, unique) == {0: 5}
+    assert offsets_of(world.zk, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
     assert "was rolled back" in world.run("migrate", "apply", "plan.json", "--yes", code=1).stderr
     after = world.run("migrate", "verify", "plan.json", code=1)
     assert "this plan was rolled back" in after.stderr
@@ -115,7 +113,7 @@ def test_topics_and_log_ranges_are_checked_for_each_partition(world: World, uniq
     assert rows[f"{unique}-gone", 0]["action"] == "refuse-topic-missing"
     done = world.run("migrate", "apply", "plan.json", "--yes", code=1)
     assert "the plan itself refused 3 partitions" in done.stderr
-    assert world.offsets(world.kafka, unique) == {0: 10}
+    assert offsets_of(world.kafka, unique) == {0: 10}
     found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
     assert sorted(row["status"] for row in found) == ["equal", "refused", "refused", "refused"]
     clamped = world.plan("--group", unique, "--clamp", "--topic", f"{world.topic}:1", name="clamped.json")
@@ -134,7 +132,7 @@ def test_a_migration_to_a_kraft_cluster_without_any_offsets(world, tmp_path, mak
         world.run("migrate", "apply", "plan.json", "--yes")
         world.run("migrate", "verify", "plan.json")
         with open_store(target) as store:
-            assert world.offsets(store, unique) == {0: 10, 1: 20, 2: 30}
+            assert offsets_of(store, unique) == {0: 10, 1: 20, 2: 30}
 
 
 @pytest.fixture
@@ -156,8 +154,8 @@ def test_an_active_group_is_refused_with_its_members_and_the_others_are_migrated
     done = world.run("migrate", "apply", "plan.json", "--yes", "--wait-empty", "2", code=1)
     assert time.monotonic() - began >= 2  # and the command has ended, although the consumer has not left
     assert f"{unique} is active: night-shift at" in done.stderr
-    assert world.offsets(world.kafka, unique) == {}
-    assert world.offsets(world.kafka, f"{unique}-idle") == {0: 11}
+    assert offsets_of(world.kafka, unique) == {}
+    assert offsets_of(world.kafka, f"{unique}-idle") == {0: 11}
 
 
 def test_wait_empty_acts_when_the_group_becomes_empty(world: World, consumer: Consumer, unique: str) -> None:
@@ -169,7 +167,7 @@ def test_wait_empty_acts_when_the_group_becomes_empty(world: World, consumer: Co
     consumer.close()
     out, err = waiting.communicate(timeout=120)
     assert waiting.returncode == 0, out + err
-    assert world.offsets(world.kafka, unique) == {0: 10}
+    assert offsets_of(world.kafka, unique) == {0: 10}
 
 
 def test_finalize_requires_evidence_and_keeps_before_images_of_the_removed_source(world, zookeeper, unique, tmp_path):
@@ -179,7 +177,7 @@ def test_finalize_requires_evidence_and_keeps_before_images_of_the_removed_sourc
     world.run("migrate", "apply", "plan.json", "--yes")
     with old_consumer(world, zookeeper, unique) as old:
         wait_for(lambda: len(old.messages()) > 350, "the old consumer has read its partitions")
-        wait_for(lambda: world.offsets(world.zk, unique).get(0) == LOG_END, "and committed to ZooKeeper")
+        wait_for(lambda: offsets_of(world.zk, unique).get(0) == LOG_END, "and committed to ZooKeeper")
         refused = world.run("migrate", "finalize", "plan.json", "--yes", "--window", "3", code=1)
         assert "do not verify" in refused.stderr
         assert "source-ahead" in refused.stderr
@@ -187,10 +185,10 @@ def test_finalize_requires_evidence_and_keeps_before_images_of_the_removed_sourc
     (world.directory / "plan.journal").unlink()
     world.plan("--group", unique)
     world.run("migrate", "apply", "plan.json", "--yes")
-    source = world.offsets(world.zk, unique)
+    source = offsets_of(world.zk, unique)
     done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes")
     assert "no old consumer is registered" in done.stderr
-    assert world.offsets(world.zk, unique) == {}
+    assert offsets_of(world.zk, unique) == {}
     journal = [json.loads(line) for line in (world.directory / "plan.journal").read_text().splitlines()]
     removed = next(record for record in journal if record["kind"] == "delete-intent")
     kept = {s["p"]: s["target"] if isinstance(s["target"], int) else s["target"]["offset"]
@@ -199,7 +197,7 @@ def test_finalize_requires_evidence_and_keeps_before_images_of_the_removed_sourc
     assert "would rewind" in world.run("migrate", "rollback", "plan.json", "--yes", code=1).stderr
     world.run("migrate", "rollback", "plan.json", "--reverse-plan", "back.json")
     world.run("migrate", "apply", "back.json", "--yes")
-    assert world.offsets(world.zk, unique) == source
+    assert offsets_of(world.zk, unique) == source
 
 
 def test_a_removal_after_finalize_checks_again_and_keeps_newer_source_offsets(world, zookeeper, unique, tmp_path):
@@ -208,13 +206,13 @@ def test_a_removal_after_finalize_checks_again_and_keeps_newer_source_offsets(wo
     world.run("migrate", "apply", "plan.json", "--yes")
     world.run("migrate", "finalize", "plan.json", "--yes")
     with old_consumer(world, zookeeper, unique):
-        wait_for(lambda: world.offsets(world.zk, unique).get(0) == LOG_END, "the old consumer commits to ZooKeeper")
+        wait_for(lambda: offsets_of(world.zk, unique).get(0) == LOG_END, "the old consumer commits to ZooKeeper")
         done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes", "--window", "2", code=1)
         assert "kept in the source" in done.stderr
-        assert world.offsets(world.zk, unique)[0] == LOG_END
+        assert offsets_of(world.zk, unique)[0] == LOG_END
     done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes", code=1)
     assert "the source is ahead of the target (100)" in done.stderr
-    assert world.offsets(world.zk, unique)[0] == LOG_END
+    assert offsets_of(world.zk, unique)[0] == LOG_END
 
 
 def test_a_rollback_by_another_process_during_the_prompt_is_detected(world: World, unique: str) -> None:
@@ -234,7 +232,7 @@ def test_a_rollback_by_another_process_during_the_prompt_is_detected(world: Worl
         os.close(replica)
     assert prompting.returncode == 1
     assert "was rolled back" in err
-    assert world.offsets(world.kafka, unique) == {0: 5}
+    assert offsets_of(world.kafka, unique) == {0: 5}
 
 
 def _read_stderr(process: subprocess.Popen[str]) -> str:
@@ -260,11 +258,11 @@ def test_a_group_name_invalid_in_zookeeper_is_refused_alone_and_valid_in_kafka(w
     done = world.run(*back, "-o", "back.json", code=1)
     assert f"{slashed}: target: group '{slashed}': cannot exist in ZooKeeper" in done.stderr
     world.run("migrate", "apply", "back.json", "--yes", code=1)
-    assert world.offsets(world.zk, f"{unique}-good") == {0: 20}
+    assert offsets_of(world.zk, f"{unique}-good") == {0: 20}
     world.run("migrate", "finalize", "back.json", "--yes", "--accept-refused", "--window", "0")
     world.run(*back, "--rename", f"{slashed}={unique}-ash", "-o", "renamed.json")
     world.plan("--group", f"{unique}-good", "--rename", f"{unique}-good={unique}/good", name="forth.json")
     world.run("migrate", "apply", "forth.json", "--yes")
-    assert world.offsets(world.kafka, f"{unique}/good") == {0: 20}
+    assert offsets_of(world.kafka, f"{unique}/good") == {0: 20}
     world.run("migrate", "verify", "forth.json")
     world.run("migrate", "rollback", "forth.json", "--reverse-plan", "forth-back.json")

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from committed_offsets import offsets
 from conftest import MakeTopic
 from processes import Commands, fill
 
-from offsetmgr.core.model import Absent, BrokerPartition, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Absent, BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
@@ -65,10 +66,6 @@ def world(zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic,
     return World(topic, f"kafka://{kafka.bootstrap}", f"zookeeper://{zookeeper.connect}/{unique}", tmp_path)
 
 
-def offsets(store: OffsetStore, group: str) -> dict[TopicPartition, int]:
-    return {tp: found.offset for tp, found in store.fetch(group).items() if isinstance(found, Committed)}
-
-
 class TestKafka07:
     @pytest.fixture
     def source(self, world: World) -> Iterator[OffsetStore]:
@@ -96,19 +93,19 @@ class TestKafka07:
         verified = world.run("migrate", "verify", "plan.json", "--format", "json")
         expected = {world.new(0): 0, world.new(1): 7, world.new(2): 11, world.new(3): LOG_END}
         with KafkaStore(world.bootstrap) as target:
-            assert offsets(target, unique) == expected
+            assert offsets(target.fetch(unique)) == expected
             found = [(row["status"], row["evidence"]) for row in json.loads(verified.stdout)]
             assert found == [("equal", "inferred")] * 4
             source.commit(unique, {world.old(0, 0): OffsetAndMetadata(1001)})
             moved = world.run("migrate", "verify", "plan.json", "--format", "json", code=1)
             assert [row["status"] for row in json.loads(moved.stdout)] == ["source-ahead", "equal", "equal", "equal"]
             world.run("migrate", "rollback", "plan.json", "--yes")
-            assert offsets(target, unique) == {}
+            assert offsets(target.fetch(unique)) == {}
             world.run("migrate", "plan", *sides, "--partition-map", "map.json", "-o", "again.json")
             world.run("migrate", "apply", "again.json", "--yes")
             world.run("migrate", "finalize", "again.json", "--yes", "--delete-source", "--window", "0.2")
-            assert offsets(target, unique) == expected
-            assert offsets(source, unique) == {}
+            assert offsets(target.fetch(unique)) == expected
+            assert offsets(source.fetch(unique)) == {}
 
     def test_byte_positions_are_copied_unchanged_between_stores_of_kafka_0_7(self, world, source, unique):
         positions = {world.old(1, 0): 3000, world.old(1, 1): 4000}
@@ -123,7 +120,7 @@ class TestKafka07:
         world.run("migrate", "apply", "plan.json", "--yes")
         world.run("migrate", "verify", "plan.json", *cluster)
         with ZookeeperStore(f"{world.address}/new", layout="0.7") as target:
-            assert offsets(target, unique) == positions
+            assert offsets(target.fetch(unique)) == positions
 
     def test_snapshots_keep_byte_positions_which_are_not_imported_as_offsets(self, world, source, unique):
         source.commit(unique, {world.old(1, 0): OffsetAndMetadata(3000)})
@@ -165,7 +162,7 @@ class TestStorm:
             world.run("migrate", "apply", "p.json", "--yes")
             world.run("migrate", "finalize", "p.json", "--yes", "--window", "0.2")
             with KafkaStore(world.bootstrap) as kafka:
-                assert offsets(kafka, unique) == {world.new(0): 17}
+                assert offsets(kafka.fetch(unique)) == {world.new(0): 17}
                 kafka.commit(unique, {world.new(0): OffsetAndMetadata(20), world.new(1): OffsetAndMetadata(3)})
             world.run("migrate", "plan", "--from", world.kafka, "--to", spouts, "--group", unique, "-o", "back.json")
             world.run("migrate", "apply", "back.json", "--yes")
@@ -184,10 +181,10 @@ class TestStorm:
                 [*map(Create, directories), Create(f"{directories[2]}/partition_2", json.dumps(node).encode())]
             )
             existing, new, other_topic = TopicPartition("a", 2), TopicPartition("a", 3), TopicPartition("b", 2)
-            assert offsets(store, unique) == {existing: 5}
+            assert offsets(store.fetch(unique)) == {existing: 5}
             after = {existing: 6, new: 1, other_topic: 9}
             store.commit(unique, {tp: OffsetAndMetadata(offset) for tp, offset in after.items()})
-            assert offsets(store, unique) == after
+            assert offsets(store.fetch(unique)) == after
             some = store.fetch(unique, [existing, other_topic])
             assert [getattr(some[tp], "offset", None) for tp in (existing, other_topic)] == [6, 9]
             assert sorted(session.children(f"/storm/{unique}") or []) == ["a", "partition_2"]
@@ -200,7 +197,7 @@ class TestStorm:
             (result,) = store.edit([GroupEdit(unique, {second: Change(OffsetAndMetadata(1))})])
             assert "holds the offset of topic a: the two topics share this node" in str(result.outcomes[second].error)
             assert dict(store.fetch(unique, [second])) == {second: Absent()}
-            assert offsets(store, unique) == {first: 5}
+            assert offsets(store.fetch(unique)) == {first: 5}
 
     def test_an_unreadable_node_fails_its_partition_or_its_group(self, world: World, unique: str) -> None:
         """If a node's topic is unknown, the group fails, because its offsets may be incomplete."""

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
+from committed_offsets import offsets_of
 from offsets_topic import commit_records
 from processes import fill, own_environment, run_command, wait_for
 
 from offsetmgr.core.errors import GroupNotFound
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
@@ -57,10 +58,6 @@ class Commands:
 
 def commit(store: OffsetStore, group: str, topic: str, offset: int) -> None:
     store.commit(group, {TopicPartition(topic, 0): OffsetAndMetadata(offset)})
-
-
-def offsets_of(store: OffsetStore, group: str) -> dict[int, int]:
-    return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_offsets import offsets_of
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
@@ -23,7 +24,7 @@ from processes import OFFSETMGR, fill, run_command, wait_for
 from offsetmgr import ConnectionConfig, MigrationConfig, PlanOptions
 from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.mirror import Mirror
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
@@ -42,10 +43,6 @@ def zk(zookeeper, kafka) -> Iterator[OffsetStore]:
 def broker(kafka) -> Iterator[OffsetStore]:
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         yield store
-
-
-def offsets(store: OffsetStore, group: str) -> dict[int, int]:
-    return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
 @contextmanager
@@ -109,12 +106,12 @@ def test_kafka_follows_zookeeper_through_watches(zk, broker, make_topic, unique)
     tps = [TopicPartition(topic, p) for p in range(3)]
     zk.commit(unique, {tps[0]: OffsetAndMetadata(5)})
     with watching(zk, broker, unique) as mirror, running(mirror):
-        wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+        wait_for(lambda: offsets_of(broker, unique) == {0: 5}, "the first copy")
         zk.commit(unique, {tps[0]: OffsetAndMetadata(6), tps[2]: OffsetAndMetadata(1)})
-        wait_for(lambda: offsets(broker, unique) == {0: 6, 2: 1}, "a change and a new partition")
+        wait_for(lambda: offsets_of(broker, unique) == {0: 6, 2: 1}, "a change and a new partition")
         for n in range(7, 60):
             zk.commit(unique, {tps[0]: OffsetAndMetadata(n)})
-        wait_for(lambda: offsets(broker, unique) == {0: 59, 2: 1}, "a burst of changes")
+        wait_for(lambda: offsets_of(broker, unique) == {0: 59, 2: 1}, "a burst of changes")
 
 
 def test_zookeeper_follows_kafka_and_offsets_ahead_are_kept(zk, broker, make_topic, unique):
@@ -124,9 +121,9 @@ def test_zookeeper_follows_kafka_and_offsets_ahead_are_kept(zk, broker, make_top
     zk.commit(unique, {tps[1]: OffsetAndMetadata(9)})
     mirror = mirror_of(broker, zk, unique)
     with running(mirror):
-        wait_for(lambda: offsets(zk, unique) == {0: 5, 1: 9}, "the first copy")
+        wait_for(lambda: offsets_of(zk, unique) == {0: 5, 1: 9}, "the first copy")
         broker.commit(unique, {tps[0]: OffsetAndMetadata(8)})
-        wait_for(lambda: offsets(zk, unique) == {0: 8, 1: 9}, "a change")
+        wait_for(lambda: offsets_of(zk, unique) == {0: 8, 1: 9}, "a change")
         wait_for(lambda: mirror.groups[unique].state.value == "target-ahead", "partition 1 is named as ahead")
 
 
@@ -142,7 +139,7 @@ def test_a_group_with_consumers_in_kafka_is_rejected_with_its_members_named(kafk
         consumer.close()
     assert mirror.groups[unique].state.value == "rejected"
     assert "reader" in mirror.groups[unique].detail
-    assert offsets(broker, unique) == {}
+    assert offsets_of(broker, unique) == {}
 
 
 def test_a_group_to_which_other_clients_commit_in_kafka_is_rejected(kafka, zk, broker, make_topic, unique):
@@ -161,14 +158,14 @@ def test_a_group_to_which_other_clients_commit_in_kafka_is_rejected(kafka, zk, b
     mirror.run(once=True)
     assert mirror.groups[unique].state.value == "rejected"
     assert "another client commits to this group" in mirror.groups[unique].detail
-    assert offsets(broker, unique) == {0: 2}
+    assert offsets_of(broker, unique) == {0: 2}
 
 
 def test_a_consumer_that_joins_takes_the_group_over_and_continues(kafka, zk, broker, make_topic, unique):
     tp = TopicPartition(topic := make_topic(unique, 1), 0)
     zk.commit(unique, {tp: OffsetAndMetadata(0)})
     with running(mirror_of(zk, broker, unique)) as mirror:
-        wait_for(lambda: offsets(broker, unique) == {0: 0}, "the first copy")
+        wait_for(lambda: offsets_of(broker, unique) == {0: 0}, "the first copy")
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
         try:
             joined(consumer, topic)
@@ -177,7 +174,7 @@ def test_a_consumer_that_joins_takes_the_group_over_and_continues(kafka, zk, bro
             zk.commit(unique, {tp: OffsetAndMetadata(2)})
             rounds = mirror.rounds
             wait_for(lambda: mirror.rounds > rounds + 3, "a few more rounds")
-            assert offsets(broker, unique) == {0: 3}
+            assert offsets_of(broker, unique) == {0: 3}
             assert mirror.groups[unique].state.value in ("taken", "rejected")
         finally:
             consumer.close()
@@ -203,7 +200,7 @@ def test_a_group_with_dual_commit_is_watched_and_continues_in_both_stores(
     tp = TopicPartition(topic := make_topic(unique, 1), 0)
     fill(kafka.bootstrap, topic, 10)
     with old_consumer(tmp_path / "dual", zookeeper, unique, topic, dual=True) as old:
-        wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 10}, "it commits to both")
+        wait_for(lambda: offsets_of(zk, unique) == offsets_of(broker, unique) == {0: 10}, "it commits to both")
         with watching(zk, broker, unique) as mirror, running(mirror):
             wait_for(lambda: mirror.rounds > 5, "a few rounds")
             state, detail = mirror.groups[unique].state.value, mirror.groups[unique].detail
@@ -212,12 +209,13 @@ def test_a_group_with_dual_commit_is_watched_and_continues_in_both_stores(
             assert "whether they also commit to Kafka is unknown so far" in detail
             fill(kafka.bootstrap, topic, 5)
             wait_for(
-                lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 15}, "it continues to commit to both"
+                lambda: offsets_of(zk, unique) == offsets_of(broker, unique) == {0: 15},
+                "it continues to commit to both",
             )
             wait_for(lambda: mirror.groups[unique].state.value == "rejected", "the mirror has seen it")
             assert str(tp) in mirror.groups[unique].detail
             fill(kafka.bootstrap, topic, 5)
-            wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "it still commits to both")
+            wait_for(lambda: offsets_of(zk, unique) == offsets_of(broker, unique) == {0: 20}, "both have its commits")
 
 
 def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_released(
@@ -227,7 +225,7 @@ def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_rele
     fill(kafka.bootstrap, topic, 10)
     with ExitStack() as stack:
         with old_consumer(tmp_path / "alone", zookeeper, unique, topic, dual=False) as old:
-            wait_for(lambda: offsets(zk, unique) == {0: 10}, "it commits to ZooKeeper")
+            wait_for(lambda: offsets_of(zk, unique) == {0: 10}, "it commits to ZooKeeper")
             # The mirror starts only now, because the first commit would already show the commit mode.
             mirror = stack.enter_context(running(stack.enter_context(watching(zk, broker, unique))))
             wait_for(lambda: unique in mirror.groups, "the mirror knows the group")
@@ -235,16 +233,17 @@ def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_rele
             assert old.member_id in mirror.groups[unique].detail
             rounds = mirror.rounds
             wait_for(lambda: mirror.rounds > rounds + 2, "the mirror reads the offsets")
-            assert offsets(broker, unique) == {}
+            assert offsets_of(broker, unique) == {}
             fill(kafka.bootstrap, topic, 5)
-            wait_for(lambda: offsets(broker, unique) == {0: 15}, "it was seen to commit to ZooKeeper alone")
+            wait_for(lambda: offsets_of(broker, unique) == {0: 15}, "it was seen to commit to ZooKeeper alone")
             # The offset is in Kafka a moment before the mirror has recorded the outcome of its commit.
             wait_for(lambda: mirror.groups[unique].state.value == "following", "the mirror follows the group")
         with old_consumer(tmp_path / "dual", zookeeper, unique, topic, dual=True):
             wait_for(lambda: mirror.groups[unique].lock is None, "the mirror has released the group")
             fill(kafka.bootstrap, topic, 5)
             wait_for(
-                lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "it continues to commit to both"
+                lambda: offsets_of(zk, unique) == offsets_of(broker, unique) == {0: 20},
+                "it continues to commit to both",
             )
             wait_for(lambda: mirror.groups[unique].state.value == "rejected", "the mirror has seen it")
 
@@ -259,16 +258,16 @@ def test_once_ends_after_its_window_if_members_commit_nothing(
         "--to", f"kafka://{kafka.bootstrap}", "--group", unique, "--once", "--settle", "100", "--format", "json",
     ]  # fmt: skip
     with old_consumer(tmp_path / "alone", zookeeper, unique, topic, dual=False) as old:
-        wait_for(lambda: offsets(zk, unique) == {0: 3}, "it commits to ZooKeeper")
+        wait_for(lambda: offsets_of(zk, unique) == {0: 3}, "it commits to ZooKeeper")
         watched = run_command(*command, "--window", "2", code=1)
-        before_trust = offsets(broker, unique)
+        before_trust = offsets_of(broker, unique)
         run_command(*command, "--trust-zookeeper-only")
         member = old.member_id
     (row,) = json.loads(watched.stdout)
     assert (row["state"], row["lag"]) == ("watching", 3)
     assert member in row["detail"]
     assert before_trust == {}
-    assert offsets(broker, unique) == {0: 3}
+    assert offsets_of(broker, unique) == {0: 3}
 
 
 # --- offsets that vanish in the target ------------------------------------------------------------
@@ -278,15 +277,15 @@ def test_offsets_are_written_again_after_their_topic_was_recreated(kafka, zk, br
     topic = make_topic(unique, 1)
     zk.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(5)})
     with running(mirror_of(zk, broker, unique)) as mirror:
-        wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+        wait_for(lambda: offsets_of(broker, unique) == {0: 5}, "the first copy")
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         admin.delete_topics([topic])[topic].result(90)
         wait_for(lambda: mirror.groups[unique].state.value == "failing", "the loss is noticed")
         group = mirror.groups[unique]
-        assert (offsets(broker, unique), group.lag) == ({}, 5)
+        assert (offsets_of(broker, unique), group.lag) == ({}, 5)
         assert "does not exist on the broker" in group.detail
         make_topic(unique, 1)
-        wait_for(lambda: offsets(broker, unique) == {0: 5}, "it is written again")
+        wait_for(lambda: offsets_of(broker, unique) == {0: 5}, "it is written again")
         wait_for(lambda: mirror.groups[unique].state.value == "following", "and follows")
         assert mirror.groups[unique].lag == 0
 
@@ -305,11 +304,11 @@ def test_offsets_of_a_locked_group_outlive_the_retention(zookeeper, make_topic, 
         mirror = mirror_of(source, target, unique)
         mirror.refresh_s = 15
         with running(mirror):
-            wait_for(lambda: offsets(target, unique) == {0: 5}, "the first copy")
+            wait_for(lambda: offsets_of(target, unique) == {0: 5}, "the first copy")
             control = f"{unique}-control"
             target.commit(control, {tp: OffsetAndMetadata(5)})
-            wait_for(lambda: offsets(target, control) == {}, "the offsets of an empty group expire", 300)
-            assert offsets(target, unique) == {0: 5}
+            wait_for(lambda: offsets_of(target, control) == {}, "the offsets of an empty group expire", 300)
+            assert offsets_of(target, unique) == {0: 5}
             assert mirror.groups[unique].copied == 1
 
 
@@ -320,14 +319,14 @@ def test_the_later_of_two_mirrors_keeps_the_group(kafka, zk, broker, make_topic,
     tp = TopicPartition(make_topic(unique, 1), 0)
     zk.commit(unique, {tp: OffsetAndMetadata(5)})
     with open_store(f"kafka://{kafka.bootstrap}") as other, running(mirror_of(zk, broker, unique)) as former:
-        wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+        wait_for(lambda: offsets_of(broker, unique) == {0: 5}, "the first copy")
         with running(mirror_of(zk, other, unique)) as later:
             wait_for(lambda: former.groups[unique].state.value == "taken", "the former mirror releases the group")
             assert "another mirror took this group over" in former.groups[unique].detail
             wait_for(lambda: later.groups[unique].detail != "", "the later mirror reports it")
             assert later.groups[unique].detail == "taken over from another offsetmgr mirror"
             zk.commit(unique, {tp: OffsetAndMetadata(6)})
-            wait_for(lambda: offsets(broker, unique) == {0: 6}, "the later mirror follows")
+            wait_for(lambda: offsets_of(broker, unique) == {0: 6}, "the later mirror follows")
             rounds = former.rounds
             wait_for(lambda: former.rounds > rounds + 5, "more rounds of the former mirror")
             lock = later.groups[unique].lock
@@ -341,7 +340,7 @@ def test_the_lag_is_reported_if_a_consumer_takes_over_a_group_that_is_behind(kaf
     zk.commit(unique, {tp: OffsetAndMetadata(5)})
     mirror = mirror_of(zk, broker, unique, Polling(3600))
     with running(mirror, idle_s=3600):
-        wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+        wait_for(lambda: offsets_of(broker, unique) == {0: 5}, "the first copy")
         zk.commit(unique, {tp: OffsetAndMetadata(25)})
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
         try:
@@ -368,7 +367,7 @@ def test_a_source_is_followed_again_after_it_did_not_respond_for_a_while(broker,
         mirror.legacy_groups = None
         source.commit(unique, {tp: OffsetAndMetadata(5)})
         with running(mirror):
-            wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+            wait_for(lambda: offsets_of(broker, unique) == {0: 5}, "the first copy")
             server.freeze()
             try:
                 wait_for(lambda: mirror.groups[unique].state.value == "failing", "it is seen to be away")
@@ -377,7 +376,7 @@ def test_a_source_is_followed_again_after_it_did_not_respond_for_a_while(broker,
                 server.thaw()
             wait_for(lambda: mirror.groups[unique].state.value == "following", "it is back")
             source.commit(unique, {tp: OffsetAndMetadata(6)})
-            wait_for(lambda: offsets(broker, unique) == {0: 6}, "and followed")
+            wait_for(lambda: offsets_of(broker, unique) == {0: 6}, "and followed")
 
 
 def command(zookeeper, kafka, group: str, *more: str) -> list[str]:
@@ -396,9 +395,9 @@ def test_an_idle_mirror_ends_at_once(zookeeper, kafka, zk, broker, make_topic, u
         with (tmp_path / "log").open("w") as log:
             mirror = subprocess.Popen([*OFFSETMGR, *command(zookeeper, kafka, unique)], stdout=log, stderr=log)
             try:
-                wait_for(lambda: offsets(broker, unique) == {0: first}, "the first copy")
+                wait_for(lambda: offsets_of(broker, unique) == {0: first}, "the first copy")
                 zk.commit(unique, {tp: OffsetAndMetadata(first + 1)})
-                wait_for(lambda: offsets(broker, unique) == {0: first + 1}, "a change")
+                wait_for(lambda: offsets_of(broker, unique) == {0: first + 1}, "a change")
                 began, waited = time.monotonic(), processor_wait_s(mirror.pid)
                 mirror.send_signal(signal.SIGTERM)
                 os.waitid(os.P_PID, mirror.pid, os.WEXITED | os.WNOWAIT)  # schedstat exists until the wait below

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from committed_offsets import offsets_of
 from memory_stores import LockableMemoryStore
 from scripted_group import ScriptedClock
 
@@ -27,10 +28,6 @@ UNREACHABLE = Unreachable("ZooKeeper", "no server answered")
 def set_offsets(store: MemoryStore, group: str, **offsets: int) -> None:
     tps = {"p0": P0, "p1": P1}
     store.commit(group, {tps[name]: OffsetAndMetadata(offset) for name, offset in offsets.items()})
-
-
-def offsets_in(store: MemoryStore, group: str) -> dict[int, int]:
-    return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
 @dataclass
@@ -60,7 +57,7 @@ def test_once_ends_if_the_only_partition_left_can_never_be_written() -> None:
     mirror = mirror_of(source, target)
     mirror.run(once=True)
     group = mirror.groups["g"]
-    assert offsets_in(target, "g") == {0: 5}
+    assert offsets_of(target, "g") == {0: 5}
     assert (group.state.value, group.succeeded, group.lag) == ("failing", False, None)
     assert "does not exist on the broker" in group.detail
 
@@ -80,7 +77,7 @@ def test_a_retriable_failure_of_one_partition_is_retried_until_it_is_written() -
     mirror.report = heal
     mirror.run(once=True)
     assert seen == [*[({"failing": 1}, 1)] * 3, ({"following": 1}, 0)]
-    assert offsets_in(target, "g") == {0: 5}
+    assert offsets_of(target, "g") == {0: 5}
 
 
 def test_an_offset_of_a_deleted_log_is_not_committed_again() -> None:
@@ -122,18 +119,18 @@ def test_a_partition_that_could_not_be_read_at_the_start_is_written_only_after_b
     prepared: list[dict[int, int]] = []
 
     def prepare(new: Sequence[Any]) -> None:
-        prepared.append(offsets_in(target, "g"))
+        prepared.append(offsets_of(target, "g"))
         for one in new:
             one.unread_partitions = frozenset({P1} if len(prepared) == 1 else ())
 
     mirror.on_new = prepare
     mirror.run(once=True)
     group = mirror.groups["g"]
-    assert offsets_in(target, "g") == {0: 5, 1: 40}
+    assert offsets_of(target, "g") == {0: 5, 1: 40}
     assert (group.succeeded, "orders-1 is not mirrored until both stores can be read" in group.detail) == (False, True)
     mirror.clock.sleep(mirror.idle_s)
     mirror.run(once=True)
-    assert offsets_in(target, "g") == {0: 5, 1: 90}
+    assert offsets_of(target, "g") == {0: 5, 1: 90}
     assert prepared == [{1: 40}, {0: 5, 1: 40}]
 
 
@@ -162,7 +159,7 @@ def test_a_temporarily_unreachable_source_is_reported_and_does_not_end_the_mirro
             failing.append((mirror.clock.monotonic(), group.detail, group.lag))
         if mirror.rounds == 1:
             source.unreachable = True
-        elif failing and offsets_in(target, "g") == {0: 9}:
+        elif failing and offsets_of(target, "g") == {0: 9}:
             stop.set()
         elif len(failing) == 8:
             source.unreachable = False
@@ -170,7 +167,7 @@ def test_a_temporarily_unreachable_source_is_reported_and_does_not_end_the_mirro
 
     mirror.report, mirror.stop = steps, stop.is_set
     mirror.run()
-    assert offsets_in(target, "g") == {0: 9}
+    assert offsets_of(target, "g") == {0: 9}
     assert {(detail, lag) for _, detail, lag in failing} == {(str(UNREACHABLE), None)}
     pauses = [later - sooner for (sooner, *_), (later, *_) in pairwise(failing)]
     assert pauses == pytest.approx([0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
@@ -196,7 +193,7 @@ def test_a_group_found_later_is_never_mirrored_to_the_target_of_another_group() 
 
     mirror.report, mirror.stop = steps, stop.is_set
     mirror.run()
-    assert offsets_in(target, "new") == {0: 5}
+    assert offsets_of(target, "new") == {0: 5}
     assert mirror.groups["new"].state.value == "rejected"
     assert "group old is mirrored to new already" in mirror.groups["new"].detail
 
@@ -210,7 +207,7 @@ def test_lag_counts_only_offsets_behind_the_source_and_is_unknown_if_the_source_
     assert mirror.groups["g"].state.value == "target-ahead"
     source.commit("g", {P1: OffsetAndMetadata(3)}, allow_rewind=True)
     mirror.run(once=True)
-    assert offsets_in(target, "g") == {0: 50, 1: 7}  # a rewind of the source never reaches the target
+    assert offsets_of(target, "g") == {0: 50, 1: 7}  # a rewind of the source never reaches the target
     source.broken["g", P1] = OffsetMgrError("node", "not an offset")
     set_offsets(source, "g", p0=6)
     status = mirror.run(once=True)

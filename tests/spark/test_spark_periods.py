@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_offsets import offsets
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
@@ -27,7 +28,6 @@ from kazoo_client import connected
 
 from offsetmgr.cli.app import run as offsetmgr
 from offsetmgr.core.errors import Conflict, OffsetOutOfRange, UnsupportedOperation
-from offsetmgr.core.model import Committed
 from offsetmgr.period import Period, PeriodSchedule
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
 from offsetmgr.spark import (
@@ -124,9 +124,7 @@ class Job:
     def offsets(self) -> dict[str, int]:
         assert self.group is not None
         with KafkaStore(self.kraft.bootstrap) as store:
-            return {
-                str(tp): found.offset for tp, found in store.fetch(self.group).items() if isinstance(found, Committed)
-            }
+            return {str(tp): offset for tp, offset in offsets(store.fetch(self.group)).items()}
 
 
 def rows_in(directory: Path) -> list[Row]:

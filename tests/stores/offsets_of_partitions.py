@@ -1,11 +1,10 @@
-"""Offsets of all partitions of a topic, to commit and as committed, and the state of a group."""
+"""Offsets for all partitions of a topic, and the state of a group."""
 
 from __future__ import annotations
 
-from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.kafka.cluster import KafkaCluster
-from offsetmgr.stores.kafka import KafkaStore
 
 PARTITIONS = 4
 
@@ -24,8 +23,3 @@ def at(topic: str, offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
 def edit_of(group: str, topic: str, offset: int) -> GroupEdit:
     """An edit that sets each partition to the same offset."""
     return GroupEdit(group, {tp: Change(after) for tp, after in at(topic, offset).items()})
-
-
-def offsets_of(store: KafkaStore, group: str) -> dict[int, int]:
-    """Partition -> committed offset."""
-    return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import confluent_kafka as ck
 import pytest
-from offsets_of_partitions import at, offsets_of
+from committed_offsets import offsets_of
+from offsets_of_partitions import at
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import PartialFailure, UnknownTopicOrPartition

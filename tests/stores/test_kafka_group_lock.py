@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import confluent_kafka as ck
 import pytest
+from committed_offsets import offsets_of
 from confluent_kafka.admin import AdminClient
 from manual_lock import ManualLock
-from offsets_of_partitions import PARTITIONS, at, edit_of, offsets_of, state_of
+from offsets_of_partitions import PARTITIONS, at, edit_of, state_of
 from polling_consumer import PollingConsumer
 from processes import wait_for
 

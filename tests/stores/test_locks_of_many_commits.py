@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offsets_of_partitions import PARTITIONS, at, edit_of, offsets_of
+from committed_offsets import offsets_of
+from offsets_of_partitions import PARTITIONS, at, edit_of
 from polling_consumer import PollingConsumer
 from processes import wait_for
 from stopwatch import Stopwatch

@@ -8,13 +8,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from committed_offsets import offsets
 from conftest import MakeTopic
 from kazoo_client import connected
 from processes import fill
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
-from offsetmgr.core.model import Committed
-from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -52,11 +51,7 @@ def write(uri: str, committed: Mapping[str, Mapping[TopicPartition, int]]) -> No
 
 def read(uri: str) -> dict[str, dict[TopicPartition, int]]:
     with open_store(uri) as store:
-        return {group: offsets(store, group) for group in store.groups()}
-
-
-def offsets(store: OffsetStore, group: str) -> dict[TopicPartition, int]:
-    return {tp: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
+        return {group: offsets(store.fetch(group)) for group in store.groups()}
 
 
 def filled(kafka: KafkaBroker, make_topic: MakeTopic, name: str, partitions: int, records: int) -> str:
@@ -79,13 +74,13 @@ def test_our_csv_of_several_groups_and_of_one_is_accepted_by_kafka_consumer_grou
             store.commit(group, {TopicPartition(dotted, 0): OffsetAndMetadata(1)})
         write(f"file:{tmp_path}/s.csv", expected)
         reset_from_file(kafka, tmp_path / "s.csv", plain, odd)
-        assert offsets(store, plain) == expected[plain]
-        assert offsets(store, odd) == {TopicPartition(dotted, 0): 1, **expected[odd]}
+        assert offsets(store.fetch(plain)) == expected[plain]
+        assert offsets(store.fetch(odd)) == {TopicPartition(dotted, 0): 1, **expected[odd]}
 
         one = {TopicPartition(dotted, 0): 7, TopicPartition(dotted, 1): 8}
         write(f"file:{tmp_path}/one.csv?group={plain}", {plain: one})
         reset_from_file(kafka, tmp_path / "one.csv", plain)
-        assert offsets(store, plain) == one
+        assert offsets(store.fetch(plain)) == one
 
 
 def test_an_export_of_kafka_consumer_groups_is_read(kafka, make_topic, unique, tmp_path):
@@ -132,8 +127,8 @@ def test_our_zk_snapshot_is_accepted_by_import_zk_offsets(zookeeper, unique, tmp
         arguments = ["--zkconnect", chroot, "--input-file", str(tmp_path / "ours.zk")]
         done = java_tool("kafka-0.10.2", "kafka.tools.ImportZkOffsets", arguments)
         assert done.returncode == 0, done.stderr
-        assert offsets(store, "my.group-1") == committed
-        assert offsets(store, "other") == committed
+        assert offsets(store.fetch("my.group-1")) == committed
+        assert offsets(store.fetch("other")) == committed
 
 
 def _with_topics(chroot: str, committed: dict[TopicPartition, int]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from committed_offsets import offsets
 from cutting_proxy import TRANSACTION, CuttingProxy
-from offset_values import offsets
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, CorruptData, RewindRefused, Unreachable, UsageError

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from committed_offsets import offsets
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
-from offset_values import offsets
 
 from offsetmgr.core.errors import CorruptData, GroupActive, GroupNotFound, NotAuthorized, PartialFailure, UsageError
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
