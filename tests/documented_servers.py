@@ -137,10 +137,7 @@ def start_manager(bootstrap: str, stack: ExitStack, log: Path, environ: dict[str
     stack.callback(process.wait, 60)
     stack.callback(process.terminate)
     status = ("manager", "status", "--bootstrap-server", address)
-    wait_for(
-        lambda: run_command(*status, environ=environ, code=None).returncode == 0,
-        "the manager serves",
-    )
+    wait_for(lambda: run_command(*status, environ=environ, code=None).returncode == 0, "the manager serves")
     return address
 
 

@@ -78,11 +78,7 @@ class OidcIssuer:
             return 400, {"error": "unsupported_grant_type"}
         self.requests["granted"] += 1
         scope = form.get("scope", [""])[0]
-        return 200, {
-            "access_token": self.token(scope),
-            "token_type": "Bearer",
-            "expires_in": int(self.lifetime_s),
-        }
+        return 200, {"access_token": self.token(scope), "token_type": "Bearer", "expires_in": int(self.lifetime_s)}
 
     def token(self, scope: str = "") -> str:
         now = int(time.time())

@@ -135,11 +135,7 @@ class NewConsumer(ServerProcess):
         return self.directory / "values.txt"
 
     def _command(self) -> list[str]:
-        settings = {
-            "group.id": self.group,
-            "auto.commit.interval.ms": 200,
-            "session.timeout.ms": 30_000,
-        }
+        settings = {"group.id": self.group, "auto.commit.interval.ms": 200, "session.timeout.ms": 30_000}
         file = self.directory / "consumer.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         where = ["--bootstrap-server", self.bootstrap, "--topic", self.topic, "--consumer.config", str(file)]

@@ -40,10 +40,7 @@ TIMEOUT_S = 30.0
 PART = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
 FETCHED = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": list(range(20))}]}
 SAMPLES: dict[int, tuple[range, dict[str, Any]]] = {
-    2: (
-        range(1, 11),
-        {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": [PART]}]},
-    ),
+    2: (range(1, 11), {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": [PART]}]}),
     3: (range(14), {"topics": [{"name": "orders", "topic_id": None}]}),
     8: (range(2, 10), commit_message("junk", {("orders", p): p for p in range(10)})),
     9: (

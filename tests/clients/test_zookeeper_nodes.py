@@ -100,20 +100,12 @@ VALID: list[tuple[str, bytes, str | None]] = [
         node(version=1, **FIELDS_OF_STATE | {"leader": -2, "isr": []}),
         "no leader (epoch 5), in sync none, being deleted",
     ),
-    (
-        STATE,
-        node(version=1, **FIELDS_OF_STATE, leader_recovery_state=1),
-        "leader 3 (epoch 5), in sync 3,1, recovering",
-    ),
+    (STATE, node(version=1, **FIELDS_OF_STATE, leader_recovery_state=1), "leader 3 (epoch 5), in sync 3,1, recovering"),
     # the cluster
     (CONTROLLER, b"3", "broker 3"),
     (CONTROLLER, node(version=1, brokerid=3, timestamp="17"), "broker 3"),
     (CONTROLLER, node(version=2, brokerid=3, timestamp="17", kraftControllerEpoch=-1), "broker 3"),
-    (
-        CONTROLLER,
-        node(version=2, brokerid=3000, timestamp="17", kraftControllerEpoch=5),
-        "broker 3000 (KRaft epoch 5)",
-    ),
+    (CONTROLLER, node(version=2, brokerid=3000, timestamp="17", kraftControllerEpoch=5), "broker 3000 (KRaft epoch 5)"),
     (EPOCH, b"12", "12"),
     (CLUSTER, node(version="1", id="a"), "a"),
     (CLUSTER, node(version="1", id="E3jMSf12QESTxJKiMoDyfg"), "E3jMSf12QESTxJKiMoDyfg"),

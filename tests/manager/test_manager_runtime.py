@@ -66,10 +66,7 @@ def offsets(runtime: ManagerRuntime, group: str) -> list[int]:
 @async_test
 async def test_a_standby_takes_over_and_the_predecessor_is_fenced(kafka: KafkaBroker, unique: str) -> None:
     topic = topic_of(kafka, unique)
-    async with (
-        manager(kafka, topic) as (old, lease),
-        manager(kafka, topic, shard_groups=(), standby=True) as (new, _),
-    ):
+    async with manager(kafka, topic) as (old, lease), manager(kafka, topic, shard_groups=(), standby=True) as (new, _):
         await written([old.commit(commit(f"g{number}", number)) for number in range(200)])
         await until(lambda: sum(status.offsets for status in new.status()) == 1000)
         assert {status.role.value for status in new.status()} == {"standby"}

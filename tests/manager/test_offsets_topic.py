@@ -89,8 +89,7 @@ def test_brokers_that_are_down_never_lower_the_replication_factor(
 
 
 @pytest.mark.parametrize(
-    ("replicas", "requested", "in_sync"),
-    [(1, None, "1"), (2, None, "1"), (3, None, "2"), (5, None, "2"), (5, 3, "3")],
+    ("replicas", "requested", "in_sync"), [(1, None, "1"), (2, None, "1"), (3, None, "2"), (5, None, "2"), (5, 3, "3")]
 )
 def test_a_new_topic_is_suitable_and_keeps_what_was_acknowledged(
     replicas: int, requested: int | None, in_sync: str

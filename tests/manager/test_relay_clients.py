@@ -61,10 +61,7 @@ def test_two_members_share_a_topic_and_take_over_where_the_other_left_off(
     wait_for(shared, "both members have half of the partitions")
     assert [p.offset for p in second.committed(second.assignment(), 10)] == [25, 25]
     second.close()
-    wait_for(
-        lambda: first.consume(10, 0.05) == [] and len(first.assignment()) == 4,
-        "the first member owns all",
-    )
+    wait_for(lambda: first.consume(10, 0.05) == [] and len(first.assignment()) == 4, "the first member owns all")
     produce(relay, unique, 4, 1)
     assert len(read(first, 4)) == 4
     first.commit(asynchronous=False)

@@ -306,12 +306,7 @@ async def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
         requested.extend(groups)
         return {group: group == "active" for group in groups if group != "unknown"}
 
-    config = ManagerSettings(
-        retention_ms=0,
-        max_activity_age_ms=HOUR_MS,
-        expiry_interval_s=0.2,
-        standby=False,
-    )
+    config = ManagerSettings(retention_ms=0, max_activity_age_ms=HOUR_MS, expiry_interval_s=0.2, standby=False)
     async with manager(log, config=config, members=members) as runtime:
         await written([runtime.commit(commit(group, 1)) for group in ("idle", "active", "unknown")])
         await until(lambda: offset(runtime, "idle") == -1)

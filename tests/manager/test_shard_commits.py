@@ -90,8 +90,7 @@ class TestCommitting:
         assert fetched(shard, "", 0)[0] == 3
 
     @pytest.mark.parametrize(
-        ("retention", "expire"),
-        [(0, NOW), (1000, NOW + 1000), (-5, NOW - 5), (2**63 - 1, 2**63 - 1), (-(2**63), 0)],
+        ("retention", "expire"), [(0, NOW), (1000, NOW + 1000), (-5, NOW - 5), (2**63 - 1, 2**63 - 1), (-(2**63), 0)]
     )
     def test_a_retention_in_the_commit_becomes_an_expiration_time(
         self, shard: Shard, retention: int, expire: int

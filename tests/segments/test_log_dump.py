@@ -128,10 +128,7 @@ def test_messages_are_selected_by_offset_time_topic_and_number(log_dir: Path) ->
     assert offsets(log_dir, *times, "--topic", "orders") == [5, 7]
     assert offsets(log_dir, "--max-messages", "2") == [0, 1]
     assert offsets(log_dir, "--topic", "oth*:1") == [0]
-    assert [row["topic"] for row in dumped(log_dir / "other-1", log_dir / "orders-0")] == [
-        "other",
-        *["orders"] * 9,
-    ]
+    assert [row["topic"] for row in dumped(log_dir / "other-1", log_dir / "orders-0")] == ["other", *["orders"] * 9]
     assert command("log", "dump", log_dir, "--topic", "none").stderr == "no message matches\n"
 
 

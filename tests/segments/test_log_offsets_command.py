@@ -28,7 +28,7 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path) -> None:
     committed = {"group": "a", "topic": "orders", "partition": 0, "state": "committed", "offset": 4, "metadata": ""}
     unknown = {"leader_epoch": None, "expire_timestamp": None}
     assert saved(tmp_path, "--format", "json").rows == [
-        committed | unknown | {"commit_timestamp": NOON, "log_offset": 0},
+        committed | unknown | {"commit_timestamp": NOON, "log_offset": 0}
     ]
     assert "error: group 'b': has no committed offsets" in saved(tmp_path, "--group", "b", code=1).err
     assert saved(tmp_path, "--exclude-group", "a", "--format", "json").rows == []

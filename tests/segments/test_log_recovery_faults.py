@@ -97,11 +97,7 @@ def test_a_cut_in_an_older_segment_killed_at_any_step_loses_nothing_and_leaves_n
         assert offsetmgr("log", "recover", directory, "--in-place", "--execute", "--yes").code == 0
         after = tree(directory)
         logs = {name: data for name, data in after.items() if ".log" in name}
-        assert logs == {
-            older.name: old[:at],
-            f"{older.name}.cut-from-{at}": old[at:],
-            f"{NEWEST}.log.cut-from-0": new,
-        }
+        assert logs == {older.name: old[:at], f"{older.name}.cut-from-{at}": old[at:], f"{NEWEST}.log.cut-from-0": new}
     assert steps >= 10
 
 

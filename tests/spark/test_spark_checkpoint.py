@@ -152,10 +152,7 @@ def test_the_plan_decides_whether_a_line_is_kafkas(tmp_path: Path) -> None:
             assert while_running(rate) == ({}, None), line
 
 
-EAST_AND_WEST = [
-    (source(T, "east:9092"), '{"t":{"0":5},"u":{"0":2}}'),
-    (source(T, "west:9092"), '{"t":{"0":700}}'),
-]
+EAST_AND_WEST = [(source(T, "east:9092"), '{"t":{"0":5},"u":{"0":2}}'), (source(T, "west:9092"), '{"t":{"0":700}}')]
 NO_SUCH = "nothing is committed: no source reads from the configured cluster; the sources read from "
 MERGES: list[tuple[str, list[tuple[Any, str]], Any, dict[str, int], str | None]] = [
     ("two sources on one topic", [(source(), '{"t":{"0":5,"1":9}}'), (source(), '{"t":{"0":7,"1":3},"u":{"0":1}}')],

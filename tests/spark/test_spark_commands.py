@@ -29,10 +29,7 @@ def dead_server() -> Iterator[str]:
     ids=lambda arguments: arguments[0],
 )
 def test_a_dead_server_is_reported_in_one_line_and_spark_is_not_started(
-    arguments: list[str],
-    dead_server: str,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    arguments: list[str], dead_server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     directory = tmp_path / "audit"
     given = [part.format(dead_server=dead_server, directory=directory) for part in arguments]

@@ -250,10 +250,7 @@ def test_applications_with_their_own_topics_advance_in_lockstep(
 ) -> None:
     # Given two applications of one run, one with many records and one whose topic has none in the second period
     topics = [make_topic(f"{unique}-{name}", 2, bootstrap=kraft.bootstrap, config=KEPT) for name in "ab"]
-    records = [
-        [(n % 2, FIRST + n * HOUR_MS // 10) for n in range(20)],
-        [(0, FIRST + 7)],
-    ]
+    records = [[(n % 2, FIRST + n * HOUR_MS // 10) for n in range(20)], [(0, FIRST + 7)]]
     jobs = []
     for topic, name, some in zip(topics, "ab", records, strict=True):
         produce(kraft.bootstrap, topic, some)

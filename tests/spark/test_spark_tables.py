@@ -213,10 +213,7 @@ def test_an_audit_reports_the_lag_of_the_lag_command_and_differences_from_anothe
 
 
 def test_diff_and_copy_on_the_command_line(
-    spark: SparkSession,
-    world: World,
-    chroot: str,
-    capsys: pytest.CaptureFixture[str],
+    spark: SparkSession, world: World, chroot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = f"kafka://{world.bootstrap}", chroot
     sides = ["--from", source, "--to", target, "--group", world.a, "--format", "json"]

@@ -129,9 +129,7 @@ def test_a_group_that_stays_locked_fails(stores: dict[str, MemoryStore], monkeyp
     assert "has active members" in error
 
 
-def test_a_group_unknown_to_the_store_is_an_error_and_not_an_empty_table(
-    stores: dict[str, MemoryStore],
-) -> None:
+def test_a_group_unknown_to_the_store_is_an_error_and_not_an_empty_table(stores: dict[str, MemoryStore]) -> None:
     stores["one"].commit("orders", {T0: OffsetAndMetadata(1)})
 
     assert [select_groups("one", CONFIG, GroupSelection(names)) for names in ("orders", None)] == [["orders"]] * 2

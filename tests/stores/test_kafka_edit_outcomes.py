@@ -63,10 +63,7 @@ def open_transaction(bootstrap: str, topic: str, group: str) -> Iterator[ck.Prod
 def test_partitions_with_an_open_transaction_are_unreadable_not_stale(kafka_store, bootstrap, filled_topic, unique):
     kafka_store.commit(unique, at(filled_topic, 10))
     tp, impatient = TopicPartition(filled_topic, 0), ConnectionConfig(timeout_ms=3000)
-    with (
-        KafkaStore(bootstrap, impatient) as store,
-        open_transaction(bootstrap, filled_topic, unique) as producer,
-    ):
+    with KafkaStore(bootstrap, impatient) as store, open_transaction(bootstrap, filled_topic, unique) as producer:
         with pytest.raises(PartialFailure) as caught:
             store.fetch(unique)
         (scanned,) = store.scan([unique])
