@@ -23,6 +23,7 @@ import hypothesis  # before kio, which registers its strategies only if hypothes
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
+from processes import is_led
 from release_fixtures import current_broker, pytest_generate_tests, release_cluster, start_kraft, start_release
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
@@ -242,15 +243,9 @@ def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
-        while not _usable(admin, name, partitions):
+        while not is_led(admin, name, partitions):
             assert time.monotonic() < deadline, f"{name} has no leaders after 120 s"
             time.sleep(0.02)
         return name
 
     return make
-
-
-def _usable(admin: AdminClient, name: str, partitions: int) -> bool:
-    """Whether every partition has a leader."""
-    topic = admin.list_topics(name, timeout=60).topics[name]
-    return topic.error is None and [p.leader >= 0 for p in topic.partitions.values()] == [True] * partitions

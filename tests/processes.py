@@ -48,6 +48,15 @@ def _is_true(condition: Callable[[], object]) -> bool:
         return False
 
 
+def fails(error: type[Exception] | tuple[type[Exception], ...], call: Callable[..., object], *arguments: Any) -> bool:
+    """Returns whether the call raises this error."""
+    try:
+        call(*arguments)
+    except error:
+        return True
+    return False
+
+
 def close_consumers(consumers: Iterable[Consumer]) -> None:
     """Closes consumers of groups with several members. If an assignment arrives meanwhile, ``rd_kafka_consumer_close``
     may never return; such a consumer is left to the end of its session."""
@@ -101,16 +110,17 @@ def process_state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
 
 
+def is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
+    """Whether every partition of a topic has a leader."""
+    found = admin.list_topics(topic, timeout=60).topics[topic]
+    return found.error is None and [p.leader >= 0 for p in found.partitions.values()] == [True] * partitions
+
+
 def create_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) -> str:
     """Creates a topic and waits until all its partitions have leaders."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, partitions, replicas)], operation_timeout=30)[name].result(60)
-
-    def usable() -> bool:
-        found = admin.list_topics(name, timeout=60).topics[name]
-        return found.error is None and [p.leader >= 0 for p in found.partitions.values()] == [True] * partitions
-
-    wait_for(usable, f"{name} has leaders")
+    wait_for(lambda: is_led(admin, name, partitions), f"{name} has leaders")
     return name
 
 

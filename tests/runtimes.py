@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -56,10 +56,6 @@ class SlowLog(MemoryLog):
 
         reader.load = wait_and_load  # type: ignore[method-assign]
         return reader
-
-
-def scenario(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 120))
 
 
 async def until(condition: Callable[[], bool]) -> None:

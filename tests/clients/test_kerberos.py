@@ -9,12 +9,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 from client_properties import command_config
-from processes import Commands, create_topic, wait_for
+from processes import Commands, create_topic, fails, wait_for
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.sandbox.broker import BROKER_JVM
@@ -26,14 +27,6 @@ REALM: Final = "OFFSETMGR.TEST"
 SERVER: Final = f"zookeeper/localhost@{REALM}"
 CLIENT: Final = f"alice@{REALM}"
 os.environ["PATH"] += ":/usr/sbin"
-
-
-def accepts_connections(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=60).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 @dataclass
@@ -78,7 +71,8 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
         realm.run("kadmin.local", "-q", f"ktadd -k {realm.keytab(name)} {principal}")
     process = subprocess.Popen(["krb5kdc", "-n"], env={**os.environ, **realm.environ}, stdin=subprocess.DEVNULL)
     try:
-        wait_for(lambda: accepts_connections(port), "the KDC has started")
+        probe = partial(socket.create_connection, ("127.0.0.1", port), timeout=60)
+        wait_for(lambda: not fails(ConnectionRefusedError, lambda: probe().close()), "the KDC has started")
         yield realm
     finally:
         process.terminate()

@@ -28,6 +28,7 @@ from memory_listener import (
     read_response,
     wait_until,
 )
+from processes import fails
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.server.network.socket_server import (
@@ -158,15 +159,6 @@ def test_clients_that_disconnect_during_requests_leave_nothing_behind(
     assert wait_until(lambda: gc.collect() >= 0 and not [o for o in gc.get_objects() if isinstance(o, ApiRequest)])
 
 
-def refuses_connections(port: int) -> bool:
-    """Whether the port accepts no connections."""
-    try:
-        WireClient(port).socket.close()
-    except ConnectionError:
-        return True
-    return False
-
-
 def test_closing_lets_running_requests_finish(backend: MemoryBackend) -> None:
     with MemoryListener(backend) as listening:
         release_commits = listening.block_commits()
@@ -174,7 +166,7 @@ def test_closing_lets_running_requests_finish(backend: MemoryBackend) -> None:
         client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
         assert wait_until(lambda: any(c.busy for c in listening.service.connections))
         closing = asyncio.run_coroutine_threadsafe(listening.service.close(grace_s=10), listening.loop)
-        assert wait_until(lambda: refuses_connections(listening.port))
+        assert wait_until(lambda: fails(ConnectionError, lambda port: WireClient(port).socket.close(), listening.port))
         release_commits()
         assert commit_errors(read_response(COMMIT, 7, client.receive())) == {("t", 0): 0}
         assert client.is_disconnected()

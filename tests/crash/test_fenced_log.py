@@ -32,6 +32,7 @@ from fenced_log_scenarios import (
     state_expires,
     storm,
 )
+from processes import fails
 from simulated_cluster import Settings
 from simulated_managers import CLAIM_TIMEOUT_S, REFRESH_S, Simulation
 
@@ -123,8 +124,4 @@ def test_a_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch)
 def shows_fault(fault: Fault, seed: int) -> bool:
     """Returns whether a run of the simulation with a faulty copy fails."""
     with Simulation(seed, writer=fault.writer) as world:
-        try:
-            fault.scenario(world, fault.weather)
-        except Violation:
-            return True
-    return False
+        return fails(Violation, fault.scenario, world, fault.weather)

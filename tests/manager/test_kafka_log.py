@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from blocking_writer import BlockingWriter, claimed
 from confluent_kafka.admin import AdminClient
 from log_contract import PARTITIONS, TIMEOUT_S, LogContract, read_to
-from processes import wait_for
+from processes import fails, wait_for
 from stopwatch import Stopwatch
 
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
@@ -98,7 +98,7 @@ class TestKafkaLog(LogContract):
         set_topic(broker.bootstrap, log.topic, {"max.message.bytes": "5000"})
         writer = claimed(log, 1)
         batch = {9: [(b"big", b"x" * 9000)]}
-        wait_for(lambda: is_rejected_as_too_large(writer.append, batch), "the leader has the new limit")
+        wait_for(lambda: fails(TooLarge, writer.append, batch, TIMEOUT_S), "the leader has the new limit")
 
         last = writer.append({1: [(b"small", b"2")]}, TIMEOUT_S)
 
@@ -164,16 +164,6 @@ def raised_within(seconds: float, call: Callable[..., object]) -> type[OffsetMgr
             error = type(raised)
     assert watch.seconds < seconds
     return error
-
-
-def is_rejected_as_too_large(
-    append: Callable[..., object], batches: Mapping[int, Sequence[tuple[bytes, bytes | None]]]
-) -> bool:
-    try:
-        append(batches, TIMEOUT_S)
-    except TooLarge:
-        return True
-    return False
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:

@@ -16,7 +16,7 @@ from claim_writer import ClaimWriter
 from confluent_kafka.admin import AdminClient, NewTopic
 from conftest import MakeTopic
 from log_contract import TIMEOUT_S, numbered, read, read_to
-from processes import wait_for
+from processes import fails, wait_for
 from stopwatch import Stopwatch
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut, UnknownTopicOrPartition, Unreachable
@@ -277,19 +277,10 @@ def test_unreplicated_records_are_not_read_and_a_follower_goes_on_at_the_next_le
 
         brokers[0].kill()
         append = partial(writer.append, 0, [(b"next leader", b"1")], owner, acks=1)
-        wait_for(partial(succeeds, append), "broker 1 leads")
+        wait_for(lambda: not fails((OffsetMgrError, AssertionError), append), "broker 1 leads")
         assert keys_of(read(reader, 1)) == [b"next leader"]
         newest = loaded(reader, {0: end + 1})
         assert set(newest[0]) == {b"whole", b"leader only", b"next leader"}
-
-
-def succeeds(append: Callable[[], int]) -> bool:
-    """Returns whether the leader accepts an append."""
-    try:
-        append()
-    except (OffsetMgrError, AssertionError):
-        return False
-    return True
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
+from processes import fails
 from running_relay import FORWARDED
 
 from offsetmgr.kafka.protocol.schema_codec import (
@@ -28,11 +29,7 @@ from offsetmgr.server.proxy.member_fence import EMPTY_GROUP_LIFETIME_S, EVIDENCE
 
 def is_known(key: int, version: int) -> bool:
     """Whether kio has this version; Kafka 4 has removed some."""
-    try:
-        load_request_schema(key, version)
-    except (UnknownAPIKey, UnknownEntity):
-        return False
-    return True
+    return not fails((UnknownAPIKey, UnknownEntity), load_request_schema, key, version)
 
 
 VERSIONS = [(key, version) for key, high in FORWARDED.items() for version in range(high + 1) if is_known(key, version)]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
-from processes import wait_for
+from processes import fails, wait_for
 from relay_clients import committed, consumer, produce, read
 from running_relay import RunningRelay
 
@@ -29,7 +27,8 @@ def test_a_broken_upstream_connection_disconnects_the_client_which_reconnects(
     read(client, 10)
 
     def break_all() -> int:
-        upstreams = [u for c in relay.service.connections for u in each_upstream(c.state.get("relay"))]
+        links = [c.state["relay"] for c in relay.service.connections if c.state.get("relay") is not None]
+        upstreams = [upstream for link in links for upstream in link._upstreams.values()]
         for upstream in upstreams:
             if upstream._transport is not None:
                 upstream._transport.abort()
@@ -43,17 +42,9 @@ def test_a_broken_upstream_connection_disconnects_the_client_which_reconnects(
     client.close()
 
 
-def each_upstream(link: Any) -> list[Any]:
-    return list(link._upstreams.values()) if link is not None else []
-
-
 def commits(client: Consumer) -> bool:
     client.poll(0.05)
-    try:
-        client.commit(asynchronous=False)
-    except KafkaException:
-        return False
-    return True
+    return not fails(KafkaException, lambda: client.commit(asynchronous=False))
 
 
 def test_an_unreachable_cluster_is_an_error_at_startup(unique: str) -> None:

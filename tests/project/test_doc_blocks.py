@@ -15,6 +15,7 @@ import typer
 from doc_blocks import FOLLOWED, GENERATED, PAGES, PROJECT, SHELL, Block, blocks, with_addresses
 from docstring_examples import PACKAGES
 from in_process import USAGE_ERROR, parse
+from processes import fails
 
 from offsetmgr.cli.app import run
 
@@ -133,15 +134,6 @@ def test_the_programs_and_the_table_on_the_page_about_logs_print_what_it_shows(
 # --- shell blocks -----------------------------------------------------------------------------------
 
 
-def whole(command: str) -> bool:
-    """Whether no quotation of a command continues in the next line."""
-    try:
-        shlex.split(command, comments=True)
-    except ValueError:
-        return False
-    return True
-
-
 def lines_of(block: Block) -> list[str]:
     """The command lines of a shell block. Except in a ``sh`` block, a command line begins after ``$``."""
     lines = block.text.replace("\\\n", " ").splitlines()
@@ -150,7 +142,7 @@ def lines_of(block: Block) -> list[str]:
         line = lines.pop(0)
         if block.language != "sh" and not line.startswith("$ "):
             continue
-        while not whole(line):
+        while fails(ValueError, shlex.split, line, True):  # a quotation continues in the next line
             line += "\n" + lines.pop(0)
         found.append(line.removeprefix("$ "))
     return found

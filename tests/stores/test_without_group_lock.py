@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from processes import wait_for
+from processes import fails, wait_for
 from release_environment import has_leaders
 from release_fixtures import ReleaseCluster
 
@@ -179,7 +179,8 @@ def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(zook
         wait_for(lambda: has_leaders(broker.bootstrap, unique, 1), "the topic has a leader")
         with KafkaStore(broker.bootstrap, ConnectionConfig(timeout_ms=500)) as store:
             offset_at = TopicPartition(unique, 0)
-            wait_for(lambda: succeeds(lambda: store.commit("g", {offset_at: OffsetAndMetadata(7)})), "it is committed")
+            seven = {offset_at: OffsetAndMetadata(7)}
+            wait_for(lambda: not fails(OffsetMgrError, store.commit, "g", seven), "it is committed")
             broker.kill()
 
             async def read() -> None:
@@ -192,16 +193,8 @@ def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(zook
             with ThreadPoolExecutor(1) as pool:
                 starting = pool.submit(broker.start)
                 wait_for(
-                    lambda: succeeds(lambda: store.store_thread().runner.run(read())), "the broker returns the offsets"
+                    lambda: not fails(OffsetMgrError, lambda: store.store_thread().runner.run(read())),
+                    "the broker returns the offsets",
                 )
                 starting.result()
     assert partitions_read == [[offset_at]]
-
-
-def succeeds(call: Callable[[], object]) -> bool:
-    """Whether the call raised no error."""
-    try:
-        call()
-    except OffsetMgrError:
-        return False
-    return True
