@@ -133,6 +133,14 @@ def fill(bootstrap: str, topic: str, *counts: int) -> None:
     assert producer.flush(60) == 0
 
 
+def produce(bootstrap: str, topic: str, values: Iterable[str | bytes], **settings: str) -> None:
+    """Writes records with these values to partition 0 of a topic."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
+
+
 def wait_for_login(bootstrap: str, settings: Mapping[str, str]) -> None:
     """Waits until the brokers accept these credentials: new SCRAM credentials reach the brokers with a delay."""
 

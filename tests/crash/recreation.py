@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
-from processes import create_topic, wait_for
+from processes import create_topic, fill, wait_for
 
 
 def recreate(bootstrap: str, topic: str, records: int = 1000, partitions: int = 1) -> None:
@@ -22,11 +22,4 @@ def recreate(bootstrap: str, topic: str, records: int = 1000, partitions: int = 
         return True
 
     wait_for(created, f"{topic} is recreated")
-    produce(bootstrap, topic, records)
-
-
-def produce(bootstrap: str, topic: str, records: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    for _ in range(records):
-        producer.produce(topic, "record", partition=0)
-    assert producer.flush(60) == 0
+    fill(bootstrap, topic, records)

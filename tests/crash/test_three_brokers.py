@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo_client import connected
 from manager_cluster import three_brokers
-from processes import Commands, create_topic, fill, wait_for
+from processes import Commands, create_topic, fill, produce, wait_for
 from repeated import repeated
 
 from offsetmgr.cli.app import run
@@ -147,9 +146,9 @@ def test_a_new_leader_that_does_not_know_its_high_watermark_has_no_end_yet(
         frozen.start()
         admin = AdminClient({"bootstrap.servers": new_leader.bootstrap})
         admin.create_topics([NewTopic(unique, 1, replica_assignment=[[0, 1, 2]])])[unique].result(60)
-        produce(leader.bootstrap, unique, 100, acks="all")
+        produce(leader.bootstrap, unique, [b"x"] * 100, acks="all")
         frozen.freeze()
-        produce(leader.bootstrap, unique, 20, acks="1")
+        produce(leader.bootstrap, unique, [b"x"] * 20, acks="1")
         segment = Path("data", f"{unique}-0", "00000000000000000000.log")
         logs = [broker.directory / segment for broker in (leader, new_leader)]
         wait_for(lambda: len({log.stat().st_size for log in logs}) == 1, "the second replica has all records")
@@ -171,13 +170,6 @@ def test_a_new_leader_that_does_not_know_its_high_watermark_has_no_end_yet(
     assert "the partition has a new leader" in lag
     assert "OFFSET_NOT_AVAILABLE" in lag
     assert peeked["note"] == "no record yet: consumers may read up to 100 (high watermark)"
-
-
-def produce(bootstrap: str, topic: str, count: int, acks: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": acks})
-    for _ in range(count):
-        producer.produce(topic, b"x", partition=0)
-    assert producer.flush(30) == 0
 
 
 def records(journal: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from backend_listeners import ManagerListener
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
 from memory_listener import MemoryBackend, MemoryListener
-from processes import create_topic, wait_for
+from processes import create_topic, produce, wait_for
 from stopwatch import Stopwatch
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -39,13 +39,6 @@ from offsetmgr.stores.kafka import KafkaStore
 def consumer(bootstrap: str, seconds: float = 30, **options: str) -> SimpleConsumer:
     config = ConnectionConfig(timeout_ms=round(seconds * 1000))
     return SimpleConsumer(bootstrap, config=config, **options)  # type: ignore[arg-type]
-
-
-def produce(bootstrap: str, topic: str, values: list[bytes], partition: int = 0) -> None:
-    producer = ck.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    for value in values:
-        producer.produce(topic, value, partition=partition)
-    assert producer.flush(30) == 0
 
 
 # --- two brokers for this module ------------------------------------------------------------------

@@ -15,11 +15,10 @@ import confluent_kafka as ck
 import confluent_kafka.admin
 import pytest
 from backend_listeners import ManagerListener
-from confluent_kafka import Producer
 from conftest import MakeTopic
 from kazoo.client import KazooClient
 from kazoo_client import connected
-from processes import Commands, create_topic, fill, run_command
+from processes import Commands, create_topic, fill, produce, run_command
 from recreation import recreate
 
 from offsetmgr import Migration, OffsetTranslation
@@ -36,13 +35,6 @@ pytestmark = pytest.mark.servers
 
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OFFSET, EPOCH = 400, 37
-
-
-def produce(bootstrap: str, topic: str, texts: list[str]) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    for text in texts:
-        producer.produce(topic, text, partition=0)
-    assert producer.flush(60) == 0
 
 
 class TwoClusters:

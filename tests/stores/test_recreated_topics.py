@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
-from processes import own_environment, run_command, wait_for
-from recreation import produce, recreate
+from processes import fill, own_environment, run_command, wait_for
+from recreation import recreate
 from store_backend_setup import running
 from streaming_queries import Driver, Query, source
 
@@ -47,7 +47,7 @@ class Sides:
             "kafka": stack.enter_context(KafkaStore(kafka.bootstrap)),
             "zookeeper": stack.enter_context(ZookeeperStore(kafka.zookeeper)),
         }
-        produce(kafka.bootstrap, topic, 130)
+        fill(kafka.bootstrap, topic, 130)
 
     def offset(self, name: str, group: str = "") -> int | None:
         found = self.stores[name].fetch(group or self.topic, [self.tp])[self.tp]
