@@ -1,8 +1,11 @@
-"""Committed offsets without versions and times."""
+"""Committed offsets without versions and times, and offsets of transactions that have not ended."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import confluent_kafka as ck
 
 from offsetmgr.core.model import Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -21,3 +24,16 @@ def offsets_of(store: OffsetStore, group: str) -> dict[int, int]:
 def committed(uri: str, group: str) -> dict[int, int]:
     with open_store(uri) as store:
         return offsets_of(store, group)
+
+
+@contextmanager
+def pending_commit(bootstrap: str, group: str, topic: str, partition: int) -> Iterator[ck.Producer]:
+    """Commits offset 70 in a transaction, which the caller ends with the producer."""
+    producer = ck.Producer({"bootstrap.servers": bootstrap, "transactional.id": group})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    position = ck.TopicPartition(topic, partition, 70)
+    producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 60)
+    yield producer
+    consumer.close()

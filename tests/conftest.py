@@ -10,6 +10,7 @@ import gc
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -24,13 +25,23 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from processes import is_led
-from release_fixtures import current_broker, pytest_generate_tests, release_cluster, start_kraft, start_release
+from release_fixtures import (
+    bootstrap,
+    broker,
+    current_broker,
+    pytest_generate_tests,
+    release_cluster,
+    start_kraft,
+    start_release,
+)
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.sandbox.broker import NEWEST_VERSION
 from offsetmgr.sandbox.java import class_archive
 
-__all__ = ["current_broker", "pytest_generate_tests", "release_cluster", "start_kraft", "start_release"]
+__all__ = [
+    "bootstrap", "broker", "current_broker", "pytest_generate_tests", "release_cluster", "start_kraft", "start_release",
+]  # fmt: skip
 """The fixtures and the hook of another module, which pytest finds here."""
 
 
@@ -197,6 +208,14 @@ def spark() -> Iterator[Any]:
     found = register(session("offsetmgr-tests", master="local[2,4]", **settings))
     yield found
     found.stop()
+
+
+@pytest.fixture
+def dead_server() -> Iterator[str]:
+    """An address without a listener, reserved so that no other process can use it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.fixture

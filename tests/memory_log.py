@@ -220,16 +220,15 @@ class MemoryLog:
             self._read_failures.append(error)
             self._changed.notify_all()
 
-    def compact(self, partition: int, below: int | None = None) -> None:
-        """Runs Kafka's log cleaner once over the stable records below an offset, as if the rest were the active
-        segment. The newest record of each key stays; a tombstone stays only until the next run."""
+    def compact(self, partition: int) -> None:
+        """Runs Kafka's log cleaner once. The newest record of each key stays; a tombstone stays only until the next
+        run."""
         with self._changed:
             found = self._partitions[partition]
-            cleaned = [r for r in found.records if below is None or r.offset < below]
-            newest = {record.key: record.offset for record in cleaned}
-            kept = [r for r in cleaned if newest[r.key] == r.offset and r.offset not in found.old_tombstones]
+            newest = {record.key: record.offset for record in found.records}
+            kept = [r for r in found.records if newest[r.key] == r.offset and r.offset not in found.old_tombstones]
             found.old_tombstones = {record.offset for record in kept if record.value is None}
-            found.records[: len(cleaned)] = kept
+            found.records = kept
 
     def recreate(self) -> None:
         """Deletes the topic and recreates it empty. Writers can continue; an unfinished append has an unknown

@@ -101,6 +101,18 @@ def start_kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
         yield start
 
 
+@pytest.fixture(params=["kafka", "kraft"])
+def broker(request: pytest.FixtureRequest) -> KafkaBroker | KraftBroker:
+    """The shared broker with ZooKeeper, and the one without."""
+    found: KafkaBroker | KraftBroker = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def bootstrap(broker: KafkaBroker | KraftBroker) -> str:
+    return broker.bootstrap
+
+
 @pytest.fixture(params=CURRENT_RELEASES)
 def current_broker(request: pytest.FixtureRequest) -> KafkaBroker | KraftBroker:
     """The shared broker of each current release in turn."""

@@ -4,12 +4,10 @@ a transaction. Every view has the same word for them, and no command destroys th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import confluent_kafka as ck
 import pytest
-from committed_offsets import committed
+from committed_offsets import offsets, pending_commit
 from everyday import Cli
 from processes import create_topic
 
@@ -38,6 +36,12 @@ def commit(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> N
         thread = store.store_thread()
         outcomes = thread.run(lambda deadline: thread.client.commit(group, changes, deadline))
     assert set(outcomes.values()) == {None}
+
+
+def committed(bootstrap: str, group: str) -> dict[int, int]:
+    with open_store(f"kafka://{bootstrap}") as store:
+        (found,) = store.scan([group])
+    return {tp.partition: offset for tp, offset in offsets(found.offsets).items()}
 
 
 def views(cli: Cli, here: list[str], group: str, topic: str) -> dict[str, dict[int, str | None]]:
@@ -88,19 +92,6 @@ def test_a_reset_replaces_a_negative_offset_only_in_a_named_topic(
     assert committed(current_broker.bootstrap, unique) == {0: 5}, "a group is edited as a whole or not at all"
     cli(*reset, "--topic", made_topic)
     assert committed(current_broker.bootstrap, unique) == dict.fromkeys(range(4), 0)
-
-
-@contextmanager
-def pending_commit(bootstrap: str, group: str, topic: str, partition: int) -> Iterator[ck.Producer]:
-    """Commits offset 70 in a transaction, which the caller ends with the producer."""
-    producer = ck.Producer({"bootstrap.servers": bootstrap, "transactional.id": group})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    position = ck.TopicPartition(topic, partition, 70)
-    producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 60)
-    yield producer
-    consumer.close()
 
 
 @pytest.fixture

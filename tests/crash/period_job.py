@@ -10,16 +10,25 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from offsetmgr.period import Period, PeriodSchedule
 from offsetmgr.spark import Coordination, JobSettings, PeriodRules, PeriodStep, run_periods, session
 from offsetmgr.stores.kafka import KafkaStore
 
+Row = tuple[str, int, int, str]
+
 
 def write(rows: Any, task: Any) -> None:
     chosen = rows.selectExpr("topic", "partition", "offset", "cast(value as string) as value")
     chosen.coalesce(1).write.json(task.output)
+
+
+def rows_in(directory: Path) -> list[Row]:
+    assert (directory / "_SUCCESS").exists()
+    lines = [json.loads(line) for part in directory.glob("part-*.json") for line in part.read_text().splitlines()]
+    return sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in lines)
 
 
 def main(arguments: dict[str, Any]) -> None:

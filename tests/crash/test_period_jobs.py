@@ -22,6 +22,7 @@ import pytest
 from committed_offsets import offsets
 from confluent_kafka import Producer
 from conftest import MakeTopic
+from period_job import Row, rows_in
 
 from offsetmgr.period import PeriodSchedule
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
@@ -40,8 +41,6 @@ EACH = 60
 KEPT = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(1800 if SOAK else 900)]
-
-Row = tuple[str, int, int, str]
 
 
 class Job:
@@ -109,12 +108,6 @@ class Job:
     def offsets(self) -> dict[str, int]:
         with KafkaStore(self.kraft.bootstrap) as store:
             return {str(tp): offset for tp, offset in offsets(store.fetch(self.name)).items()}
-
-
-def rows_in(directory: Path) -> list[Row]:
-    assert (directory / "_SUCCESS").exists()
-    lines = [json.loads(line) for part in directory.glob("part-*.json") for line in part.read_text().splitlines()]
-    return sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in lines)
 
 
 class Topic:

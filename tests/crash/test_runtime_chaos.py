@@ -19,6 +19,7 @@ from async_tests import async_test
 from blocking_writer import claimed
 from confluent_kafka import KafkaError
 from memory_log import Failure, MemoryLog
+from runtimes import Lease
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import Unreachable
@@ -33,18 +34,6 @@ CONFIG = ManagerSettings(
     commit_timeout_s=2.0, retry_pause_s=0.002, max_retry_pause_s=0.01, standby_poll_s=0.002, lag_interval_s=0.02,
     max_append_records=40,
 )  # fmt: skip
-
-
-class Lease:
-    def __init__(self) -> None:
-        self.good = True
-        self.lost_shard_groups: set[int] = set()
-
-    def valid(self) -> bool:
-        return self.good
-
-    def on_fenced(self, shard_group: int, why: str) -> None:
-        self.lost_shard_groups.add(shard_group)
 
 
 class Cluster:
@@ -85,11 +74,15 @@ class Cluster:
         else:
             with contextlib.suppress(Unreachable):
                 claimed(self.log, shard_group)  # by one that was frozen before, and then sees that its lease is over
+        self.rejoin()
+
+    def rejoin(self) -> None:
+        """Assigns the shard groups that a manager owns, but has lost to another claim, to the manager again."""
         for number, lease in enumerate(self.leases):
-            for lost in sorted(lease.lost_shard_groups):
-                lease.lost_shard_groups.discard(lost)
+            losses, lease.losses = lease.losses, []
+            for lost in sorted({shard_group for shard_group, _ in losses}):
                 if self.owner[lost] == number:
-                    self.managers[number].on_assigned(lost)  # the manager has rejoined
+                    self.managers[number].on_assigned(lost)
 
     async def expire_lease(self, manager: int) -> None:
         """A manager's lease expires, and the other manager gets its shard groups before it notices."""
@@ -155,11 +148,7 @@ async def test_two_managers_under_every_failure(seed: int) -> None:
 async def _wait_until_stable(cluster: Cluster) -> None:
     """Waits until every shard group is active at its owner, and no shard is recovering."""
     while True:
-        for number, lease in enumerate(cluster.leases):
-            for shard_group in sorted(lease.lost_shard_groups):
-                lease.lost_shard_groups.discard(shard_group)
-                if cluster.owner[shard_group] == number:
-                    cluster.managers[number].on_assigned(shard_group)
+        cluster.rejoin()
         statuses = [manager.status() for manager in cluster.managers]
         owned = [statuses[cluster.owner[partition % 8]][partition] for partition in range(PARTITIONS)]
         if all(status.state == "active" and not status.recovering for status in owned):

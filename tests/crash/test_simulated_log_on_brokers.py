@@ -102,12 +102,6 @@ class Comparison:
         return batch(records, producer=Producer(producer_id, epoch, sequence))
 
 
-@pytest.fixture(params=["kafka", "kraft"])
-def broker(request: pytest.FixtureRequest) -> KafkaBroker | KraftBroker:
-    found: KafkaBroker | KraftBroker = request.getfixturevalue(request.param)
-    return found
-
-
 def test_brokers_answer_as_the_simulated_log(
     broker: KafkaBroker | KraftBroker, make_topic: MakeTopic, unique: str
 ) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from async_tests import async_test
 from stopwatch import Stopwatch
 from store_backend_setup import A, B, SlowStore, commit, dual, fetch, offsets_in, running, until
 
@@ -31,15 +31,7 @@ DONE = (0, {})
 """The response to a successful commit."""
 
 
-def in_a_loop(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(scenario)
-    def test(**fixtures: Any) -> None:
-        asyncio.run(scenario(**fixtures))
-
-    return test
-
-
-@in_a_loop
+@async_test
 async def test_a_commit_goes_to_both_stores_unless_the_primary_rejects_it() -> None:
     first, second, store = dual()
     first.fail("write", OffsetMetadataTooLarge("t-1"), group="g", partition=B)
@@ -49,7 +41,7 @@ async def test_a_commit_goes_to_both_stores_unless_the_primary_rejects_it() -> N
     assert (offsets_in(first), offsets_in(second)) == ({A: 5}, {A: 5})
 
 
-@in_a_loop
+@async_test
 async def test_a_failure_of_the_secondary_is_acknowledged_logged_and_repaired(caplog: pytest.LogCaptureFixture) -> None:
     first, second, store = dual()
     async with running(store) as backend:
@@ -68,7 +60,7 @@ async def test_a_failure_of_the_secondary_is_acknowledged_logged_and_repaired(ca
         await until(lambda: backend.metrics()["secondary_failing"] == 0, "the end of the failure")
 
 
-@in_a_loop
+@async_test
 async def test_a_repair_survives_another_failure_and_writes_only_the_newest_value() -> None:
     _, second, store = dual()
     async with running(store) as backend:
@@ -81,7 +73,7 @@ async def test_a_repair_survives_another_failure_and_writes_only_the_newest_valu
         assert second.writes <= 4
 
 
-@in_a_loop
+@async_test
 async def test_a_rewind_reaches_both_at_once_or_late_and_is_never_hidden_by_the_larger_offset() -> None:
     _, second, store = dual()
     async with running(store) as backend:
@@ -109,7 +101,7 @@ async def test_a_rewind_reaches_both_at_once_or_late_and_is_never_hidden_by_the_
         (None, 5, 6, None, 5, 0),
     ],
 )
-@in_a_loop
+@async_test
 async def test_a_late_write_after_a_commit_of_another_client(
     before: int | None, ours: int, primary: int | None, secondary: int | None, expected: int, dropped: int
 ) -> None:
@@ -131,7 +123,7 @@ async def test_a_late_write_after_a_commit_of_another_client(
         assert (await backend.fetch(fetch("g", 0))).topics[0][1][0][1] == max(expected, primary or 0)
 
 
-@in_a_loop
+@async_test
 async def test_a_late_write_of_an_offset_that_the_primary_no_longer_holds_is_dropped() -> None:
     """The topic was deleted and recreated while the secondary was unavailable, so the broker deleted the offset."""
     first, second, store = dual()
@@ -169,7 +161,7 @@ class Unanswered(MemoryStore):
         return super().fetch(*arguments)
 
 
-@in_a_loop
+@async_test
 async def test_a_late_write_is_replaced_and_not_dropped_by_a_rewind_that_the_primary_has_not_answered() -> None:
     primary, second = Unanswered(), FaultyStore(MemoryStore("second"))
     async with running(DualStore(primary, second)) as backend:
@@ -192,7 +184,7 @@ async def test_a_late_write_is_replaced_and_not_dropped_by_a_rewind_that_the_pri
 
 
 @pytest.mark.parametrize("then", [3, 12, 20])
-@in_a_loop
+@async_test
 async def test_a_write_with_a_lost_response_is_recognized_as_our_own(then: int) -> None:
     """The secondary writes the rewind to 3, but its response is lost. The next commit overwrites the 3."""
     _, second, store = dual()
@@ -207,7 +199,7 @@ async def test_a_write_with_a_lost_response_is_recognized_as_our_own(then: int) 
         assert backend.metrics()["secondary_dropped_total"] == 0
 
 
-@in_a_loop
+@async_test
 async def test_a_deletion_reaches_both_at_once_or_late() -> None:
     first, second, store = dual()
     async with running(store) as backend:
@@ -221,7 +213,7 @@ async def test_a_deletion_reaches_both_at_once_or_late() -> None:
         await until(lambda: offsets_in(second) == {}, "the deletion")
 
 
-@in_a_loop
+@async_test
 async def test_deleting_a_group_deletes_it_in_both() -> None:
     first, second, store = dual()
     _set(second, 7, group="only-there")
@@ -240,7 +232,7 @@ async def test_deleting_a_group_deletes_it_in_both() -> None:
         assert (offsets_in(first), offsets_in(second), offsets_in(second, "only-there")) == ({}, {}, {})
 
 
-@in_a_loop
+@async_test
 async def test_a_fetch_fails_while_the_secondary_cannot_be_read() -> None:
     _, second, store = dual()
     async with running(store) as backend:
@@ -251,7 +243,7 @@ async def test_a_fetch_fails_while_the_secondary_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize("written", [True, False])
-@in_a_loop
+@async_test
 async def test_a_write_in_doubt_reaches_the_secondary_if_it_reached_the_primary(written: bool) -> None:
     first, second, store = dual()
     async with running(store) as backend:
@@ -265,7 +257,7 @@ async def test_a_write_in_doubt_reaches_the_secondary_if_it_reached_the_primary(
         await until(lambda: offsets_in(first) == offsets_in(second) == expected, "the write in doubt")
 
 
-@in_a_loop
+@async_test
 async def test_a_slow_secondary_delays_only_one_commit() -> None:
     slow = SlowStore()
     _, second, store = dual(second=slow)
@@ -282,7 +274,7 @@ async def test_a_slow_secondary_delays_only_one_commit() -> None:
         await until(lambda: offsets_in(second) == {A: 199}, "the repair")
 
 
-@in_a_loop
+@async_test
 async def test_a_value_that_the_secondary_cannot_hold_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     _, second, store = dual()
     second.fail("write", UsageError("t-0", "no such name there"), group="g", partition=A)
@@ -294,7 +286,7 @@ async def test_a_value_that_the_secondary_cannot_hold_is_dropped_and_logged(capl
     assert "a commit was dropped for the secondary store" in caplog.text
 
 
-@in_a_loop
+@async_test
 async def test_closing_writes_pending_values_or_logs_the_missing_ones(caplog: pytest.LogCaptureFixture) -> None:
     _, second, store = dual()
     async with running(store) as backend:
@@ -313,7 +305,7 @@ def _set(store: FaultyStore, offset: int, group: str = "g") -> None:
 # --- after a crash --------------------------------------------------------------------------------
 
 
-@in_a_loop
+@async_test
 async def test_a_start_updates_the_secondary() -> None:
     first, second, store = dual()
     _set(first, 20)
@@ -328,7 +320,7 @@ async def test_a_start_updates_the_secondary() -> None:
         assert (offsets_in(second, "ahead"), offsets_in(second, "native")) == ({A: 8}, {})
 
 
-@in_a_loop
+@async_test
 async def test_the_reconciliation_keeps_commits_made_meanwhile() -> None:
     slow = SlowStore()
     first, second, store = dual(second=slow)
@@ -344,7 +336,7 @@ async def test_the_reconciliation_keeps_commits_made_meanwhile() -> None:
         assert (offsets_in(first), offsets_in(second)) == ({A: 5}, {A: 5})
 
 
-@in_a_loop
+@async_test
 async def test_the_reconciliation_logs_the_groups_that_it_cannot_read(caplog: pytest.LogCaptureFixture) -> None:
     first, second, store = dual()
     for group in ("g", "h"):
@@ -358,7 +350,7 @@ async def test_the_reconciliation_logs_the_groups_that_it_cannot_read(caplog: py
         assert "was not brought up to date" in caplog.text
 
 
-@in_a_loop
+@async_test
 async def test_the_reconciliation_waits_for_unreadable_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "offsetmgr.server.store_backends.secondary_reconcile._BACKOFF",

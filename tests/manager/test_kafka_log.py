@@ -32,11 +32,6 @@ def open_log(bootstrap: str, topic: str) -> KafkaLog:
 
 
 class TestKafkaLog(LogContract):
-    @pytest.fixture(params=["kafka", "kraft"])
-    def broker(self, request: pytest.FixtureRequest) -> KafkaBroker | KraftBroker:
-        found: KafkaBroker | KraftBroker = request.getfixturevalue(request.param)
-        return found
-
     @pytest.fixture
     def log(self, broker: KafkaBroker | KraftBroker, unique: str) -> Iterator[KafkaLog]:
         log = open_log(broker.bootstrap, unique)

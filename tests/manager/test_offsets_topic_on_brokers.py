@@ -20,12 +20,6 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker, java_tool
 pytestmark = pytest.mark.servers
 
 
-@pytest.fixture(params=["kafka", "kraft"])
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    broker: KafkaBroker | KraftBroker = request.getfixturevalue(request.param)
-    return broker.bootstrap
-
-
 def test_three_managers_that_start_together_create_one_topic(bootstrap: str, unique: str) -> None:
     def ensure(_: int) -> OffsetsTopicState:
         return ensure_topic(bootstrap, {}, unique, partitions=5)

@@ -8,7 +8,7 @@ import contextlib
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from async_tests import async_test
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_listener import MemoryListener, limits
+from runtimes import until
 
 from offsetmgr.core.errors import CoordinatorNotAvailable
 from offsetmgr.manager.assignment import NodeAddress
@@ -129,12 +130,6 @@ async def monitor_of(removals: Removals, *ports: int) -> AsyncIterator[PeerMonit
 
 def peers(*ports: int) -> dict[str, NodeAddress]:
     return {f"m{n}": NodeAddress(n, "127.0.0.1", port) for n, port in enumerate(ports)}
-
-
-async def until(condition: Callable[[], bool], seconds: float = 90) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)  # the pause between two polls
 
 
 @contextlib.contextmanager

@@ -30,12 +30,6 @@ pytestmark = pytest.mark.servers
 Newest = dict[int, dict[bytes, bytes | None]]
 
 
-@pytest.fixture(params=["kafka", "kraft"])
-def broker(request: pytest.FixtureRequest) -> KafkaBroker | KraftBroker:
-    found: KafkaBroker | KraftBroker = request.getfixturevalue(request.param)
-    return found
-
-
 @pytest.fixture
 def topic(broker: KafkaBroker | KraftBroker, make_topic: MakeTopic, unique: str) -> str:
     config = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}

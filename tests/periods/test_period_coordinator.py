@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -39,14 +37,6 @@ A = [TopicPartition("a", n) for n in range(8)]
 def run(runs: Runs) -> Runs:
     runs.schedule, runs.partitions = HOURLY, list(A)
     return runs
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """An address without a listener, reserved so that no other process can use it."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 def test_no_member_starts_a_period_before_all_members_have_finished_the_previous_one(run: Runs) -> None:
@@ -144,11 +134,11 @@ def test_a_wait_can_be_cancelled_and_times_out(run: Runs) -> None:
         member.wait(0, 0.05)
 
 
-def test_start_reports_a_server_that_does_not_answer_at_its_own_timeout_and_leaves(silent: str) -> None:
+def test_start_reports_a_server_that_does_not_answer_at_its_own_timeout_and_leaves(dead_server: str) -> None:
     # Given calls that may take an hour: only the timeout of the start can end them before the timeout of the test
     patient = ConnectionConfig(timeout_ms=3_600_000)
-    member = PeriodCoordinator(silent, "/root", "m", HOURLY, lambda: A, config=patient)
-    with pytest.raises(TimedOut, match=f"ZooKeeper at {silent} does not respond, after 0.2 s"):
+    member = PeriodCoordinator(dead_server, "/root", "m", HOURLY, lambda: A, config=patient)
+    with pytest.raises(TimedOut, match=f"ZooKeeper at {dead_server} does not respond, after 0.2 s"):
         member.start(timeout_s=0.2)
     with pytest.raises(Conflict, match="has left"):
         member.wait(0)

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from offsetmgr.cli.app import run
-
-
-@pytest.fixture
-def dead_server() -> Iterator[str]:
-    """An address without a listener, reserved so that no other process can use it."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 from conftest import MakeTopic
 from kazoo_client import connected
+from period_job import Row, rows_in, write
 
 from offsetmgr.cli.app import run as offsetmgr
 from offsetmgr.core.errors import Conflict, OffsetOutOfRange, UnsupportedOperation
@@ -51,7 +52,6 @@ SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 AHEAD = FIRST * 3
 """A timestamp far in the future."""
 
-Row = tuple[str, int, int, str]
 """Topic, partition, offset, value."""
 
 
@@ -69,11 +69,6 @@ def produce(bootstrap: str, topic: str, records: list[tuple[int, int]]) -> None:
         )
     assert producer.flush(30) == 0
     assert errors == [None] * len(records)
-
-
-def write(rows: Any, task: Any) -> None:
-    chosen = rows.selectExpr("topic", "partition", "offset", "cast(value as string) as value")
-    chosen.coalesce(1).write.json(task.output)
 
 
 class Job:
@@ -125,12 +120,6 @@ class Job:
         assert self.group is not None
         with KafkaStore(self.kraft.bootstrap) as store:
             return {str(tp): offset for tp, offset in offsets(store.fetch(self.group)).items()}
-
-
-def rows_in(directory: Path) -> list[Row]:
-    assert (directory / "_SUCCESS").exists()
-    lines = [json.loads(line) for part in directory.glob("part-*.json") for line in part.read_text().splitlines()]
-    return sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in lines)
 
 
 def expected(topic: str, records: list[tuple[int, int]], number: int) -> list[Row]:

@@ -14,11 +14,6 @@ from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
 
 
-@pytest.fixture(params=["kafka", "kraft"])
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(request.param).bootstrap)
-
-
 @pytest.fixture
 def kafka_store(bootstrap: str) -> Iterator[KafkaStore]:
     with KafkaStore(bootstrap, ConnectionConfig(timeout_ms=20_000)) as store:

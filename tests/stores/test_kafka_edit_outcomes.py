@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import confluent_kafka as ck
 import pytest
-from committed_offsets import offsets_of
+from committed_offsets import offsets_of, pending_commit
 from offsets_of_partitions import at
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -47,23 +44,10 @@ def test_metadata_that_is_too_long_fails_alone(kafka_store: KafkaStore, filled_t
     assert result.outcomes[fits].status is EditStatus.WRITTEN
 
 
-@contextmanager
-def open_transaction(bootstrap: str, topic: str, group: str) -> Iterator[ck.Producer]:
-    """The producer of a transaction that sets partition 0 to 70."""
-    producer = ck.Producer({"bootstrap.servers": bootstrap, "transactional.id": group})
-    producer.init_transactions(20)
-    producer.begin_transaction()
-    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    offsets = [ck.TopicPartition(topic, 0, 70)]
-    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 20)
-    yield producer
-    consumer.close()
-
-
 def test_partitions_with_an_open_transaction_are_unreadable_not_stale(kafka_store, bootstrap, filled_topic, unique):
     kafka_store.commit(unique, at(filled_topic, 10))
     tp, impatient = TopicPartition(filled_topic, 0), ConnectionConfig(timeout_ms=3000)
-    with KafkaStore(bootstrap, impatient) as store, open_transaction(bootstrap, filled_topic, unique) as producer:
+    with KafkaStore(bootstrap, impatient) as store, pending_commit(bootstrap, unique, filled_topic, 0) as producer:
         with pytest.raises(PartialFailure) as caught:
             store.fetch(unique)
         (scanned,) = store.scan([unique])
@@ -76,7 +60,7 @@ def test_partitions_with_an_open_transaction_are_unreadable_not_stale(kafka_stor
 
 def test_a_fetch_waits_for_a_transaction_that_ends_soon(kafka_store, bootstrap, filled_topic, unique):
     kafka_store.commit(unique, at(filled_topic, 10))
-    with open_transaction(bootstrap, filled_topic, unique) as producer:
+    with pending_commit(bootstrap, unique, filled_topic, 0) as producer:
         ending = threading.Timer(0.2, producer.commit_transaction, [20])
         ending.start()
         found = offsets_of(kafka_store, unique)
