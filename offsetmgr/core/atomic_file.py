@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.errors import FileFailure
+from offsetmgr.core.errors import FileFailure, OffsetMgrError
 from offsetmgr.core.retry import Backoff, BlockingRetries
 
 T = TypeVar("T")
@@ -47,6 +47,8 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
     what = f"file {path}"
     try:
         target, result = _replace(path, write, overwrite)
+    except OffsetMgrError:  # ``write`` may read from a server
+        raise
     except FileExistsError as error:
         raise FileFailure(what, "exists already", "choose another name") from error
     except OSError as error:

@@ -120,7 +120,7 @@ class OffsetMgrError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, what: str, why: str = "", hint: str = "") -> None:
-        super().__init__(what, why, hint)
+        Exception.__init__(self, what, why, hint)  # `OSError.__init__` would keep two of the arguments
         self.what = what
         self.why = why
         self.hint = hint
@@ -166,14 +166,15 @@ class UnsupportedOperation(OffsetMgrError):
 # --- reaching a server ---------------------------------------------------------------------------
 
 
-class Unreachable(OffsetMgrError):
-    """No server answered at this address within the timeout."""
+class Unreachable(OffsetMgrError, ConnectionError):
+    """No server answered at this address within the timeout. The errors of this kind are also `ConnectionError`."""
 
     retriable = True
 
 
-class TimedOut(OffsetMgrError):
-    """The server was reached but did not answer within the timeout (REQUEST_TIMED_OUT)."""
+class TimedOut(OffsetMgrError, TimeoutError):
+    """The server was reached but did not answer within the timeout (REQUEST_TIMED_OUT). The errors of this kind are
+    also `TimeoutError`."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
@@ -501,6 +502,8 @@ def os_error_as(kind: Callable[[str, str, str], OffsetMgrError], what: str, hint
     """Converts an `OSError` to an error of this kind, with the operating system's text as the reason."""
     try:
         yield
+    except OffsetMgrError:
+        raise
     except OSError as error:
         raise kind(what, error.strerror or str(error), hint) from error
 

@@ -16,7 +16,7 @@ from offsetmgr.core import __version__
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import remove_abandoned, write_atomically
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import FileFailure, UsageError
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupEditResult, GroupTreeStore, OffsetStore, SavedNode
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
@@ -118,6 +118,8 @@ class BeforeImageFile:
                 lambda stream: write_images(stream, self.header, groups(), with_nodes=with_nodes),
                 overwrite=overwrite,
             )
+        except OffsetMgrError:  # of the store that the images are read from
+            raise
         except OSError as error:
             unchanged, hint = "nothing was changed", Advice("name another file with {before_image}")
             if overwrite:  # the edit may have changed other groups already

@@ -747,6 +747,8 @@ def write_plan(
 
     try:
         write_atomically(path, write, overwrite=False)
+    except OffsetMgrError:  # of the servers that the plan is read from
+        raise
     except FileExistsError as error:
         why = "this file exists, and a plan is never overwritten"
         raise PlanError(f"plan {path}", why, "choose another name") from error

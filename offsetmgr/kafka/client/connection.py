@@ -479,6 +479,8 @@ class BrokerConnection(asyncio.Protocol):
                     except BaseException:
                         await connection.close()
                         raise
+        except OffsetMgrError:
+            raise
         except TimeoutError:
             raise TimedOut(
                 f"broker {address}", f"no answer within {format_seconds(timeout_s)} s", TIMEOUT_HINT

@@ -130,6 +130,8 @@ class ManagerNode:
                     _CATCH_UP_TIMEOUT_S if timeout_s is None else min(_CATCH_UP_TIMEOUT_S, timeout_s / 2)
                 )
                 await self.ownership.start(self.runtime)
+        except OffsetMgrError:
+            raise
         except TimeoutError:
             raise TimedOut(what, f"not joined within {timeout_s:g} s") from None
         for node in self.ownership.nodes():

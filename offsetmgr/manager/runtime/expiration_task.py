@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport, batches
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.status import Counters
@@ -84,6 +85,8 @@ class ExpirationTask:
                 # `asyncio.wait_for` would ignore a cancellation that coincides with the response (Python 3.11).
                 async with asyncio.timeout(self._members_timeout_s):
                     members = await self._members(expirable)
+            except OffsetMgrError:
+                raise
             except TimeoutError:
                 members = {}  # the members are unknown, so no offset of these groups expires
             if self._serving(shard.partition) is not shard:

@@ -190,10 +190,10 @@ class StoreBackend:
         try:
             async with asyncio.timeout(self._commit_timeout_s + FETCH_TIMEOUT_S):
                 return await self._stores.delete_group(group)
-        except TimeoutError:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         except OffsetMgrError as error:
             return self._record_error(error, delete_code)
+        except TimeoutError:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def _submit(
         self,
@@ -257,10 +257,10 @@ class StoreBackend:
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S * 2):
                 return ErrorCode.NONE, await self._stores.groups()
-        except TimeoutError:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         except OffsetMgrError as error:
             return self._record_error(error, error_code), ()
+        except TimeoutError:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
 
     def _row(self, partition: int, found: Offset, code: int) -> tuple[int, int, int, str, int]:
         if code != ErrorCode.NONE or not isinstance(found, Committed):
