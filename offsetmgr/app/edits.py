@@ -456,12 +456,13 @@ class GroupRename(PlannedEdit):
         connections: Connections,
         store: OffsetStore,
         names: tuple[str, str],
+        deletion: Callable[[], GroupDeletion],
         *,
-        lose: Container[str],
         accept_unseen: bool,
     ) -> None:
+        """``deletion`` plans the deletion of the original group."""
         self._names = names
-        self._lose = lose
+        self._deletion = deletion
         self._accept_unseen = accept_unseen
         source, target = names
         crossing = connections.check_crossing("groups rename", store, store, None)
@@ -482,9 +483,8 @@ class GroupRename(PlannedEdit):
         self._connections.ui.note(verified)
         require_idle(self._connections.group_describer_for_edit(), [source], "deletion")
         path = f"{call.before_images}.deleted" if call.before_images else None
-        name, lose, accept_unseen = "groups rename delete", self._lose, self._accept_unseen
         try:
-            planned = GroupDeletion(self._connections, name, store, [source], lose=lose, accept_unseen=accept_unseen)
+            planned = self._deletion()
         except Interrupted as error:
             done = "group {} was copied to {}, and was not deleted; undo: {}"
             raise Interrupted(Advice(done, source, target, *report.undo[:1])) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -197,15 +198,16 @@ def rename(
     if (unknown := there.error or there.hidden) is not None:
         raise unknown
     lost = frozenset(lose)
-    name = "groups rename delete"
-    with GroupDeletion(connections, name, store, [group], lose=lost, accept_unseen=accept_unseen) as deletion:
-        (checked,) = deletion
+    arguments = connections, "groups rename delete", store, [group]
+    deletion = partial(GroupDeletion, *arguments, lose=lost, accept_unseen=accept_unseen)
+    with deletion() as planned:
+        (checked,) = planned
     if left := next((one.path for one in checked.unrecognised if one.path not in lost), None):
         why = f"the data in {left} would not be copied, because offsetmgr does not understand it"
         raise Conflict(f"group {group!r}", why, Advice("if no client needs the data, add {lose} {}", left))
     if checked.problem is not None:
         raise checked.problem
-    return GroupRename(connections, store, (group, new_group), lose=lost, accept_unseen=accept_unseen)
+    return GroupRename(connections, store, (group, new_group), deletion, accept_unseen=accept_unseen)
 
 
 class LocatedGroups:

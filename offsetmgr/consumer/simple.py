@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -49,74 +49,8 @@ from offsetmgr.kafka.client.client import (
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import FetchLimits
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS, FetchedGroup
+from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS
 from offsetmgr.segments.batch_reader import Record, batches
-
-# `OffsetManagers`: reads and commits offsets for `SimpleConsumer`, in the consumer's event loop.
-
-
-class OffsetManagers:
-    """Sends requests to the coordinators of groups. The coordinator is found through the servers in ``bootstrap``,
-    unless the caller names a server.
-
-    ``bootstrap`` are brokers or offset managers. All methods must run in the same event loop.
-    """
-
-    def __init__(self, bootstrap: str, security: Security) -> None:
-        self._security = security
-        self.client = Client(bootstrap, security, MANAGER_API_VERSIONS)
-        self._pinned: dict[Address, Client] = {}
-
-    async def fetch(
-        self, group: str, partitions: Sequence[TopicPartition] | None, coordinator: Address | None, deadline: float
-    ) -> FetchedGroup:
-        """Returns the committed offsets. Raises `OffsetMgrError` if the request failed for all partitions."""
-        return value_of((await self._client_of(coordinator).fetch({group: partitions}, deadline))[group])
-
-    async def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        coordinator: Address | None,
-        deadline: float,
-    ) -> CommitErrors:
-        """Returns the error of each partition, or None if the partition was committed. Raises `GroupActive` if the
-        group has members, and `OffsetMgrError` if the request failed for all partitions."""
-        client = self._client_of(coordinator)
-        loop = asyncio.get_running_loop()
-        wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
-        outcomes: CommitErrors = {}
-        pending = dict(offsets)
-        retries = Retries(deadline)
-        while True:
-            try:
-                outcomes |= await client.commit(group, pending, deadline)
-            except NotAMember as error:
-                hint = "while a group has members, only they may commit; stop the members first"
-                raise GroupActive(error.what, error.why, hint) from None
-            # A coordinator that has just started may not have received the metadata of a topic yet, although other
-            # brokers already have the metadata.
-            unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
-            if unknown and loop.time() + retries.next_pause_s >= wait_s and not retries.exhausted:
-                known = await find_leaders(client, unknown, deadline)
-                unknown = [tp for tp in unknown if not isinstance(known[tp], UnknownTopicOrPartition)]
-            if not unknown or not await retries.pause():
-                break
-            pending = {tp: offsets[tp] for tp in unknown}
-        return outcomes
-
-    async def close(self) -> None:
-        """Closes all connections."""
-        await asyncio.gather(self.client.close(), *(client.close() for client in self._pinned.values()))
-
-    def _client_of(self, coordinator: Address | None) -> Client:
-        if coordinator is None:
-            return self.client
-        if coordinator not in self._pinned:
-            server = f"[{coordinator.host}]:{coordinator.port}"
-            self._pinned[coordinator] = Client(server, self._security, MANAGER_API_VERSIONS, coordinator)
-        return self._pinned[coordinator]
-
 
 T = TypeVar("T")
 
@@ -183,10 +117,12 @@ class SimpleConsumer(Closeable):
         self._out_of_range: OutOfRange = _check_policy(out_of_range)
         self._config = config or ConnectionConfig()
         kafka = {**self._config.kafka, "client.id": client_id} if client_id is not None else self._config.kafka
-        security = Security.of(kafka)
-        self._thread = ClientThread(Client(bootstrap_servers, security), self._config.timeout_ms / 1000)
+        self._security = Security.of(kafka)
+        self._thread = ClientThread(Client(bootstrap_servers, self._security), self._config.timeout_ms / 1000)
         self._logs = PartitionLogReader(self._thread.client)
-        self._offset_managers = OffsetManagers(offset_managers or bootstrap_servers, security)
+        self._managers = Client(offset_managers or bootstrap_servers, self._security, MANAGER_API_VERSIONS)
+        self._pinned: dict[Address, Client] = {}
+        """The servers that a caller has named. Only the event loop changes this."""
         self._closing = threading.Lock()
         self._closed = False
 
@@ -257,7 +193,7 @@ class SimpleConsumer(Closeable):
 
         Raises `CoordinatorNotAvailable`, `TimedOut`, `Unreachable`, `NotAuthorized` and others.
         """
-        return self._run(lambda deadline: self._offset_managers.client.coordinator(group, deadline))
+        return self._run(lambda deadline: self._managers.coordinator(group, deadline))
 
     def fetch_offsets(
         self,
@@ -280,7 +216,8 @@ class SimpleConsumer(Closeable):
         if requested is not None and not requested:
             return {}
         at = _address(coordinator)
-        found = self._run(lambda deadline: self._offset_managers.fetch(group, requested, at, deadline))
+        groups = self._run(lambda deadline: self._manager(at).fetch({group: requested}, deadline))
+        found = value_of(groups[group])
         return fetched(f"offsets of group {group}", found.offsets, found.errors, requested)
 
     def commit_offsets(
@@ -301,7 +238,7 @@ class SimpleConsumer(Closeable):
         if not offsets:
             return
         at = _address(coordinator)
-        outcomes = self._run(lambda deadline: self._offset_managers.commit(group, dict(offsets), at, deadline))
+        outcomes = self._run(lambda deadline: _commit(self._manager(at), group, dict(offsets), deadline))
         failures = {tp: error for tp, error in outcomes.items() if error is not None}
         if failures:
             done = {tp: offsets[tp] for tp in outcomes.keys() - failures.keys()}
@@ -315,14 +252,52 @@ class SimpleConsumer(Closeable):
             if self._closed:
                 return
             self._closed = True
-        self._thread.runner.run(self._offset_managers.close())
+        for client in (self._managers, *self._pinned.values()):
+            self._thread.runner.run(client.close())
         self._thread.close()
+
+    def _manager(self, coordinator: Address | None) -> Client:
+        """Returns the client of the server that the caller names, or the client that finds the coordinator of a
+        group."""
+        if coordinator is None:
+            return self._managers
+        if coordinator not in self._pinned:
+            server = f"[{coordinator.host}]:{coordinator.port}"
+            self._pinned[coordinator] = Client(server, self._security, MANAGER_API_VERSIONS, coordinator)
+        return self._pinned[coordinator]
 
     def _run(self, call: Callable[[float], Awaitable[T]], wait_ms: int = 0) -> T:
         """Runs a call with a deadline in the event loop, and waits for its result."""
         if self._closed:
             raise UsageError("this consumer", "it is closed")
         return self._thread.run(call, (self._config.timeout_ms + wait_ms) / 1000)
+
+
+async def _commit(
+    client: Client, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+) -> CommitErrors:
+    """Returns the error of each partition, or None if the partition was committed. Raises `GroupActive` if the group
+    has members, and `OffsetMgrError` if the request failed for all partitions."""
+    loop = asyncio.get_running_loop()
+    wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
+    outcomes: CommitErrors = {}
+    pending = dict(offsets)
+    retries = Retries(deadline)
+    while True:
+        try:
+            outcomes |= await client.commit(group, pending, deadline)
+        except NotAMember as error:
+            hint = "while a group has members, only they may commit; stop the members first"
+            raise GroupActive(error.what, error.why, hint) from None
+        # A coordinator that has just started may not have received the metadata of a topic yet, although other
+        # brokers already have the metadata.
+        unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
+        if unknown and loop.time() + retries.next_pause_s >= wait_s and not retries.exhausted:
+            known = await find_leaders(client, unknown, deadline)
+            unknown = [tp for tp in unknown if not isinstance(known[tp], UnknownTopicOrPartition)]
+        if not unknown or not await retries.pause():
+            return outcomes
+        pending = {tp: offsets[tp] for tp in unknown}
 
 
 def offset_after(log: SimpleConsumer, partition: TopicPartition, start: int, count: int) -> int:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.batches import batched
+from offsetmgr.core.batches import batched, by_key
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, value_of
 from offsetmgr.core.model import (
@@ -17,7 +17,6 @@ from offsetmgr.core.model import (
     PERSISTENT_MEMBERS_HINT,
     GroupDescription,
     GroupMember,
-    TopicPartition,
 )
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
@@ -166,10 +165,7 @@ def registered_members(session: ZookeeperSession, groups: Iterable[str]) -> Desc
         if (error := found.error or owners.error) is not None:
             out[found.group] = error
             continue
-        holds: dict[str, list[TopicPartition]] = {}
-        for tp, owner in owners.owners.items():
-            if owner.member_id is not None:
-                holds.setdefault(owner.member_id, []).append(tp)
+        holds = by_key((owner.member_id, tp) for tp, owner in owners.owners.items())
         members = tuple(
             GroupMember(
                 m.member_id,
@@ -271,11 +267,8 @@ def wait_until_empty(
     waiting = list(groups)
     while waiting:
         found = describe_groups(waiting)
-        members: dict[str, int] = {}
-        for group in waiting:
-            described = found[group]
-            if not isinstance(described, OffsetMgrError) and described.members:
-                members[group] = len(described.members)
+        known = ((group, one) for group in waiting if not isinstance(one := found[group], OffsetMgrError))
+        members = {group: len(one.members) for group, one in known if one.members}
         waiting = list(members)
         if not waiting:
             return
@@ -283,11 +276,8 @@ def wait_until_empty(
         if not retries.pause():
             first, number = next(iter(members.items()))
             why = f"still has {count_of(number, 'member')} after {limit_s:g} s"
-            raise GroupActive(
-                f"group {first}",
-                why,
-                Advice("stop its consumers, or wait longer with {wait_empty_s:wait_empty} SECONDS"),
-            )
+            hint = Advice("stop its consumers, or wait longer with {wait_empty_s:wait_empty} SECONDS")
+            raise GroupActive(f"group {first}", why, hint)
 
 
 # Waits for group locks that a killed run of offsetmgr left behind. The coordinator removes the lock of a killed run

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, OffsetOutOfRange, UnsupportedOperation
+from offsetmgr.core.log_origin import FetchLogRanges
 from offsetmgr.core.model import GroupDescription, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     OffsetStore,
@@ -28,8 +29,6 @@ from offsetmgr.groups.execute import SavedEdit, execute
 UNDO_OPTIONS: Final = {"running": True, "allow_rewind": True}
 """The arguments of the call that undoes an edit of running groups."""
 
-LogRanges = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogRange | OffsetMgrError]]
-
 
 class RunningChecks(NamedTuple):
     """The functions with which `check_running` reads the present state of groups and logs. ``all_members`` describes
@@ -37,7 +36,7 @@ class RunningChecks(NamedTuple):
 
     all_members: DescribeGroups
     kafka_members: DescribeGroups
-    log_ranges: LogRanges
+    log_ranges: FetchLogRanges
     inspect: Callable[[Iterable[str]], Iterator[tuple[str, RunningGroup | OffsetMgrError]]]
     found: dict[str, RunningGroup]
     """`check_running` adds the groups that can be edited."""

@@ -252,13 +252,12 @@ def _changes(
         crossing.load_topics({row["topic"] for row in rows if isinstance(row["topic"], str)})
     offered: dict[TopicPartition, dict[tuple[int, str], OffsetAndMetadata]] = {}
     for row in rows:
-        group = row["group"]
-        if (why := _invalid_reason(row)) is not None:
-            rejected.append(_failed(group, row["topic"], row["partition"], row["offset"], why))
-            continue
-        if crossing is not None and (why := _recreated(row, crossing)) is not None:
-            outcome = _failed(group, row["topic"], row["partition"], row["offset"], why)
-            rejected.append(outcome._replace(status=RECREATED))
+        group, status, why = row["group"], EditStatus.FAILED.value, _invalid_reason(row)
+        if why is None and crossing is not None:
+            status, why = RECREATED, _recreated(row, crossing)
+        if why is not None:
+            place = row["topic"], row["partition"]
+            rejected.append(RowOutcome(group, *place, row["offset"], status, None, True, why))
             continue
         commit = _commit(row)
         commit = commit._replace(leader_epoch=None) if crossing is None else crossing.adapt(commit)
@@ -270,8 +269,8 @@ def _changes(
             (commit,) = commits.values()
             changes[tp] = Change(commit, keeps_metadata=not commit.metadata)
             continue
-        why = "the table contains several commits for this partition"
-        rejected.extend(_failed(group, *tp, commit.offset, why) for commit in commits.values())
+        status, why = EditStatus.FAILED.value, "the table contains several commits for this partition"
+        rejected.extend(RowOutcome(group, *tp, one.offset, status, None, True, why) for one in commits.values())
     return changes
 
 
@@ -304,10 +303,6 @@ def _recreated(row: Mapping[str, Any], crossing: CrossClusterCheck) -> str | Non
     found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
     rejected = crossing.recreation_error(TopicPartition(row["topic"], row["partition"]), found)
     return None if rejected is None else rejected.why
-
-
-def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> RowOutcome:
-    return RowOutcome(group, topic, partition, offset, EditStatus.FAILED.value, None, True, why)
 
 
 def _commit(row: Mapping[str, Any]) -> OffsetAndMetadata:
