@@ -462,8 +462,7 @@ def rollback(
     is as in `apply`. Raises `JournalError` if nothing was applied, `GateRefused` if the migration was finalized (see
     `plan_reverse`), `UsageError` if the run wrote nothing, `PlanError`, `Unreachable`, `TimedOut`.
     """
-    from offsetmgr.migration.rollback import RollbackReport, compare, restored_offsets
-    from offsetmgr.migration.rollback import rollback as restore
+    from offsetmgr.migration.rollback import Rollback, RollbackReport
 
     step, only = _undo_step(connections, path, selection, sides, run)
     plan, target, ui = step.plan, step.stores.target, step.ui
@@ -478,7 +477,7 @@ def rollback(
         changed = Advice("overwritten ({})", Advice("{force}")) if allow_rewind else "refused"
         ui.note(Advice("partitions whose offset has changed since are {}", changed))
         checks = _log_checks(step)
-        checks.count(restored_offsets(plan, step.state, only, step.state.run(run)))
+        checks.count(Rollback(plan, step.state, target, only, step.state.run(run)).restored_offsets())
         for text in checks.warnings():
             connections.warn(text)
         started = len(step.state.apply.intents.keys() & only) if only is not None else len(step.state.apply.intents)
@@ -486,14 +485,15 @@ def rollback(
     undo = PlanRun("undo", only, reason, undoes_run=run or "")
     with step.writer(undo, target, report, wait_empty_s) as (writer, state):
         report.recorded = len(state.apply.intents)
+        restore = Rollback(plan, state, target, only, state.run(run), allow_rewind)
         try:
-            restore(plan, state, writer, allow_rewind=allow_rewind, run=state.run(run))
+            restore.execute(writer)
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
-            compare(plan, state, target, only, report, ui.progress)
+            restore.compare(report, ui.progress)
             step.tell(report.comparison())
             raise
     try:
-        compare(plan, state, target, only, report, ui.progress)
+        restore.compare(report, ui.progress)
     except BaseException:
         ui.note(report.uncompared())
         raise
@@ -518,12 +518,12 @@ def preview_rollback(
     allow_rewind: bool = False,
 ) -> RollbackPlan:
     """Returns what `rollback` would do with the same arguments. Changes nothing. Raises the errors of `rollback`."""
-    from offsetmgr.migration.rollback import preview
+    from offsetmgr.migration.rollback import Rollback
 
     step, only = _undo_step(connections, path, selection, sides, run)
     step.announce(only)
-    target, one_run = step.stores.target, step.state.run(run)
-    found = list(preview(step.plan, step.state, target, only, allow_rewind=allow_rewind, run=one_run))
+    one_run = step.state.run(run)
+    found = list(Rollback(step.plan, step.state, step.stores.target, only, one_run, allow_rewind).preview())
     checks = _log_checks(step)
     checks.count((one.tp, one.before) for one in found if one.before is not None and not one.problem)
     warnings = list(checks.warnings())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.clock import Clock, SystemClock
@@ -41,6 +41,9 @@ from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Statu
 from offsetmgr.stores.uri import scheme_of
 from offsetmgr.zookeeper.groups.registry import GroupMembers, members_many
 
+if TYPE_CHECKING:
+    from offsetmgr.stores.zookeeper import ZookeeperStore
+
 _NAMED: Final = 3
 """The number of partitions and groups that an error names."""
 _BOUNCE_FIRST: Final = "bounce them first: see offsetmgr runbook"
@@ -64,6 +67,11 @@ class GroupGate:
     """The partitions that an option of the user accepted without evidence, as text; empty if there are none."""
     live: bool = False
     """Whether members of the group commit to the target, so that its offsets do not expire."""
+
+    @property
+    def record(self) -> list[str]:
+        """The evidence and what was checked, for the journal."""
+        return [self.evidence.value, for_command_line(self.detail)]
 
 
 FinalizeGate: TypeAlias = Callable[[list[GroupPlan]], Iterator[GroupGate]]
@@ -193,7 +201,7 @@ class Finalization:
         report = FinalizeReport(finalized_at=state.finalized_at)
         if state.finalized_at is None:
             self._check_plan(report)
-            evidence = [[g.group, g.evidence.value, for_command_line(g.detail)] for g in report.gates]
+            evidence = [[found.group, *found.record] for found in report.gates]
             counts = {"verified": report.verified, "left_out": report.left_out, "gates": evidence}
             self.journal.append([{"kind": "finalized", **counts}])
         self._delete(report, self.verifier)
@@ -272,8 +280,7 @@ class Finalization:
                 self._block(report, {name: GateRefused(f"finalize {name}", why, found.hint or _BOUNCE_FIRST)})
                 continue
             verified, left_out = checks.verified[name], checks.left_out[name]
-            gate = [found.evidence.value, for_command_line(found.detail)]
-            counts = {"verified": verified, "left_out": left_out, "gate": gate}
+            counts = {"verified": verified, "left_out": left_out, "gate": found.record}
             self.journal.append([{"kind": "group-finalized", "group": name, **counts}])
             report.gates.append(found)
             report.verified += verified
@@ -506,8 +513,9 @@ def _first_problem(report: PhaseReport) -> str:
     return "the phase could not be determined" if part is None else f"{part.partition}: {part.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorGate:
+def coordinator_gate(
+    source: OffsetStore, cluster: KafkaCluster, window: ObservationWindow, clock: Clock, groups: list[GroupPlan]
+) -> Iterator[GroupGate]:
     """Gate for migrations from Kafka or from a manager to a store other than ZooKeeper. The gate passes if the group
     has no members and no offset changes during the window.
 
@@ -515,49 +523,39 @@ class CoordinatorGate:
     to themselves. Therefore the gate also reads the offsets twice, ``window.duration_s`` apart. If no offset has
     changed between the two reads, the gate infers that no client commits.
     """
-
-    source: OffsetStore
-    cluster: KafkaCluster
-    window: ObservationWindow
-    clock: Clock
-
-    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
-        inactive = _assess_inactivity(self.source, groups, self.window.duration_s, self.clock)
-        for name, described in self.cluster.describe_groups(list(inactive)).items():
-            gate, found = _assess_members(name, described), inactive[name]
-            both = replace(found, detail=f"{gate.detail}, and {found.detail}")
-            yield both if gate.passed and found.passed else found if gate.passed else gate
+    inactive = _assess_inactivity(source, groups, window.duration_s, clock)
+    for name, described in cluster.describe_groups(list(inactive)).items():
+        gate, found = _assess_members(name, described), inactive[name]
+        both = replace(found, detail=f"{gate.detail}, and {found.detail}")
+        yield both if gate.passed and found.passed else found if gate.passed else gate
 
 
-@dataclass(frozen=True, slots=True)
-class InactivityGate:
-    """Gate for sources in a ZooKeeper of Kafka 0.7 or of Storm's spouts. The gate passes if no offset changes during
-    the window and no member is registered.
+def inactivity_gate(
+    source: ZookeeperStore, window: ObservationWindow, clock: Clock, groups: list[GroupPlan]
+) -> Iterator[GroupGate]:
+    """Gate for sources in a ZooKeeper of Kafka 0.7 or of Storm's spouts, which do not register. The gate passes if no
+    member is registered and no offset changes during the window, from which it infers that no client commits to the
+    source."""
+    inactive = _assess_inactivity(source, groups, window.duration_s, clock)
+    registered = members_many(source.session, list(inactive)) if source.registered else ()
+    alive = {found.group: found for found in registered}
+    members = "no member is registered in ZooKeeper" if source.registered else "spouts do not register"
+    for name, gate in inactive.items():
+        found = alive.get(name, GroupMembers(name))
+        if found.error is not None:
+            why = Advice("the registered members are unknown: {}", found.error.text)
+            yield GroupGate(name, False, Confidence.UNKNOWN, why)
+        elif found.members:
+            named = ", ".join(member.member_id for member in found.members)
+            hint = "" if found.live else PERSISTENT_MEMBERS_HINT
+            yield GroupGate(name, False, Confidence.SEEN, f"registered in ZooKeeper: {named}", hint)
+        else:
+            yield replace(gate, detail=f"{gate.detail}, and {members}") if gate.passed else gate
 
-    Spouts do not register, so ``members`` is None if the source belongs to spouts. If no offset changes during the
-    window, the gate infers that no client commits to the source.
-    """
 
-    source: OffsetStore
-    members: Callable[[list[str]], Iterator[GroupMembers]] | None
-    window: ObservationWindow
-    clock: Clock
-
-    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
-        inactive = _assess_inactivity(self.source, groups, self.window.duration_s, self.clock)
-        alive = {found.group: found for found in self.members(list(inactive))} if self.members else {}
-        members = "no member is registered in ZooKeeper" if self.members else "spouts do not register"
-        for name, gate in inactive.items():
-            found = alive.get(name, GroupMembers(name))
-            if found.error is not None:
-                why = Advice("the registered members are unknown: {}", found.error.text)
-                yield GroupGate(name, False, Confidence.UNKNOWN, why)
-            elif found.members:
-                registered = ", ".join(member.member_id for member in found.members)
-                hint = "" if found.live else PERSISTENT_MEMBERS_HINT
-                yield GroupGate(name, False, Confidence.SEEN, f"registered in ZooKeeper: {registered}", hint)
-            else:
-                yield replace(gate, detail=f"{gate.detail}, and {members}") if gate.passed else gate
+def no_members_gate(groups: list[GroupPlan]) -> Iterator[GroupGate]:
+    """Gate for sources without consumers, such as files: always open."""
+    return (GroupGate(one.group, True, Confidence.SEEN, "no member commits to the source") for one in groups)
 
 
 def _assess_inactivity(
@@ -601,19 +599,10 @@ def gate_of_source(
 
     clock, endpoint = SystemClock(), plan.header.source
     if isinstance(source, ZookeeperStore) and source.layout != "0.8":
-        read_members = partial(members_many, source.session) if source.registered else None
-        return InactivityGate(source, read_members, window, clock)
+        return partial(inactivity_gate, source, window, clock)
     if scheme_of(endpoint.uri).coordinators and (known := cluster()) is not None:
-        return CoordinatorGate(source, known, window, clock)
+        return partial(coordinator_gate, source, known, window, clock)
     if endpoint.kind == "file":
-        return NoMembersGate()
+        return no_members_gate
     why = f"offsetmgr cannot find out which live members still commit to {endpoint.kind} {endpoint.uri}"
     raise UsageError(f"finalize of {plan.path}", why)
-
-
-class NoMembersGate:
-    """Gate for sources without consumers, such as files: always open."""
-
-    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
-        for plan in groups:
-            yield GroupGate(plan.group, True, Confidence.SEEN, "no member commits to the source")

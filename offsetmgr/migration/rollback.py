@@ -45,48 +45,6 @@ MAX_DIFFERENCES: Final = 1000
 """The number of differences that a `RollbackReport` lists."""
 
 
-def rollback(
-    plan: PlanFile,
-    state: MigrationState,
-    writer: JournaledWriter,
-    *,
-    allow_rewind: bool = False,
-    run: GroupProgress | None = None,
-) -> Report:
-    """Undoes the writes that the journal records, of the whole plan or of the groups of ``writer.only``, or resumes an
-    earlier rollback. A group that was finalized by itself is not changed; the report names it in ``closed``.
-
-    ``allow_rewind`` restores before-images even if the offset has changed since apply. If ``run`` is given, only the
-    writes of this run of apply are undone; ``writer.only`` must name its groups. Raises
-    `JournalError` if nothing was applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and
-    `PlanError` if the store is not the plan's target.
-    """
-    _check(plan, state, writer.store)
-    report, closed = writer.report, dict[str, str]()
-
-    def tasks() -> Iterator[GroupWrite]:
-        for group in plan.groups_of(writer.only):
-            if group.group in state.finalized:
-                closed[group.group] = Advice("it was finalized; use {reverse_plan} FILE")
-            elif run is None and group.group in state.undo.done and not state.is_rolled_back_in_part(group.group):
-                report.skipped += 1
-            elif task := _task(group, state, run):
-                yield task
-            else:
-                report.skipped += group.group in state.undo.done
-
-    todo = _without_deleted_logs(tasks(), plan, writer.store)
-    writer.run(_with_current_offsets(todo, writer.store) if allow_rewind else todo)
-    report.closed = closed
-    if not (report.groups or report.skipped or closed or report.interrupted):
-        raise JournalError(
-            f"plan {plan.path}",
-            "according to its journal, apply wrote nothing, so nothing was rolled back",
-            f"the journal is {writer.journal.path}: check that it is the journal of the run that applied the plan",
-        )
-    return report
-
-
 class RollbackPreview(NamedTuple):
     """A partition that a rollback would restore from the offset ``applied`` to ``before``. It holds ``now``; None means
     no offset. ``problem`` is the reason for which it would not be restored, and ``note`` a remark about the offset;
@@ -99,58 +57,6 @@ class RollbackPreview(NamedTuple):
     before: int | None
     problem: str = ""
     note: str = ""
-
-
-def preview(
-    plan: PlanFile,
-    state: MigrationState,
-    store: OffsetStore,
-    only: GroupScope | None = None,
-    *,
-    allow_rewind: bool = False,
-    run: GroupProgress | None = None,
-) -> Iterator[RollbackPreview]:
-    """Yields the partitions that `rollback` would restore now. The arguments and the errors are those of `rollback`."""
-    _check(plan, state, store)
-    tasks = _without_deleted_logs(_tasks(plan, state, only, run), plan, store)
-    for task, current in with_offsets(store, tasks, lambda task: task.target_group):
-        for step in task.steps:
-            offsets = (step.target, current.offsets.get(step.tp), step.after)
-            applied, now, before = (None if one is None else one.offset for one in offsets)
-            error = task.rejected.get(step.tp) or current.error or current.errors.get(step.tp)
-            problem = "" if error is None else error.text
-            if not problem and not allow_rewind and now not in (applied, before):
-                problem = "it has changed since apply"
-            yield RollbackPreview(task.target_group, step.tp, applied, now, before, problem)
-
-
-def restored_offsets(
-    plan: PlanFile, state: MigrationState, only: GroupScope | None = None, run: GroupProgress | None = None
-) -> Iterator[tuple[TopicPartition, int]]:
-    """Yields the offsets that `rollback` would restore if nothing has changed since apply. Reads no store."""
-    for task in _tasks(plan, state, only, run):
-        yield from ((step.tp, step.after.offset) for step in task.steps if step.after is not None)
-
-
-def _tasks(
-    plan: PlanFile, state: MigrationState, only: GroupScope | None, run: GroupProgress | None
-) -> Iterator[GroupWrite]:
-    """Yields the undo of each group that was not finalized by itself."""
-    open_groups = (group for group in plan.groups_of(only) if group.group not in state.finalized)
-    return (task for group in open_groups if (task := _task(group, state, run)))
-
-
-def _check(plan: PlanFile, state: MigrationState, store: OffsetStore) -> None:
-    """Raises the errors of `rollback` that the plan and the journal cause."""
-    check_endpoint("target", plan.header.target, store)
-    if not state.apply.intents:
-        raise JournalError(f"plan {plan.path}", "nothing was applied, so there is nothing to roll back")
-    if state.finalized_at is not None:
-        raise GateRefused(
-            f"rollback of {plan.path}",
-            "the plan was finalized: its before-images would rewind groups that consume from the target now",
-            Advice("use {reverse_plan} FILE: it plans the way back with the current offsets"),
-        )
 
 
 class RollbackDifference(NamedTuple):
@@ -236,74 +142,172 @@ class RollbackReport(Report):
         return f"{restored}; the comparison with the before-images did not end"
 
 
-def compare(
-    plan: PlanFile,
-    state: MigrationState,
-    target: OffsetStore,
-    only: GroupScope | None,
-    report: RollbackReport,
-    progress: Callable[[Iterable[RollbackDifference], str], Iterable[RollbackDifference]],
-) -> None:
-    """Adds the differences that a rollback left to its ``report``, and what apply had created."""
-    if report.interrupted:
-        return
-    report.compared = sum(1 for _ in unrecorded_writes(plan, state, only))
-    for found in progress(differences(plan, state, target, only) if report.compared else (), "comparing"):
-        report.differing += 1
-        if report.differing <= MAX_DIFFERENCES:
-            report.differences += (found,)
-    if not (report.groups and report.ok):
-        return
-    created = set()
-    for group in plan.groups():
-        if group.group in state.apply.intents:
-            applied = state.partitions(state.apply, group.group)
-            wrote = applied.written | applied.in_doubt
-            report.created += sum(one.target is None and one.tp in wrote for one in group.writes())
-            created |= {group.target_group} if all(one.target is None for one in group.steps) else set()
-    report.empty_groups = tuple(groups_left_without_offsets(target, sorted(created)))
-    report.late = late_deletion(target)
-
-
-def unrecorded_writes(
-    plan: PlanFile, state: MigrationState, only: GroupScope | None = None
-) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
-    """Yields, by group, the planned writes for which the journal has no final outcome. Apply stopped before these
-    writes, the writes failed, or the end of the journal was lost. ``only`` limits the groups."""
-    for group in plan.groups_of(only):
-        steps = group.writes()
-        if group.group in state.apply.intents:
-            applied = state.partitions(state.apply, group.group)
-            known = applied.written | applied.in_doubt | applied.unchanged
-            steps = [step for step in steps if step.tp not in known]
-        if steps:
-            yield group, steps
-
-
-def differences(
-    plan: PlanFile, state: MigrationState, target: OffsetStore, only: GroupScope | None = None
-) -> Iterator[RollbackDifference]:
-    """Yields the partitions without a recorded outcome whose offset in the target differs from the plan's before-image.
-
-    If the end of the journal was lost, the rest looks like the journal of an apply run that was stopped early.
-    Therefore only the target shows whether these partitions were written.
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """The undo of the writes that the journal of ``plan`` records, as ``state`` has it, in ``store``. ``only`` limits
+    the groups. If ``run`` is given, only the writes of this run of apply are undone; ``only`` must name its groups.
+    ``allow_rewind`` restores before-images even if the offset has changed since apply.
     """
-    unrecorded = unrecorded_writes(plan, state, only)
-    for (group, steps), current in with_offsets(target, unrecorded, lambda item: item[0].target_group):
-        if current.error is not None:
-            yield RollbackDifference(group.target_group, None, None, None, current.error)
-            continue
-        for step in steps:
-            offsets = (step.target, current.offsets.get(step.tp))
-            before, now = (None if one is None else one.offset for one in offsets)
-            if (error := current.errors.get(step.tp)) is not None or before != now:
-                yield RollbackDifference(group.target_group, step.tp, before, now, error)
 
+    plan: PlanFile
+    state: MigrationState
+    store: OffsetStore
+    only: GroupScope | None = None
+    run: GroupProgress | None = None
+    allow_rewind: bool = False
 
-def _without_deleted_logs(tasks: Iterator[GroupWrite], plan: PlanFile, store: OffsetStore) -> Iterator[GroupWrite]:
-    """Yields the tasks, in which a before-image of a topic that was recreated since the plan is marked as rejected."""
-    hint = "the offset points into the deleted log; set a new one with offsets reset"
-    return without_recreated(tasks, recreated_topics(plan, store), hint)
+    def execute(self, writer: JournaledWriter) -> None:
+        """Undoes the writes, or resumes an earlier rollback. A group that was finalized by itself is not changed; the
+        report names it in ``closed``.
+
+        Raises `JournalError` if nothing was applied, `GateRefused` if the plan was finalized (use a reverse plan
+        instead), and `PlanError` if the store is not the plan's target.
+        """
+        self._check()
+        report, closed, state = writer.report, dict[str, str](), self.state
+
+        def tasks() -> Iterator[GroupWrite]:
+            for group in self.plan.groups_of(self.only):
+                name, is_done = group.group, group.group in state.undo.done
+                if name in state.finalized:
+                    closed[name] = Advice("it was finalized; use {reverse_plan} FILE")
+                elif self.run is None and is_done and not state.is_rolled_back_in_part(name):
+                    report.skipped += 1
+                elif task := self._task(group):
+                    yield task
+                else:
+                    report.skipped += is_done
+
+        todo = self._without_deleted_logs(tasks())
+        writer.run(_with_current_offsets(todo, self.store) if self.allow_rewind else todo)
+        report.closed = closed
+        if not (report.groups or report.skipped or closed or report.interrupted):
+            raise JournalError(
+                f"plan {self.plan.path}",
+                "according to its journal, apply wrote nothing, so nothing was rolled back",
+                f"the journal is {writer.journal.path}: check that it is the journal of the run that applied the plan",
+            )
+
+    def preview(self) -> Iterator[RollbackPreview]:
+        """Yields the partitions that `execute` would restore now. Raises the same errors."""
+        self._check()
+        tasks = self._without_deleted_logs(self._tasks())
+        for task, current in with_offsets(self.store, tasks, lambda task: task.target_group):
+            for step in task.steps:
+                offsets = (step.target, current.offsets.get(step.tp), step.after)
+                applied, now, before = (None if one is None else one.offset for one in offsets)
+                error = task.rejected.get(step.tp) or current.error or current.errors.get(step.tp)
+                problem = "" if error is None else error.text
+                if not problem and not self.allow_rewind and now not in (applied, before):
+                    problem = "it has changed since apply"
+                yield RollbackPreview(task.target_group, step.tp, applied, now, before, problem)
+
+    def restored_offsets(self) -> Iterator[tuple[TopicPartition, int]]:
+        """Yields the offsets that `execute` would restore if nothing has changed since apply. Reads no store."""
+        for task in self._tasks():
+            yield from ((step.tp, step.after.offset) for step in task.steps if step.after is not None)
+
+    def compare(
+        self,
+        report: RollbackReport,
+        progress: Callable[[Iterable[RollbackDifference], str], Iterable[RollbackDifference]],
+    ) -> None:
+        """Adds the differences that a rollback left to its ``report``, and what apply had created."""
+        if report.interrupted:
+            return
+        plan, state = self.plan, self.state
+        report.compared = sum(1 for _ in self._unrecorded_writes())
+        for found in progress(self._differences() if report.compared else (), "comparing"):
+            report.differing += 1
+            if report.differing <= MAX_DIFFERENCES:
+                report.differences += (found,)
+        if not (report.groups and report.ok):
+            return
+        created = set()
+        for group in plan.groups():
+            if group.group in state.apply.intents:
+                applied = state.partitions(state.apply, group.group)
+                wrote = applied.written | applied.in_doubt
+                report.created += sum(one.target is None and one.tp in wrote for one in group.writes())
+                created |= {group.target_group} if all(one.target is None for one in group.steps) else set()
+        report.empty_groups = tuple(groups_left_without_offsets(self.store, sorted(created)))
+        report.late = late_deletion(self.store)
+
+    def _check(self) -> None:
+        """Raises the errors of `execute` that the plan and the journal cause."""
+        plan, state = self.plan, self.state
+        check_endpoint("target", plan.header.target, self.store)
+        if not state.apply.intents:
+            raise JournalError(f"plan {plan.path}", "nothing was applied, so there is nothing to roll back")
+        if state.finalized_at is not None:
+            raise GateRefused(
+                f"rollback of {plan.path}",
+                "the plan was finalized: its before-images would rewind groups that consume from the target now",
+                Advice("use {reverse_plan} FILE: it plans the way back with the current offsets"),
+            )
+
+    def _tasks(self) -> Iterator[GroupWrite]:
+        """Yields the undo of each group that was not finalized by itself."""
+        groups = (group for group in self.plan.groups_of(self.only) if group.group not in self.state.finalized)
+        return (task for group in groups if (task := self._task(group)))
+
+    def _unrecorded_writes(self) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
+        """Yields, by group, the planned writes for which the journal has no final outcome. Apply stopped before these
+        writes, the writes failed, or the end of the journal was lost."""
+        for group in self.plan.groups_of(self.only):
+            steps = group.writes()
+            if group.group in self.state.apply.intents:
+                applied = self.state.partitions(self.state.apply, group.group)
+                known = applied.written | applied.in_doubt | applied.unchanged
+                steps = [step for step in steps if step.tp not in known]
+            if steps:
+                yield group, steps
+
+    def _differences(self) -> Iterator[RollbackDifference]:
+        """Yields the partitions without a recorded outcome whose offset in the target differs from the plan's
+        before-image.
+
+        If the end of the journal was lost, the rest looks like the journal of an apply run that was stopped early.
+        Therefore only the target shows whether these partitions were written.
+        """
+        unrecorded = self._unrecorded_writes()
+        for (group, steps), current in with_offsets(self.store, unrecorded, lambda item: item[0].target_group):
+            if current.error is not None:
+                yield RollbackDifference(group.target_group, None, None, None, current.error)
+                continue
+            for step in steps:
+                offsets = (step.target, current.offsets.get(step.tp))
+                before, now = (None if one is None else one.offset for one in offsets)
+                if (error := current.errors.get(step.tp)) is not None or before != now:
+                    yield RollbackDifference(group.target_group, step.tp, before, now, error)
+
+    def _without_deleted_logs(self, tasks: Iterator[GroupWrite]) -> Iterator[GroupWrite]:
+        """Yields the tasks, in which a before-image of a topic that was recreated since the plan is marked as
+        rejected."""
+        hint = "the offset points into the deleted log; set a new one with offsets reset"
+        return without_recreated(tasks, recreated_topics(self.plan, self.store), hint)
+
+    def _task(self, group: GroupPlan) -> GroupWrite | None:
+        """Returns the undo of a group: only the partitions that apply, or one run of it, has written or may have
+        written."""
+        state, run = self.state, self.run
+        applied = state.partitions(state.apply if run is None else run, group.group)
+        to_undo = applied.written | applied.in_doubt
+        in_doubt: frozenset[TopicPartition] = frozenset()
+        if group.group in state.undo.intents:
+            undone = state.partitions(state.undo, group.group)
+            to_undo = to_undo - undone.written - undone.unchanged
+            in_doubt = undone.in_doubt
+        steps = tuple(
+            PlanStep(step.tp, Action.REWIND, None, step.after, step.target)
+            for step in state.intended(state.apply, group.group)
+            if step.tp in to_undo
+        )
+        if not steps:
+            return None
+        terms = ("the offset that apply wrote", "the before-image")
+        rejected = {} if run is None else _also_of_other_runs(group, state, run, to_undo)
+        return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, terms=terms, rejected=rejected)
 
 
 def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> Iterator[GroupWrite]:
@@ -317,28 +321,6 @@ def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> It
         errors = ((step.tp, current.error or current.errors.get(step.tp)) for step in steps)
         rejected = {**{tp: error for tp, error in errors if error is not None}, **task.rejected}
         yield replace(task, steps=steps, rejected=rejected, terms=("the offset read just before", "the before-image"))
-
-
-def _task(group: GroupPlan, state: MigrationState, run: GroupProgress | None = None) -> GroupWrite | None:
-    """Returns the undo of a group: only the partitions that apply, or one run of it, has written or may have
-    written."""
-    applied = state.partitions(state.apply if run is None else run, group.group)
-    to_undo = applied.written | applied.in_doubt
-    in_doubt: frozenset[TopicPartition] = frozenset()
-    if group.group in state.undo.intents:
-        undone = state.partitions(state.undo, group.group)
-        to_undo = to_undo - undone.written - undone.unchanged
-        in_doubt = undone.in_doubt
-    steps = tuple(
-        PlanStep(step.tp, Action.REWIND, None, step.after, step.target)
-        for step in state.intended(state.apply, group.group)
-        if step.tp in to_undo
-    )
-    if not steps:
-        return None
-    terms = ("the offset that apply wrote", "the before-image")
-    rejected = {} if run is None else _also_of_other_runs(group, state, run, to_undo)
-    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, terms=terms, rejected=rejected)
 
 
 def _also_of_other_runs(

@@ -21,7 +21,7 @@ from offsetmgr.core.model import Committed, GroupDescription, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.migration import finalize
 from offsetmgr.migration.evidence import EvidenceThresholds, assess_phase
-from offsetmgr.migration.finalize import ACCEPT_IDLE, CoordinatorGate, NoMembersGate, OldConsumerGate, closed_gate
+from offsetmgr.migration.finalize import ACCEPT_IDLE, OldConsumerGate, closed_gate, coordinator_gate, no_members_gate
 from offsetmgr.migration.observation import GroupHistory, ObservationWindow, PartitionOwner
 from offsetmgr.migration.plan import GroupPlan, StoreEndpoint
 from offsetmgr.stores.uri import parse_uri
@@ -40,7 +40,7 @@ def test_finalize_counts_the_groups_by_evidence_and_by_acceptance(tmp_path: Path
     migration.apply()
 
     def gate(groups: list[GroupPlan]) -> Iterator[Any]:
-        for found in NoMembersGate()(groups):
+        for found in no_members_gate(groups):
             kind = type(found.evidence)("seen" if found.group == "seen" else "inferred")
             yield replace(found, evidence=kind, accepted=ACCEPTED if found.group == "accepted" else "")
 
@@ -149,7 +149,6 @@ NO_MEMBERS = "the source's brokers (Kafka 0.8.2) have no group members"
 )
 def test_brokers_without_group_members_pass_only_if_no_offset_changes(meanwhile, membership, passed, evidence, detail):
     brokers = Brokers082(meanwhile, membership=membership)
-    (gate,) = CoordinatorGate(brokers.store, cast("Any", brokers), ObservationWindow(2), cast("Any", brokers))(
-        [GroupPlan("shop", "shop", ())]
-    )
+    plans, both = [GroupPlan("shop", "shop", ())], cast("Any", brokers)
+    (gate,) = coordinator_gate(brokers.store, both, ObservationWindow(2), both, plans)
     assert (gate.passed, gate.evidence.value, gate.detail) == (passed, evidence, detail)
