@@ -178,7 +178,7 @@ def write(
             kafka=view.kafka.uri,
             restart=restart_options,
             test=test_options,
-            rollout=restart.rollout(group),
+            rollout=restart.of_group(group) if restart.kubernetes else None,
             baseline=name,
             plan=path,
             retention_ms=view.cluster.offsets_retention_ms(),
@@ -326,7 +326,7 @@ def _specs(groups: _Groups, to: CommitMode, restart: Restart, options: BounceOpt
 
     def spec(name: str) -> BounceSpec:
         baselines = baseline_of(name), start_baseline_of(name)
-        found = BounceSpec(name, to, restart, options, *baselines, restart.rollout(name))
+        found = BounceSpec(name, to, restart.of_group(name), options, *baselines)
         if plan is None:
             return found
         way_back = plan.way_back(restart, name, servers)

@@ -161,13 +161,13 @@ class _BounceRun:
     def _is_repeated(self, step: RestartStep) -> bool:
         """Whether the command runs again although it has succeeded: a rollout changes nothing if the workload has the
         settings, and restores them after the way back. A rollout with ``configure`` would restart the members again."""
-        rollout = self.spec.rollout
-        return bool(step.workload_members) and rollout is not None and rollout.configure is None
+        restart = self.spec.restart
+        return bool(step.workload_members) and restart.kubernetes is not None and restart.configure is None
 
     def _undo(self) -> str:
-        if self.spec.rollout is None:
+        if self.spec.restart.kubernetes is None:
             return ""
-        return f"; the way back: {self.spec.rollout.undo(self.spec.group, self.state.change.start)}"
+        return f"; the way back: {self.spec.restart.undo(self.spec.group, self.state.change.start)}"
 
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
         """Waits until a member that has lost its registration registers again. A member whose session expired, but

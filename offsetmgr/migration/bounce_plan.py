@@ -42,7 +42,6 @@ from offsetmgr.migration.observation import (
 from offsetmgr.migration.restart_command import (
     CommandResult,
     Restart,
-    Rollout,
     check_template,
     fill_template,
     run_in_shell,
@@ -69,10 +68,10 @@ class BounceSpec:
     is inferred from the group's commits.
 
     ``baseline`` has the members to restart; None means the members that are registered now. ``start_baseline`` is the
-    baseline of the previous bounce; the gate before this bounce compares the members with ``start_baseline``. With
-    ``rollout``, one command restarts all members. ``recorded`` is the last phase in the journal of the plan, if there
-    is one. ``source`` is the phase in which the groups of the plan began. If it is set, a bounce to dual from the other
-    end needs ``options.start``, and ``way_back`` is the command line with it.
+    baseline of the previous bounce; the gate before this bounce compares the members with ``start_baseline``. If
+    ``restart`` has a workload, one command restarts all members. ``recorded`` is the last phase in the journal of the
+    plan, if there is one. ``source`` is the phase in which the groups of the plan began. If it is set, a bounce to dual
+    from the other end needs ``options.start``, and ``way_back`` is the command line with it.
     """
 
     group: str
@@ -81,14 +80,13 @@ class BounceSpec:
     options: BounceOptions
     baseline: Observation | None = None
     start_baseline: Observation | None = None
-    rollout: Rollout | None = None
     recorded: CommitMode | None = None
     source: CommitMode | None = None
     way_back: str = ""
 
     def check_command(self) -> None:
         """Raises `UsageError` if the template of the restart command does not name the member."""
-        if self.rollout is None:
+        if self.restart.kubernetes is None:
             check_template(self.restart.command or "")
 
     def host_of(self, member: str, host: str | None) -> str | None:
@@ -101,8 +99,8 @@ class BounceSpec:
 
     def command_of(self, step: RestartStep) -> str:
         """Returns the command of a step. Raises any error from `fill_template`."""
-        if self.rollout is not None:
-            return self.rollout.command(self.group, self.to)
+        if self.restart.kubernetes is not None:
+            return self.restart.rollout(self.group, self.to)
         return self.filled(self.restart.command or "", step.member, self.host_of(step.member, step.host))
 
 
@@ -321,9 +319,9 @@ def new_state(view: GroupView, spec: BounceSpec, start: BounceStart, copied: Ite
     baseline = replace(spec.baseline or start.history.latest, stores=view.store_ids())
     live = start.history.latest.members
     members = [live[name] for name in sorted(live) if name in baseline.members]
-    if spec.rollout is not None:
+    if (workload := spec.restart.kubernetes) is not None:
         names = [m.id for m in members]
-        steps = [RestartStep(spec.rollout.workload, None, 0, workload_members=names)] if names else []
+        steps = [RestartStep(workload, None, 0, workload_members=names)] if names else []
     else:
         steps = [RestartStep(m.id, spec.host_of(m.id, m.host), m.czxid) for m in members]
     return BounceState(spec.group, start.change, baseline, steps, list(copied))

@@ -170,58 +170,15 @@ class InvalidWorkload(UsageError):
     """Kubernetes allows no workload of this name."""
 
 
-class Rollout(NamedTuple):
-    """The restart of a group's ``workload`` with other settings, as ``restart`` describes it.
+class Restart(NamedTuple):
+    """How members are restarted: one at a time by ``command``, or all at once by a rollout of the workload
+    ``kubernetes`` with other settings. ``test_command`` tests the restart of a member and changes nothing. ``hosts``
+    has the hosts of members with a configured id, and ``timeout_s`` limits the run time of a command, in seconds.
 
-    Unless the restart has ``configure``, the settings are environment variables of the workload (``OFFSETS_STORAGE``,
+    Without ``configure``, the settings are environment variables of the workload (``OFFSETS_STORAGE``,
     ``DUAL_COMMIT_ENABLED``), and setting them starts the rollout. ``configure`` is the template of a command that
     changes the settings elsewhere, such as in a ConfigMap; the rollout is then started by itself.
     """
-
-    workload: str
-    restart: Restart
-
-    @property
-    def configure(self) -> str | None:
-        """The template of the command that changes the settings."""
-        return self.restart.configure
-
-    def command(self, group: str, phase: CommitMode) -> str:
-        """Returns the shell command that changes the settings and waits for the end of the rollout."""
-        if self.configure is None:
-            pairs = [f"{key.upper().replace('.', '_')}={value}" for key, value in SETTINGS[phase].properties]
-            begin = self.kubectl("set", "env", self.workload, *pairs)
-        else:
-            own = fill_template(self.configure, group=group, member=self.workload, host=None, phase=phase)
-            begin = f"{own} && {self.kubectl('rollout', 'restart', self.workload)}"
-        return f"{begin} && {self._status}"
-
-    def undo(self, group: str, start: CommitMode) -> str:
-        """Returns the shell command of the way back, to the settings of the phase ``start``."""
-        if self.configure is not None:
-            return self.command(group, start)
-        return f"{self.kubectl('rollout', 'undo', self.workload)} && {self._status}"
-
-    def test(self) -> str:
-        """Returns the shell command that checks the permission to change the workload."""
-        return self.kubectl("auth", "can-i", "patch", self.workload)
-
-    def kubectl(self, *words: str) -> str:
-        """Returns a `kubectl` command line."""
-        where = [("--context", self.restart.kube_context), ("--namespace", self.restart.namespace)]
-        options = [word for option, value in where if value is not None for word in (option, value)]
-        return shlex.join(["kubectl", *options, *words])
-
-    @property
-    def _status(self) -> str:
-        return self.kubectl("rollout", "status", self.workload, f"--timeout={self.restart.timeout_s:g}s")
-
-
-class Restart(NamedTuple):
-    """How members are restarted: one at a time by ``command``, or all at once by a rollout of the workload
-    ``kubernetes``, which ``configure`` changes before. ``test_command`` tests the restart of a member and changes
-    nothing. ``hosts`` has the hosts of members with a configured id, and ``timeout_s`` limits the run time of a
-    command, in seconds."""
 
     command: str | None = None
     test_command: str | None = None
@@ -256,16 +213,15 @@ class Restart(NamedTuple):
             several = f"it names one workload for {len(groups)} groups"
             hint = Advice("use {} in its name, or name one group", "{group}")
             raise UsageError(Advice("{kubernetes} {}", self.kubernetes), several, hint)
-
         if is_bounce and not (self.command or self.kubernetes):
             hint = Advice("add {command} TEMPLATE, or {kubernetes} WORKLOAD")
             raise UsageError("bounce", "no restart command is given", hint)
 
-    def rollout(self, group: str) -> Rollout | None:
-        """Returns the rollout of a group's workload; None if a command restarts the members. Raises `InvalidWorkload`
-        if the name is not one of a Deployment or StatefulSet, and `UsageError` if ``configure`` names a member."""
+    def of_group(self, group: str) -> Restart:
+        """Returns the restart with the name of a group's workload. Raises `InvalidWorkload` if the name is not one of a
+        Deployment or StatefulSet, and `UsageError` if ``configure`` names a member."""
         if self.kubernetes is None:
-            return None
+            return self
         workload = self.kubernetes.replace("{group}", group)
         if not _WORKLOAD.fullmatch(workload):
             raise InvalidWorkload(
@@ -276,17 +232,45 @@ class Restart(NamedTuple):
         if {"host", "member"} & placeholders(self.configure or ""):
             why = "it contains {host} or {member}, but it is run once for all members"
             raise UsageError(Advice("{configure}"), why, "use {settings}, {phase} and {group}")
-        return Rollout(workload, self)
+        return self._replace(kubernetes=workload)
+
+    def rollout(self, group: str, phase: CommitMode) -> str:
+        """Returns the shell command that changes the settings and waits for the end of the rollout."""
+        workload = self.kubernetes or ""
+        if self.configure is None:
+            pairs = [f"{key.upper().replace('.', '_')}={value}" for key, value in SETTINGS[phase].properties]
+            begin = self.kubectl("set", "env", workload, *pairs)
+        else:
+            own = fill_template(self.configure, group=group, member=workload, host=None, phase=phase)
+            begin = f"{own} && {self.kubectl('rollout', 'restart', workload)}"
+        return f"{begin} && {self._status}"
+
+    def undo(self, group: str, start: CommitMode) -> str:
+        """Returns the shell command of the way back, to the settings of the phase ``start``."""
+        if self.configure is not None:
+            return self.rollout(group, start)
+        return f"{self.kubectl('rollout', 'undo', self.kubernetes or '')} && {self._status}"
+
+    def kubectl(self, *words: str) -> str:
+        """Returns a `kubectl` command line."""
+        where = [("--context", self.kube_context), ("--namespace", self.namespace)]
+        options = [word for option, value in where if value is not None for word in (option, value)]
+        return shlex.join(["kubectl", *options, *words])
+
+    @property
+    def _status(self) -> str:
+        return self.kubectl("rollout", "status", self.kubernetes or "", f"--timeout={self.timeout_s:g}s")
 
     def options(self, group: str) -> tuple[str, str]:
         """Returns the options as text for the commands of a runbook: of the restart, and of its test."""
-        named: dict[str, Argument] = {"host": tuple(f"{member}={host}" for member, host in self.hosts.items())}
-        begin, test = {"command": self.command}, self.test_command
-        if (rollout := self.rollout(group)) is not None:
-            begin, test = {"kubernetes": rollout.workload}, self.test_command or rollout.test()
-            named = {"namespace": self.namespace, "kube_context": self.kube_context, "configure": self.configure}
-        tests = {} if rollout is not None else named
-        return options_text(**begin, **named), options_text(test_command=test, **tests)
+        if (workload := self.of_group(group).kubernetes) is None:
+            hosts = tuple(f"{member}={host}" for member, host in self.hosts.items())
+            return options_text(command=self.command, host=hosts), options_text(
+                test_command=self.test_command, host=hosts
+            )
+        named = {"namespace": self.namespace, "kube_context": self.kube_context, "configure": self.configure}
+        test = self.test_command or self.kubectl("auth", "can-i", "patch", workload)
+        return options_text(kubernetes=workload, **named), options_text(test_command=test)
 
 
 NO_RESTART: Final = Restart()

@@ -15,7 +15,7 @@ from offsetmgr.core.selection import group_words
 from offsetmgr.migration.evidence import used_and_other_store
 from offsetmgr.migration.location import file_label
 from offsetmgr.migration.observation import Observation
-from offsetmgr.migration.restart_command import Rollout
+from offsetmgr.migration.restart_command import Restart
 
 # The values of a runbook's steps, and the step of one rolling bounce. Pure. Each step has its commands, a sample of
 # the output on success, the time that it takes, the reasons for which it may stop, and the way back. In a sample,
@@ -71,7 +71,7 @@ class RunbookArguments:
     kafka: str
     restart: str
     test: str
-    rollout: Rollout | None
+    rollout: Restart | None
     baseline: str
     plan: str | None
     retention_ms: int | None
@@ -193,7 +193,7 @@ class RunbookSteps:
         named = {"group": self.subject.group, "phase": change.to.value, "baseline": baseline, "window": GATE_WINDOW_S}
         check = Invocation("runbook check", (), named).command_line() + self.options
         rollout = self.arguments.rollout
-        restarted = [rollout.workload] if rollout else members if is_first else []
+        restarted = [rollout.kubernetes or ""] if rollout else members if is_first else []
         back, way_back = self.ways_back(change)
         return RunbookStep(
             f"Bounce {number} of {len(self.subject.changes)}: {change}",
@@ -233,7 +233,7 @@ class RunbookSteps:
             return text
         if rollout := self.arguments.rollout:
             text.append(
-                f"The command sets the settings below, waits for the rollout of {rollout.workload}, and checks"
+                f"The command sets the settings below, waits for the rollout of {rollout.kubernetes}, and checks"
                 " the gate of all new members. The pods must stop cleanly (SIGTERM, never SIGKILL)."
             )
         else:
@@ -253,7 +253,7 @@ class RunbookSteps:
         if (rollout := self.arguments.rollout) is None:  # the step before has the reasons not to begin
             return _BOUNCE_CLOSED
         stuck = (
-            f"the command for {rollout.workload}: exit code N",
+            f"the command for {rollout.kubernetes}: exit code N",
             "The rollout failed or is stuck. Read the log and the events of the pods, fix the cause, run the same"
             f" command line again. To take the rollout back: {rollout.undo(self.subject.group, change.start)}",
         )
