@@ -68,11 +68,6 @@ class GroupGate:
     live: bool = False
     """Whether members of the group commit to the target, so that its offsets do not expire."""
 
-    @property
-    def record(self) -> list[str]:
-        """The evidence and what was checked, for the journal."""
-        return [self.evidence.value, for_command_line(self.detail)]
-
 
 FinalizeGate: TypeAlias = Callable[[list[GroupPlan]], Iterator[GroupGate]]
 """Checks whether groups have members that commit to the source alone. Yields one result for each group, in any
@@ -201,7 +196,7 @@ class Finalization:
         report = FinalizeReport(finalized_at=state.finalized_at)
         if state.finalized_at is None:
             self._check_plan(report)
-            evidence = [[found.group, *found.record] for found in report.gates]
+            evidence = [[g.group, g.evidence.value, for_command_line(g.detail)] for g in report.gates]
             counts = {"verified": report.verified, "left_out": report.left_out, "gates": evidence}
             self.journal.append([{"kind": "finalized", **counts}])
         self._delete(report, self.verifier)
@@ -280,7 +275,8 @@ class Finalization:
                 self._block(report, {name: GateRefused(f"finalize {name}", why, found.hint or _BOUNCE_FIRST)})
                 continue
             verified, left_out = checks.verified[name], checks.left_out[name]
-            counts = {"verified": verified, "left_out": left_out, "gate": found.record}
+            gate = [found.evidence.value, for_command_line(found.detail)]
+            counts = {"verified": verified, "left_out": left_out, "gate": gate}
             self.journal.append([{"kind": "group-finalized", "group": name, **counts}])
             report.gates.append(found)
             report.verified += verified

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import glob
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +45,7 @@ from offsetmgr.core.plurals import SHOWN, count_of
 from offsetmgr.groups.describe import POLL_S, OnWait
 from offsetmgr.groups.edit_plan import holds_offset
 from offsetmgr.groups.execute import execute
+from offsetmgr.groups.last_writes import GroupPair
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 from offsetmgr.migration.plan import Action, GroupScope, PlanFile, PlanStep, encode_steps, summary_of
 from offsetmgr.migration.progress import (
@@ -553,3 +554,19 @@ def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T
             current = following
         if current is not None:
             yield current[0], current[1].result()
+
+
+def read_pairs(
+    source: OffsetStore, target: OffsetStore, existing: Collection[str], items: Iterable[tuple[_T, str, str]]
+) -> Iterator[list[tuple[_T, GroupPair]]]:
+    """Yields batches of items with the present offsets of their group in both stores; its names there follow each item.
+    The source is read one batch ahead, and always before the target: if a dual consumer commits in between, the target
+    shows the commit. The target is asked only for groups that are in ``existing``."""
+
+    def read(batch: list[tuple[_T, str, str]]) -> dict[str, GroupOffsets]:
+        return {found.group: found for found in source.scan(here for _, here, _ in batch)}
+
+    for batch, sources in prefetch(read, read_batches(items)):
+        known = [there for _, _, there in batch if there in existing]
+        targets = {found.group: found for found in target.scan(known)} if known else {}
+        yield [(item, GroupPair(sources[h], targets.get(t, GroupOffsets(t, {})))) for item, h, t in batch]

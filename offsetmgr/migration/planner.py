@@ -41,7 +41,7 @@ from offsetmgr.groups.scan import require_kind
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
-from offsetmgr.migration.journaled_writer import prefetch, read_batches
+from offsetmgr.migration.journaled_writer import read_pairs
 from offsetmgr.migration.observation import ObservationWindow
 from offsetmgr.migration.partition_map import PartitionMap, Translator
 from offsetmgr.migration.plan import (
@@ -219,58 +219,45 @@ class Planner:
         """Yields the plan of each group, lazily."""
         existing = set(self.target.groups())
         log = ClusterLogs(self.cluster)
-        # The source is read before the target. If a dual consumer commits in between, the target shows the commit.
-        for batch, sources in prefetch(self._read_source, read_batches(groups)):
-            yield from self._plan_batch(batch, sources, existing, log)
+        named = ((group, group, self.options.target_group(group)) for group in groups)
+        for batch in read_pairs(self.source, self.target, existing, named):
+            yield from self._plan_batch([pair for _, pair in batch], existing, log)
 
-    def _read_source(self, batch: list[str]) -> dict[str, GroupOffsets]:
-        return {found.group: found for found in self.source.scan(batch)}
-
-    def _plan_batch(
-        self, batch: list[str], sources: Mapping[str, GroupOffsets], existing: set[str], log: ClusterLogs
-    ) -> Iterator[GroupPlan]:
-        names = {group: self.options.target_group(group) for group in batch}
-        known = [name for name in names.values() if name in existing]
-        targets = {found.group: found for found in self.target.scan(known)} if known else {}
+    def _plan_batch(self, read: list[GroupPair], existing: set[str], log: ClusterLogs) -> Iterator[GroupPlan]:
+        names = {pair.source.group: pair.target.group for pair in read}
         described = self.cluster.describe_groups(names.values()) if self.cluster and self._to_kafka else {}
         # The list of groups does not contain all kinds of groups that a new group would meet.
         described = {n: d for n, d in described.items() if n in existing or isinstance(d, OtherGroupKind)}
         old = self.old_members({*names, *names.values()}) if self.old_members else {}
-        read = (GroupPair(sources[group], targets.get(name, GroupOffsets(name, {}))) for group, name in names.items())
-        compared = {pair.source.group: pair for pair in self._last_writes.find(read)}
-        sources = {group: pair.source for group, pair in compared.items()}
-        self._load_logs(sources, log)
-        pending = self._pending(names, sources, targets)
-        for group, name in names.items():
-            pair = compared[group]
-            if name in pending:
-                pair = pair._replace(target=replace(pair.target, errors={**pair.target.errors, **pending[name]}))
-            yield self._plan_group(pair, described.get(name), old, log)
+        pairs = self._last_writes.find(read)
+        self._load_logs([pair.source for pair in pairs], log)
+        pending = self._pending(pairs)
+        for source, target, writers in pairs:
+            errors = {**target.errors, **pending.get(target.group, {})}
+            pair = GroupPair(source, replace(target, errors=errors), writers)
+            yield self._plan_group(pair, described.get(target.group), old, log)
 
-    def _pending(
-        self, names: Mapping[str, str], sources: Mapping[str, GroupOffsets], targets: Mapping[str, GroupOffsets]
-    ) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
+    def _pending(self, pairs: Iterable[GroupPair]) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
         """Finds partitions whose offset in the target is still unknown, although the scan returned no offset. An
         example is a partition whose offset an open transaction has not committed yet. Returns the errors of these
         partitions by target group."""
         selected: dict[str, list[TopicPartition]] = {}
-        for group, name in names.items():
-            known = targets[name].offsets if name in targets else {}
-            partitions = [tp for tp in sources[group].offsets if tp not in known and tp.partition >= 0]
+        for source, target, _ in pairs:
+            partitions = [tp for tp in source.offsets if tp not in target.offsets and tp.partition >= 0]
             if partitions := [tp for tp in partitions if self.options.selects(tp)]:
-                selected[name] = partitions
+                selected[target.group] = partitions
         return {found.group: found.errors for found in self.target.scan_partitions(selected) if found.errors}
 
-    def _load_logs(self, sources: Mapping[str, GroupOffsets], log: ClusterLogs) -> None:
+    def _load_logs(self, sources: list[GroupOffsets], log: ClusterLogs) -> None:
         """Loads from the cluster, in bulk, the log ranges and starting points that the steps of these groups need."""
-        partitions = {tp for found in sources.values() for tp in found.offsets if self.options.selects(tp)}
+        partitions = {tp for found in sources for tp in found.offsets if self.options.selects(tp)}
         if foreign := {tp for tp in partitions if not self.target.capabilities.partitions.includes(tp)}:
             partitions -= foreign
             if self._translator is not None:
                 self._translator.load_starts(foreign)
                 entries = ((tp, self._translator.map.entry(tp)) for tp in foreign)
                 partitions |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
-        offsets = ((tp, read.offset) for found in sources.values() for tp, read in found.offsets.items())
+        offsets = ((tp, read.offset) for found in sources for tp, read in found.offsets.items())
         log.load(partitions, ((tp, offset) for tp, offset in offsets if tp in partitions))
         self.crossing.load_topics({tp.topic for tp in partitions})
 

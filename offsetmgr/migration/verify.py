@@ -25,7 +25,7 @@ from offsetmgr.kafka.cluster import Logs
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
-from offsetmgr.migration.journaled_writer import prefetch, read_batches
+from offsetmgr.migration.journaled_writer import read_pairs
 from offsetmgr.migration.plan import (
     Action,
     GroupPlan,
@@ -323,31 +323,23 @@ class MigrationVerifier:
         planned one."""
         check_endpoint("source", self.plan.header.source, self.source)
         check_endpoint("target", self.plan.header.target, self.target)
-        planned: set[str] = set()
         existing = set(self.target.groups())
-        for batch, sources in prefetch(self._read_source, read_batches(self.plan.groups_of(self.only))):
-            planned.update(group.group for group in batch)
-            yield from self._batch(batch, sources, existing)
-        options = self.plan.header.options
+        options, planned = self.plan.header.options, set[str]()
+        for batch in read_pairs(self.source, self.target, existing, _named(self.plan.groups_of(self.only))):
+            planned.update(group.group for group, _ in batch)
+            yield from self._batch(batch)
         others = self.source.groups() if self.only is None else ()
-        unplanned = (g for g in others if g not in planned and options.selects_group(g))
-        for names in read_batches(unplanned):
-            plans = [GroupPlan(name, options.target_group(name), ()) for name in names]
-            yield from self._batch(plans, self._read_source(plans), existing)
+        new = (
+            GroupPlan(g, options.target_group(g), ()) for g in others if g not in planned and options.selects_group(g)
+        )
+        for batch in read_pairs(self.source, self.target, existing, _named(new)):
+            yield from self._batch(batch)
 
-    def _read_source(self, batch: list[GroupPlan]) -> dict[str, GroupOffsets]:
-        return {found.group: found for found in self.source.scan(group.group for group in batch)}
-
-    def _batch(
-        self, batch: list[GroupPlan], sources: Mapping[str, GroupOffsets], existing: set[str]
-    ) -> Iterator[PartitionResult]:
-        known = [group.target_group for group in batch if group.target_group in existing]
-        targets = {found.group: found for found in self.target.scan(known)} if known else {}
-        log = self._load_logs(targets)
-        for group in batch:
+    def _batch(self, batch: list[tuple[GroupPlan, GroupPair]]) -> Iterator[PartitionResult]:
+        log = self._load_logs(pair.target for _, pair in batch)
+        for group, pair in batch:
             self.summary.groups += 1
-            target = targets.get(group.target_group, GroupOffsets(group.target_group, {}))
-            for result in self._group(group, GroupPair(sources[group.group], target), log):
+            for result in self._group(group, pair, log):
                 self.summary.add(result)
                 shifted = self._shift and result.source is not None
                 yield result._replace(source=(result.source or 0) - self._shift) if shifted else result
@@ -360,7 +352,7 @@ class MigrationVerifier:
     def _last_writes(self) -> LastWrites:
         return last_writes(self.source, self.target, window_s=0)
 
-    def _load_logs(self, targets: Mapping[str, GroupOffsets]) -> ClusterLogs:
+    def _load_logs(self, targets: Iterable[GroupOffsets]) -> ClusterLogs:
         """Returns the log ranges of all partitions in the target.
 
         The log ranges are read after the offsets (see `offsetmgr.core.log_origin`).
@@ -368,7 +360,7 @@ class MigrationVerifier:
         if self._log_ranges is None:
             self._log_ranges = ClusterLogs(self.open_logs())
         self._log_ranges.load(
-            offsets=((tp, found.offset) for target in targets.values() for tp, found in target.offsets.items())
+            offsets=((tp, found.offset) for target in targets for tp, found in target.offsets.items())
         )
         return self._log_ranges
 
@@ -468,6 +460,10 @@ class MigrationVerifier:
         expected, in_source, in_target = (None if one is None else one.offset for one in offsets)
         names = (plan.group, plan.target_group, tp)
         return PartitionResult(*names, status, evidence, expected, in_source, in_target, log.end(tp), detail)
+
+
+def _named(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, str, str]]:
+    return ((group, group.group, group.target_group) for group in groups)
 
 
 def _group_result(plan: GroupPlan, status: Status, evidence: Confidence, detail: str) -> PartitionResult:
