@@ -120,7 +120,7 @@ class _BounceRun:
         if step.status is StepStatus.RETURNED and not self._is_repeated(step):
             return None
         self._await_earlier_command(step)
-        registered = self._registered()
+        registered = self._watch_until(self.spec.options.window, lambda _history: True).latest.members
         if step.status is StepStatus.PENDING:
             if not step.present(registered):
                 registered = self._await_return(step)
@@ -176,9 +176,6 @@ class _BounceRun:
         self.progress(f"  {step.member} is not registered: waiting up to {window.duration_s:g} s for it to come back")
         return self._watch_until(window, lambda w: bool(step.present(w.latest.members))).latest.members
 
-    def _registered(self) -> Mapping[str, RegisteredMember]:
-        return self._watch_until(self.spec.options.window, lambda _history: True).latest.members
-
     def _await_earlier_command(self, step: RestartStep) -> None:
         """If an earlier run was killed but its restart command is still running, waits until the command ends.
         Otherwise the member could be restarted twice."""
@@ -197,9 +194,10 @@ class _BounceRun:
         spec = self.spec
         window = replace(spec.options.window, duration_s=spec.options.restart_timeout_s)
         expected = len(step.members)
+        stopped = f"stopped on request; {step.member} has been restarted and its gate is not passed yet"
         history = self._watch_until(window, lambda w: len(_successors(w, step)) >= expected)
         if self.stop():
-            return self._stopped_at_gate(step)
+            return self._stopped(stopped)
         if len(_successors(history, step)) < expected:
             return self._failed(
                 _missing_successors(history, step, spec.options.restart_timeout_s),
@@ -212,7 +210,7 @@ class _BounceRun:
         report, _ = self._gate(rules, step)
         if not report.passed:
             if self.stop():
-                return self._stopped_at_gate(step)
+                return self._stopped(stopped)
             return self._failed(
                 f"the gate after {step.member} is closed: {report.missing}",
                 "fix the named problems, then resume: the gate is checked again and the command is"
@@ -298,10 +296,6 @@ class _BounceRun:
             return copy_forward(self.view.zookeeper, self.spec.group, changes, record=record)
         finally:
             self._save()
-
-    def _stopped_at_gate(self, step: RestartStep) -> BounceResult:
-        why = f"stopped on request; {step.member} has been restarted and its gate is not passed yet"
-        return self._stopped(why)
 
     def _result(
         self, outcome: BounceOutcome, report: PhaseReport | None = None, why: str = "", hint: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence
@@ -90,18 +90,12 @@ def _offset_or_none(offset: int) -> int | None:
     return None if offset < 0 else offset
 
 
-def assess_owned(history: PartitionHistory, phase: CommitMode, rules: EvidenceThresholds) -> PartitionEvidence:
-    """Returns the evidence for or against the assumption that the partition's owner is in ``phase``."""
-    return _OwnerCheck(history, phase, rules).assess()
-
-
-def describe_behaviour(found: CommitMode) -> str:
-    """Returns, as text, where a member in this phase commits."""
-    return {
-        CommitMode.ZOOKEEPER: "commits to ZooKeeper alone",
-        CommitMode.DUAL: "commits to both",
-        CommitMode.KAFKA: "commits to Kafka alone",
-    }[found]
+_BEHAVIOUR: Final = {
+    CommitMode.ZOOKEEPER: "commits to ZooKeeper alone",
+    CommitMode.DUAL: "commits to both",
+    CommitMode.KAFKA: "commits to Kafka alone",
+}
+"""The stores to which a member in each phase commits, as text."""
 
 
 def _other_client(history: PartitionHistory) -> str:
@@ -141,6 +135,8 @@ def behaviour_behind(history: PartitionHistory) -> tuple[CommitMode, str] | None
 
 @dataclass(frozen=True, slots=True)
 class _OwnerCheck:
+    """The evidence for or against the assumption that a partition's owner is in ``phase``."""
+
     history: PartitionHistory
     phase: CommitMode
     rules: EvidenceThresholds
@@ -158,7 +154,7 @@ class _OwnerCheck:
             return self._result(False, Confidence.UNKNOWN, why, _STOP_OTHER)
         if (behaviour := behaviour_of(history)) is not None:
             found, why = behaviour
-            return self._result(found is self.phase, Confidence.SEEN, f"{describe_behaviour(found)}: {why}")
+            return self._result(found is self.phase, Confidence.SEEN, f"{_BEHAVIOUR[found]}: {why}")
         return self._unproven_dual() if self.phase is CommitMode.DUAL else self._unproven_alone()
 
     def _result(
@@ -470,10 +466,10 @@ def assess_phase(
 def _assess_either_phase(
     partition: PartitionHistory, phase: CommitMode, also: CommitMode | None, rules: EvidenceThresholds
 ) -> PartitionEvidence:
-    result = assess_owned(partition, phase, rules)
+    result = _OwnerCheck(partition, phase, rules).assess()
     if result.ok or also is None:
         return result
-    other = assess_owned(partition, also, rules)
+    other = _OwnerCheck(partition, also, rules).assess()
     return other if other.ok or not other.final else result
 
 
@@ -602,7 +598,7 @@ def infer_phase(history: GroupHistory) -> PhaseEvidence:
         return PhaseEvidence(
             Phase.of(phase),
             Confidence.SEEN,
-            f"{describe_behaviour(phase)}, seen on {count_of(len(whys), 'partition')}; {whys[0]}",
+            f"{_BEHAVIOUR[phase]}, seen on {count_of(len(whys), 'partition')}; {whys[0]}",
             frozenset(proven),
         )
     if proven:

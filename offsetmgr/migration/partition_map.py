@@ -102,23 +102,16 @@ class PartitionMap:
     origin: MapOrigin
     entries: Mapping[TopicPartition, MapEntry]
 
-    def entry(self, tp: TopicPartition) -> MapEntry | None:
-        return self.entries.get(tp)
-
 
 def read_map(path: Path) -> PartitionMap:
-    """Returns the map in a file. Raises `FileFailure` if the file cannot be read, and any error from `parse_map`."""
-    with os_error_as(FileFailure, f"partition map {path}"):
-        data = path.read_bytes()
-    return parse_map(str(path), data)
+    """Returns the map in a file.
 
-
-def parse_map(name: str, data: bytes) -> PartitionMap:
-    """Parses a partition map; ``name`` is the name of the map in errors.
-
-    Raises `UnknownVersion`, `MalformedData` with the topic and the partition, and `PlanError` for an unconfirmed draft.
+    Raises `FileFailure` if the file cannot be read, `UnknownVersion`, `MalformedData` with the topic and the partition,
+    and `PlanError` for an unconfirmed draft.
     """
-    what = f"partition map {name}"
+    what = f"partition map {path}"
+    with os_error_as(FileFailure, what):
+        data = path.read_bytes()
     document = parse_json(data, lambda why: MalformedData(what, why), unique_keys=True)
     if not isinstance(document, dict) or document.get(_FORMAT) is None:
         raise MalformedData(
@@ -206,13 +199,6 @@ def _table(entry: FieldReader) -> tuple[tuple[int, int], ...]:
 # are requested once, in bulk, when the plan is made, because the plan is frozen and contains the offsets to write.
 
 
-class TranslatedOffset(NamedTuple):
-    """The translation of a byte position: the new partition, and the offset or the reason why there is none."""
-
-    tp: TopicPartition
-    found: ResolvedStart | str
-
-
 @dataclass(slots=True)
 class Translator:
     """Translates byte positions. Without a ``cluster``, a position cannot be translated if its map entry has a starting
@@ -226,7 +212,7 @@ class Translator:
         """Requests the starting points for these partitions of Kafka 0.7, in bulk, unless they are already known."""
         wanted: dict[TopicPartition, MappedStart | int] = {}
         for old in partitions:
-            entry = self.map.entry(old)
+            entry = self.map.entries.get(old)
             if entry is not None and not isinstance(entry.choice, PositionTable):
                 new = TopicPartition(old.topic, entry.partition)
                 if new not in self._starts:
@@ -242,14 +228,15 @@ class Translator:
                 found |= self.cluster.offsets_for_time(partitions_at, choice)
         self._starts |= {tp: _start_of(choice, logs.get(tp), found.get(tp)) for tp, choice in wanted.items()}
 
-    def translate(self, old: TopicPartition, position: int) -> TranslatedOffset | None:
-        """Translates ``position``, a group's byte position in the partition ``old``. Returns the new partition and the
-        offset at which the group continues. Returns None if the map does not contain ``old``."""
-        entry = self.map.entry(old)
+    def translate(self, old: TopicPartition, position: int) -> tuple[TopicPartition, ResolvedStart | str] | None:
+        """Translates ``position``, a group's byte position in the partition ``old``. Returns the new partition, and the
+        offset at which the group continues or the reason why there is none. Returns None if the map does not contain
+        ``old``."""
+        entry = self.map.entries.get(old)
         if entry is None:
             return None
         new = TopicPartition(old.topic, entry.partition)
-        return TranslatedOffset(new, self._found(new, entry, position))
+        return new, self._found(new, entry, position)
 
     def _found(self, new: TopicPartition, entry: MapEntry, position: int) -> ResolvedStart | str:
         if isinstance(entry.choice, PositionTable):
@@ -291,27 +278,19 @@ _READ_THIS: Final = (
 
 
 @dataclass(slots=True)
-class _SampledPartition:
-    groups: int = 0
-    lowest: int = 2**63 - 1
-    highest: int = 0
-
-
-@dataclass(slots=True)
 class MapDraft:
     """Collects the partitions of Kafka 0.7 for which groups have offsets. Memory grows with the partitions, not with
     the groups."""
 
-    _seen: dict[TopicPartition, _SampledPartition] = field(default_factory=dict)
+    _seen: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)
+    """The number of groups, and their lowest and highest byte position."""
 
     def add(self, found: GroupOffsets, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
             if isinstance(tp.partition, BrokerPartition):
-                seen = self._seen.setdefault(tp, _SampledPartition())
                 position = found.offsets[tp].offset
-                seen.groups += 1
-                seen.lowest = min(seen.lowest, position)
-                seen.highest = max(seen.highest, position)
+                groups, lowest, highest = self._seen.get(tp, (0, position, position))
+                self._seen[tp] = groups + 1, min(lowest, position), max(highest, position)
 
     def encode(self, source: str, counts: Mapping[str, int] | None) -> bytes:
         """Returns the draft as text. ``counts`` are the partition counts of topics in the Kafka cluster; None if there
@@ -322,12 +301,12 @@ class MapDraft:
         if not self._seen:
             raise GroupNotFound("partition map", f"no group in {source} holds a byte position of Kafka 0.7")
         topics: dict[str, dict[str, Any]] = {}
-        for tp, seen in sorted(self._seen.items()):
+        for tp, (groups, lowest, highest) in sorted(self._seen.items()):
             entries = topics.setdefault(tp.topic, {})
             entries[str(tp.partition)] = {
                 "partition": len(entries),
                 "start": "earliest",
-                "seen": {"groups": seen.groups, "lowest_byte": seen.lowest, "highest_byte": seen.highest},
+                "seen": {"groups": groups, "lowest_byte": lowest, "highest_byte": highest},
             }
         lines = [_READ_THIS]
         if counts is not None:

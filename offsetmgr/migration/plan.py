@@ -517,84 +517,68 @@ def decode_group(line: bytes) -> GroupPlan:
     return GroupPlan(encoded["group"], encoded["target_group"], steps, Guard(encoded["guard"]), **optional)
 
 
+_PLAIN = ("plan_id", "created_at", "cluster_id", "retention_ms", "tool")
+"""The fields of `PlanHeader` that a plan file contains as they are."""
+
+
 def encode_header(header: PlanHeader) -> dict[str, Any]:
-    options, used_map = header.options, header.partition_map
-    optional = {
-        "weaknesses": list(header.weaknesses),
-        "clock": None if header.clock is None else header.clock._asdict(),
-        "partition_map": None if used_map is None else asdict(used_map),
-    }
-    return {
-        "plan_id": header.plan_id,
-        "created_at": header.created_at,
+    options, groups = header.options, header.options.group_selection
+    encoded: dict[str, Any] = {name: getattr(header, name) for name in (*_PLAIN, "expires_at")}
+    encoded |= {
         "source": asdict(header.source),
         "target": asdict(header.target),
         "options": {
             "if_ahead": (options.if_ahead or AheadPolicy.REFUSE).value,
             "if_ahead_given": options.if_ahead is not None,
             "clamp": options.clamp,
-            **options.selection.encoded(),
-            **options.group_selection.encoded(),
+            "topics": options.selection.texts,
+            "groups": list(groups.patterns or ()),
             "rename": dict(options.rename),
             "onto_existing": options.onto_existing,
             **({"shift": options.shift} if options.shift else {}),
+            **({"exclude_groups": list(groups.excluded)} if groups.excluded else {}),
         },
-        "cluster_id": header.cluster_id,
-        "retention_ms": header.retention_ms,
-        "expires_at": header.expires_at,
-        "tool": header.tool,
-        **_encode_crossing(header),
-        **{name: value for name, value in optional.items() if value},
     }
-
-
-def _encode_crossing(header: PlanHeader) -> dict[str, Any]:
-    if header.compared is None:
-        return {}
-    encoded = {"relation": header.compared.relation.value, "how": header.compared.how, "recreation": header.recreation}
-    return {"logs": encoded | ({} if header.translate is None else {"translate": header.translate.value})}
-
-
-def _decode_policy(options: Mapping[str, Any]) -> AheadPolicy | None:
-    """Returns the caller's word; None if there was none. Release 0.1 stored ``keep`` with and without a word."""
-    policy = AheadPolicy(options["if_ahead"])
-    return policy if options.get("if_ahead_given", policy is not AheadPolicy.KEEP) else None
-
-
-def _decode_comparison(logs: Mapping[str, Any]) -> OriginComparison:
-    relation = Relation(logs["relation"])  # a plan of unknown clusters has the caller's word, if it needs one
-    return OriginComparison(relation, logs["how"], relation is Relation.UNKNOWN and "translate" in logs)
+    if (found := header.compared) is not None:
+        encoded["logs"] = {"relation": found.relation.value, "how": found.how, "recreation": header.recreation}
+        encoded["logs"] |= {} if header.translate is None else {"translate": header.translate.value}
+    optional = {
+        "weaknesses": list(header.weaknesses),
+        "clock": header.clock and header.clock._asdict(),
+        "partition_map": header.partition_map and asdict(header.partition_map),
+    }
+    return encoded | {name: value for name, value in optional.items() if value}
 
 
 def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
     options = encoded["options"]
-    partition_map = encoded.get("partition_map")
-    logs = encoded.get("logs")
-    clock = encoded.get("clock")
+    logs, clock, used_map = (encoded.get(name) for name in ("logs", "clock", "partition_map"))
+    policy: AheadPolicy | None = AheadPolicy(options["if_ahead"])
+    if not options.get("if_ahead_given", policy is not AheadPolicy.KEEP):
+        policy = None  # release 0.1 stored ``keep`` with and without the caller's word
+    found: dict[str, Any] = {name: encoded[name] for name in _PLAIN}
+    if logs is not None:
+        relation = Relation(logs["relation"])  # a plan of unknown clusters has the caller's word, if it needs one
+        is_accepted = relation is Relation.UNKNOWN and "translate" in logs
+        found |= {"compared": OriginComparison(relation, logs["how"], is_accepted), "recreation": logs["recreation"]}
+        found |= {"translate": OffsetTranslation(logs["translate"])} if "translate" in logs else {}
     return PlanHeader(
-        encoded["plan_id"],
-        encoded["created_at"],
-        StoreEndpoint(**encoded["source"]),
-        StoreEndpoint(**encoded["target"]),
-        PlanOptions(
-            _decode_policy(options),
+        source=StoreEndpoint(**encoded["source"]),
+        target=StoreEndpoint(**encoded["target"]),
+        options=PlanOptions(
+            policy,
             options["clamp"],
-            TopicSelection.decoded(options),
-            GroupSelection.decoded(options),
+            tuple(options["topics"]),
+            GroupSelection(options["groups"] or None, exclude=options.get("exclude_groups")),
             dict(options["rename"]),
             options["onto_existing"],
             options.get("shift", 0),
         ),
-        encoded["cluster_id"],
-        encoded["retention_ms"],
-        encoded["tool"],
-        None if logs is None else _decode_comparison(logs),
-        OffsetTranslation(logs["translate"]) if logs and "translate" in logs else None,
-        "" if logs is None else logs["recreation"],
-        None if partition_map is None else MapOrigin(**partition_map),
-        tuple(encoded.get("weaknesses", ())),
-        None if clock is None else ClockDifference(**clock),
-        version,
+        partition_map=used_map and MapOrigin(**used_map),
+        weaknesses=tuple(encoded.get("weaknesses", ())),
+        clock=clock and ClockDifference(**clock),
+        version=version,
+        **found,
     )
 
 

@@ -255,7 +255,7 @@ class Planner:
             partitions -= foreign
             if self._translator is not None:
                 self._translator.load_starts(foreign)
-                entries = ((tp, self._translator.map.entry(tp)) for tp in foreign)
+                entries = ((tp, self._translator.map.entries.get(tp)) for tp in foreign)
                 partitions |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
         offsets = ((tp, read.offset) for found in sources for tp, read in found.offsets.items())
         log.load(partitions, ((tp, offset) for tp, offset in offsets if tp in partitions))

@@ -328,11 +328,10 @@ class MigrationVerifier:
         for batch in read_pairs(self.source, self.target, existing, _named(self.plan.groups_of(self.only))):
             planned.update(group.group for group, _ in batch)
             yield from self._batch(batch)
-        others = self.source.groups() if self.only is None else ()
-        new = (
-            GroupPlan(g, options.target_group(g), ()) for g in others if g not in planned and options.selects_group(g)
-        )
-        for batch in read_pairs(self.source, self.target, existing, _named(new)):
+        others = list(self.source.groups()) if self.only is None else []  # before another thread asks the source
+        new = (name for name in others if name not in planned and options.selects_group(name))
+        unplanned = (GroupPlan(name, options.target_group(name), ()) for name in new)
+        for batch in read_pairs(self.source, self.target, existing, _named(unplanned)):
             yield from self._batch(batch)
 
     def _batch(self, batch: list[tuple[GroupPlan, GroupPair]]) -> Iterator[PartitionResult]:
