@@ -29,7 +29,7 @@ from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import ShardState
 from offsetmgr.manager.log.base import AppendOutcome, CorruptRecords, Fenced, OutcomeUnknown, ShardGroupWriter, TooLarge
 from offsetmgr.manager.results import CoordinatorResult
-from offsetmgr.manager.runtime.services import RuntimeServices
+from offsetmgr.manager.runtime.services import RuntimeServices, ShardLoader
 from offsetmgr.manager.runtime.write_batch import (
     AppendResult,
     PendingRequest,
@@ -43,7 +43,6 @@ from offsetmgr.manager.runtime.write_batch import (
     merge_records,
 )
 from offsetmgr.manager.shard import Shard
-from offsetmgr.manager.shard_loader import ShardLoader, check_same_log
 
 T = TypeVar("T")
 
@@ -74,7 +73,7 @@ class ShardWriter:
         shards: Mapping[int, Shard],
         generation: str,
     ) -> None:
-        self.load: ShardLoader | None = None
+        self.loader: ShardLoader | None = None
         self._shard_group = shard_group
         self._services = services
         self._log = services.log
@@ -194,16 +193,16 @@ class ShardWriter:
             return False
         self._positions = {partition: shard.position for partition, shard in shards.items()}
         await self._complete_claim()
-        if self.load is not None:
-            await self._append_again(self.load.invalid_keys, shards)
+        if self.loader is not None:
+            await self._append_again(self.loader.invalid_keys, shards)
         self._shards = None
         self._listener.on_loaded(shards, self._generation, as_of)
         return True
 
     def _read_all(self, shards: dict[int, Shard], ends: Mapping[int, int]) -> bool:
         """Reads the missing part of the log. Runs in a thread."""
-        self.load = ShardLoader(self._log, shards, self._stopping.is_set)
-        return self._services.load(self.load, ends, self._generation, self._stopping)
+        self.loader = ShardLoader(self._services, shards, self._stopping)
+        return self.loader.load(ends, self._generation)
 
     async def _read_tail(self, ends: Mapping[int, int]) -> bool:
         """Reads the end of the log after an append with an unknown outcome. Only the records of this append are new.
@@ -230,7 +229,7 @@ class ShardWriter:
         with contextlib.closing(self._log.reader()) as reader:
             reached = reader.load(starts, ends, newest, stopped=self._stopping.is_set)
             invalid_keys = reader.invalid_keys
-        check_same_log(self._log, self._generation, self._settings.claim_timeout_s)
+        self._services.check_same_log(self._generation)
         return reached, invalid_keys
 
     async def _replay(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
@@ -457,8 +456,8 @@ class ShardGroup:
     @property
     def load_progress(self) -> tuple[int, int]:
         """The numbers of offsets that the current or last load has read and has to read."""
-        load = None if self._writer is None else self._writer.load
-        return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
+        loader = None if self._writer is None else self._writer.loader
+        return (0, 0) if loader is None else loader.progress
 
     def start(self) -> None:
         """Starts a writer that claims and serves the shard group. Call it only after the writer of the previous

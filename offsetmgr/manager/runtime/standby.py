@@ -2,7 +2,7 @@
 
 The loop decides which partitions the thread reads (`StandbyTask`). The thread reads records, passes them to the loop
 and waits for the next task, so a slow loop slows the thread down and no records accumulate. The thread first loads each
-shard group to the log's end (`shard_loader`), one at a time, and then follows it.
+shard group to the log's end (`ShardLoader`), one at a time, and then follows it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord
-from offsetmgr.manager.runtime.services import RuntimeServices
+from offsetmgr.manager.runtime.services import RuntimeServices, ShardLoader
 from offsetmgr.manager.runtime.shard_group import NON_RETRIABLE_BACKOFF_S, ShardGroup, is_retriable
 from offsetmgr.manager.shard import Shard
-from offsetmgr.manager.shard_loader import ShardLoader
 from offsetmgr.records.base import FormatMismatch
 
 _logger: Final = logging.getLogger(__name__)
@@ -116,7 +115,7 @@ class StandbyReplica:
     @property
     def load_progress(self) -> tuple[int, int]:
         """The numbers of offsets that the current load has read and has to read."""
-        return (0, 0) if self.loader is None else (self.loader.offsets_read, self.loader.offsets_to_read)
+        return (0, 0) if self.loader is None else self.loader.progress
 
     @property
     def caught_up(self) -> bool:
@@ -310,8 +309,8 @@ class StandbyReplica:
             if found not in ("", generation):
                 shards, generation = {partition: self._services.new_shard(partition) for partition in shards}, found
             ends = self._log.end_offsets(sorted(shards), self._settings.claim_timeout_s)
-            self.loader = ShardLoader(self._log, shards, self._stopping.is_set)
-            loaded = self._services.load(self.loader, ends, generation, self._stopping)
+            self.loader = ShardLoader(self._services, shards, self._stopping)
+            loaded = self.loader.load(ends, generation)
         except (FormatMismatch, CorruptRecords) as error:
             self._post(self._stop_following, shard_group, error)
         except Exception as error:

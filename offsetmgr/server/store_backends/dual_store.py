@@ -19,11 +19,10 @@ from collections.abc import Mapping, Sequence
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcomes, GroupOffsets
+from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcomes, GroupOffsets
 from offsetmgr.server.store_backends.in_doubt_writes import InDoubtWrites
 from offsetmgr.server.store_backends.secondary import Secondary
 from offsetmgr.server.store_backends.secondary_reconcile import StartupReconciliation
-from offsetmgr.server.store_backends.single_store import SingleStoreBackend
 from offsetmgr.server.store_backends.store_executor import StoreExecutor
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.dual_policy import accepted_by_primary
@@ -31,44 +30,48 @@ from offsetmgr.stores.dual_policy import accepted_by_primary
 _log = logging.getLogger(__name__)
 
 
-class DualStoreBackend(SingleStoreBackend):
-    """Commits to the primary, then to the secondary; see the module's docstring."""
+class DualStoreBackend:
+    """Commits to the primary, then to the secondary; see the module's docstring. `StoreBackend` uses it in place of a
+    `StoreExecutor`."""
 
     reports_missing_groups = False
     """A group that is missing in the primary may exist in the secondary."""
+    supports_conditional_commits = False
+    """Each store can compare and write atomically, but the two stores together cannot."""
 
     def __init__(self, store: DualStore, wait_s: float) -> None:
         """``wait_s``: see `Secondary`."""
-        super().__init__(store.primary, self._on_written)
         self._store = store
+        self._primary = StoreExecutor(store.primary, on_written=self._on_written)
+        self.write = self._primary.write
+        self.wait_for_writes = self._primary.wait_for_writes
         self._secondary_executor = StoreExecutor(store.secondary)
-        self._executors = (self.executor, self._secondary_executor)
+        self._executors = (self._primary, self._secondary_executor)
         self._secondary = Secondary(
             self._secondary_executor,
-            self.executor,
-            lambda group, tp: self.executor.is_writing(group, tp) or self._in_doubt.contains(group, tp),
+            self._primary,
+            lambda group, tp: self._primary.is_writing(group, tp) or self._in_doubt.contains(group, tp),
             wait_s=wait_s,
             keeps_epochs=store.shares_epochs,
         )
-        self._in_doubt = InDoubtWrites(self.executor, self._secondary)
+        self._in_doubt = InDoubtWrites(self._primary, self._secondary)
         self._reconciliation: asyncio.Task[None] | None = None
 
     @property
-    def supports_conditional_commits(self) -> bool:
-        """Returns False, because each store can compare and write atomically, but the two stores together cannot."""
-        return False
+    def capabilities(self) -> Capabilities:
+        return self._primary.capabilities
 
     def failure(self) -> str | None:
         """The failure of either store. A failure of one store is reported, because an offset that only one store holds
         is not safe."""
-        failures = [executor.health.failure() for executor in self._executors]
+        failures = [executor.failure() for executor in self._executors]
         return "; ".join(filter(None, failures)) or None
 
     def start(self, probe_interval_s: float, wait_s: float) -> None:
-        super().start(probe_interval_s, wait_s)
-        self._secondary_executor.start_probing(probe_interval_s, wait_s)
+        for executor in self._executors:
+            executor.start(probe_interval_s, wait_s)
         reconciliation = StartupReconciliation(
-            self.executor, self._secondary_executor, self._secondary, keeps_epochs=self._store.shares_epochs
+            self._primary, self._secondary_executor, self._secondary, keeps_epochs=self._store.shares_epochs
         )
         self._reconciliation = asyncio.get_running_loop().create_task(reconciliation.run())
 
@@ -93,7 +96,7 @@ class DualStoreBackend(SingleStoreBackend):
 
     async def delete_group(self, group: str) -> int:
         """Deletes the group in the primary, then its offsets in the secondary, then the group in the secondary."""
-        code = await super().delete_group(group)
+        code = await self._primary.delete_group(group)
         secondary = await self._secondary_executor.read(group, None)
         if secondary.error is not None:
             raise secondary.error
@@ -113,7 +116,7 @@ class DualStoreBackend(SingleStoreBackend):
 
     def metrics(self) -> Mapping[str, float]:
         return {
-            **super().metrics(),
+            **self._primary.metrics(),
             "secondary_pending": self._secondary.pending,
             "secondary_failing": int(self._secondary.failing),
             "secondary_failures_total": self._secondary.failures,
@@ -133,7 +136,7 @@ class DualStoreBackend(SingleStoreBackend):
             )
         self._secondary.close()
         await self._secondary_executor.close()
-        await super().close(grace_s)
+        await self._primary.close()
 
     def _on_written(
         self, group: str, changes: Mapping[TopicPartition, Change], outcomes: ChangeOutcomes

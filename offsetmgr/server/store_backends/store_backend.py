@@ -31,9 +31,8 @@ from offsetmgr.manager.commit_checks import PartitionErrors, without_invalid
 from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend
-from offsetmgr.server.store_backends.single_store import SingleStoreBackend
 from offsetmgr.server.store_backends.store_errors import delete_code, error_code
-from offsetmgr.server.store_backends.store_executor import StoreWrite
+from offsetmgr.server.store_backends.store_executor import StoreExecutor, StoreWrite
 from offsetmgr.stores.dual import DualStore
 
 _log = logging.getLogger(__name__)
@@ -79,16 +78,14 @@ class StoreBackend:
         self._logged_at: dict[str, float] = {}
         self._backpressure = Backpressure(_MAX_PENDING)
         self.backpressure = self._backpressure.backpressure
-        self._stores: SingleStoreBackend
+        self._stores: StoreExecutor | DualStoreBackend
         self._starting: asyncio.Task[None]
 
     def start(self) -> asyncio.Task[None]:
         """Serves clients from now on. The returned task completes when the store's capabilities are known, or when
         reading them has failed (clients get errors until the store is reachable)."""
         store = self._store
-        self._stores = (
-            DualStoreBackend(store, self._wait_s) if isinstance(store, DualStore) else SingleStoreBackend(store)
-        )
+        self._stores = DualStoreBackend(store, self._wait_s) if isinstance(store, DualStore) else StoreExecutor(store)
         self._stores.start(self._probe_interval_s, FETCH_TIMEOUT_S)
         self._starting = asyncio.get_running_loop().create_task(self._stores.read_capabilities())
         return self._starting
@@ -113,7 +110,7 @@ class StoreBackend:
         return 0
 
     def features(self) -> Mapping[str, int]:
-        capabilities = self._stores.executor.capabilities
+        capabilities = self._stores.capabilities
         offered = {f"{STORE_FEATURE}{self._store.uri.partition(':')[0]}": 1}
         if self._stores.supports_conditional_commits:
             offered[CONDITIONAL_FEATURE] = 1
@@ -221,7 +218,7 @@ class StoreBackend:
         return None
 
     async def wait_for_commits(self, group: str) -> None:
-        await self._stores.executor.wait_for_writes(group)
+        await self._stores.wait_for_writes(group)
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -238,7 +235,7 @@ class StoreBackend:
         self._counters["store_fetches_total"] += 1
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):  # wait_for may lose a cancellation (Python 3.11)
-                found = await self._stores.read(request.group, requested)
+                found = await asyncio.shield(self._stores.read(request.group, requested))
         except TimeoutError:
             late = TimedOut(self._store.uri, f"a read did not end within {FETCH_TIMEOUT_S:g} s")
             return FetchResponse(self._record_error(late, error_code))

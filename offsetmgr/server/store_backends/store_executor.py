@@ -54,6 +54,7 @@ MAX_CHANGES_PER_STREAM: Final = 5_000
 """Maximum number of partitions in one stream of edits. This limit bounds how long a write waits for the previous
 stream."""
 
+_CLOSE_GRACE_S: Final = 1.0
 _MIN_THREADS_TO_SEPARATE: Final = 4
 """If the store has at least this number of threads, one write lane and one read thread are reserved for failing
 groups."""
@@ -112,6 +113,9 @@ future completes."""
 class StoreExecutor:
     """A store and the threads that may use it. All methods are called on the event loop."""
 
+    reports_missing_groups = True
+    """Whether a deletion of offsets reports an error if the group does not exist."""
+
     def __init__(self, store: OffsetStore, *, on_written: OnWritten | None = None) -> None:
         self.store = store
         self.health = StoreHealth(store.uri)
@@ -134,8 +138,18 @@ class StoreExecutor:
         self._failing_reads = _ReadQueue(self, 1) if separate else None
         self._unreadable_groups: set[str] = set()
 
-    def start_probing(self, interval_s: float, wait_s: float) -> None:
-        """See `StoreHealth.start_probing`."""
+    @property
+    def supports_conditional_commits(self) -> bool:
+        """Whether the store can compare and write atomically. False for Kafka, where each commit would need the group
+        lock."""
+        return self.capabilities.conditional in ("version", "file")
+
+    def failure(self) -> str | None:
+        """See `StoreHealth.failure`."""
+        return self.health.failure()
+
+    def start(self, interval_s: float, wait_s: float) -> None:
+        """Starts to probe the store; see `StoreHealth.start_probing`."""
         self.health.start_probing(lambda group, work: asyncio.shield(self.read(group, work)), interval_s, wait_s)
 
     async def read_capabilities(self) -> None:
@@ -161,7 +175,8 @@ class StoreExecutor:
         return await self.call(partial(edit_groups, self.store, edits))
 
     async def delete_group(self, group: str) -> int:
-        """See `store_calls.delete_group`."""
+        """Deletes the group after all earlier writes of the group have ended; see `store_calls.delete_group`."""
+        await self.wait_for_writes(group)
         return await self.call(partial(delete_group, self.store, group))
 
     @property
@@ -204,14 +219,18 @@ class StoreExecutor:
         if not call.cancelled():
             call.exception()  # retrieves the exception, since the caller may have stopped waiting
 
-    async def close(self, grace_s: float = 1.0) -> None:
-        """Waits at most ``grace_s`` seconds for running calls, then closes the store. Closing the store ends the
-        remaining calls. Writes that have not started fail."""
+    def metrics(self) -> Mapping[str, float]:
+        """See `Backend.metrics`."""
+        return {"store_writes_waiting": self.waiting}
+
+    async def close(self, grace_s: float = _CLOSE_GRACE_S) -> None:
+        """Waits at most ``grace_s`` seconds, and at most one second, for running calls, then closes the store. Closing
+        the store ends the remaining calls. Writes that have not started fail."""
         await self.health.close()
         for lane in self._lanes:
             lane.close()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=grace_s)
+            await asyncio.wait(self._calls, timeout=min(grace_s, _CLOSE_GRACE_S))
         await asyncio.get_running_loop().run_in_executor(None, self.store.close)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
