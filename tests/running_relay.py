@@ -102,7 +102,7 @@ class RunningRelay(EventLoopThread):
         self.service = SocketServer(apis, fallback=self.relay.fallback, backpressure=self.guarded.backpressure)
         self.port = await self.service.listen("127.0.0.1", 0)
         self.kept.node = NodeAddress(NODE_ID, "127.0.0.1", self.port)
-        await self.relay.open_ports(self.service, "127.0.0.1", ProxyPorts(0), None, 30.0)
+        await self.relay.brokers.start(self.service, "127.0.0.1", ProxyPorts(0), None, 30.0)
         self.relay.start()
         # A new cluster creates its offsets topic at the first request for a coordinator.
         deadline = asyncio.get_running_loop().time() + 120

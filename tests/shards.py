@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from offsetmgr.config.manager_settings import HOUR_MS
-from offsetmgr.manager.results import CommitRequest, FetchRequest
-from offsetmgr.manager.shard import CoordinatorResult, Shard
+from offsetmgr.manager.results import CommitRequest, CoordinatorResult, FetchRequest
+from offsetmgr.manager.shard import Shard
 
 DAY_MS = 24 * HOUR_MS
 NOW = 1_800_000_000_000

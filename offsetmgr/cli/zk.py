@@ -162,13 +162,12 @@ def tree(
 def brokers(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -> int:
     """List the live brokers with their addresses, and which of them is the controller."""
     found = zk.brokers(connect)
-    nodes = found.cluster
     write_rows(BROKERS, _rows(BROKERS, found.live), output)
     if not found.live:
-        note(f"no live brokers at {found.zookeeper}{'' if nodes.cluster_id.value else '; is the chroot right?'}")
+        note(f"no live brokers at {found.zookeeper}{'' if found.cluster_id.value else '; is the chroot right?'}")
     if output.for_people:
         note(_cluster_line(found))
-    singles = (nodes.cluster_id, nodes.controller, nodes.controller_epoch)
+    singles = (found.cluster_id, found.controller, found.controller_epoch)
     for entry in singles:
         for text in entry.notes:
             note(f"note: {entry.path}: {text}")
@@ -178,12 +177,12 @@ def brokers(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) ->
 
 def _cluster_line(found: zk.ClusterBrokers) -> str:
     """Cluster id, controller and controller epoch in one line."""
-    controller, epoch = found.cluster.controller.value, found.cluster.controller_epoch.value
+    controller, epoch = found.controller.value, found.controller_epoch.value
     leader = "no controller known"
     if controller is not None:
         alive = any(broker.role for broker in found.live)
         leader = f"controller {controller}{'' if alive else ', which is not among them'}"
-    cluster_id = found.cluster.cluster_id.value or "not known"
+    cluster_id = found.cluster_id.value or "not known"
     return f"cluster id {cluster_id}, {leader}, controller epoch {'not known' if epoch is None else epoch}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +17,22 @@ def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
     """Yields lists of at most ``size`` items, lazily."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
+        yield batch
+
+
+def batched_by_size(items: Iterable[_T], size_of: Callable[[_T], int], max_size: int) -> Iterator[list[_T]]:
+    """Yields lists of items whose sizes have a sum of at most ``max_size``, lazily. An item of a larger size forms a
+    list by itself."""
+    batch: list[_T] = []
+    total = 0
+    for item in items:
+        size = size_of(item)
+        if batch and total + size > max_size:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size
+    if batch:
         yield batch
 
 

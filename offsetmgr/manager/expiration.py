@@ -1,4 +1,4 @@
-"""The rules of offset expiration, and the schedule and batches of expiration passes. Pure.
+"""The rules of offset expiration, and the schedule of expiration passes. Pure.
 
 The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). If a commit specified a retention, its offset
 expires after this retention. Any other offset expires one retention time after its commit or one retention time after
@@ -15,12 +15,12 @@ once.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.offset_table import OffsetTable
 from offsetmgr.manager.results import CoordinatorResult, InFlight
-from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetValue
+from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetValue, RecordFormat
 
 
 class ExpiryReport(NamedTuple):
@@ -58,23 +58,6 @@ def expires_at(value: OffsetValue, last_active: int | None, retention_ms: int, m
     return max(value.commit_timestamp, last_active + max_activity_age_ms) + retention_ms
 
 
-def batches(groups: Iterable[str], size: Callable[[str], int], max_offsets: int) -> Iterator[Sequence[str]]:
-    """Divides groups into batches of at most ``max_offsets`` offsets, so that other work can run between two batches. A
-    group with more than ``max_offsets`` offsets forms a separate batch. ``size`` returns the number of offsets of a
-    group."""
-    batch: list[str] = []
-    batch_size = 0
-    for group in groups:
-        group_size = 1 + size(group)
-        if batch and batch_size + group_size > max_offsets:
-            yield batch
-            batch, batch_size = [], 0
-        batch.append(group)
-        batch_size += group_size
-    if batch:
-        yield batch
-
-
 class ExpirationSchedule:
     """The time of each shard's next expiration pass. Each shard has one pass in each interval; the passes are spread
     over the interval so that they do not coincide.
@@ -105,44 +88,50 @@ class ExpirationSchedule:
         return [partition for _, partition in due]
 
 
-# `OffsetExpirer`: finds the expired offsets of a shard and returns the records that delete them. It changes nothing
-# itself. The rules are those of `expires_at`.
+R = TypeVar("R")
 
 
-class OffsetExpirer:
-    """Computes which offsets of one table expire."""
+class ExpiringTable(OffsetTable):
+    """A table that finds its expired offsets and returns the records that delete them, which it does not apply. The
+    rules are those of `expires_at`."""
 
-    def __init__(self, table: OffsetTable, in_flight: InFlight, settings: ManagerSettings) -> None:
-        self._table = table
-        self._in_flight = in_flight
+    def __init__(self, record_format: RecordFormat, settings: ManagerSettings) -> None:
+        super().__init__(record_format)
         self._settings = settings
+        self._in_flight = InFlight()
 
-    def groups(self) -> Iterator[str]:
-        """See `Shard.expiry_groups`."""
-        yield from self._table.groups()
-        yield from (group for group in self._table.group_records() if not self._table.has_group(group))
+    def expiry_groups(self) -> Iterator[str]:
+        """Yields the groups of a whole expiration pass: those with offsets, and those with only an activity record."""
+        yield from self.groups()
+        yield from (group for group in self.group_records() if not self.has_group(group))
 
     def expirable(self, group: str, now_ms: int) -> bool:
-        """See `Shard.expirable`."""
+        """Returns whether `expire` could change something for the group now. Whether `expire` does so depends on
+        whether the group has members."""
         if self._in_flight.has_group(group):
             return False
-        if self._table.has_group_record(group) and self.activity_is_old(group, now_ms):
+        if self.has_group_record(group) and self.activity_is_old(group, now_ms):
             return True
         return bool(self._expired_offsets(group, now_ms))
 
     def activity_is_old(self, group: str, now_ms: int) -> bool:
         """Returns whether the group, if it has members, needs a new activity record."""
-        last_active = self._table.last_active(group)
+        last_active = self.last_active(group)
         return last_active is None or now_ms - last_active >= self._settings.max_activity_age_ms
 
     def expire(
-        self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str]
+        self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str] | None = None
     ) -> CoordinatorResult[ExpiryReport]:
-        """See `Shard.expire`."""
+        """Returns tombstones for the offsets that have expired at ``now_ms``, and new activity records. ``groups``
+        limits the pass; None means all groups.
+
+        ``active`` returns whether a group has members, or None if this is unknown. If ``active`` returns None, no
+        offset of the group expires. ``active`` is called only for groups that are `expirable`.
+        """
         records: list[EncodedRecord] = []
         groups_changed: list[str] = []
         report = ExpiryReport()
-        for group in groups:
+        for group in self.expiry_groups() if groups is None else groups:
             found, part = self._expire_group(group, now_ms, active, self._settings.max_tombstones - report.offsets)
             report = report.plus(part)
             if found:
@@ -150,7 +139,13 @@ class OffsetExpirer:
                 groups_changed.append(group)
             if part.limit_reached:
                 break
-        return CoordinatorResult(report, records, groups_changed)
+        return self._put_in_flight(CoordinatorResult(report, records, groups_changed))
+
+    def _put_in_flight(self, result: CoordinatorResult[R]) -> CoordinatorResult[R]:
+        """Puts a result in flight if it has records."""
+        if result.records:
+            self._in_flight.begin(result)
+        return result
 
     def _expire_group(
         self, group: str, now_ms: int, active: Callable[[str], bool | None], limit: int
@@ -159,36 +154,34 @@ class OffsetExpirer:
             return (), ExpiryReport(groups=1, busy=1)
         if not self.expirable(group, now_ms):
             return (), ExpiryReport(groups=1)
-        has_members, last_active = active(group), self._table.last_active(group)
+        has_members, last_active = active(group), self.last_active(group)
         if has_members:
             if not self.activity_is_old(group, now_ms):
                 return (), ExpiryReport(groups=1)
-            return [self._table.record_format.encode_group(group, GroupValue(now_ms))], ExpiryReport(
-                groups=1, refreshed=1
-            )
-        recorded = self._table.has_group_record(group)
+            return [self.record_format.encode_group(group, GroupValue(now_ms))], ExpiryReport(groups=1, refreshed=1)
+        recorded = self.has_group_record(group)
         if has_members is None or (recorded and last_active is None):
             return (), ExpiryReport(groups=1, unknown=1)
-        size = self._table.size(group)
+        size = self.size(group)
         if size == 0:
             kept_ms = self._settings.max_activity_age_ms + self._settings.retention_ms
             record_expired = last_active is not None and last_active + kept_ms <= now_ms
-            return self._table.tombstones(group, (), with_record=record_expired), ExpiryReport(groups=1)
+            return self.tombstones(group, (), with_record=record_expired), ExpiryReport(groups=1)
         expired = self._expired_offsets(group, now_ms)
         to_delete = expired[:limit]
         emptied = len(to_delete) == size
         report = ExpiryReport(1, len(to_delete), int(emptied), limit_reached=len(to_delete) < len(expired))
-        return self._table.tombstones(group, to_delete, with_record=emptied and recorded), report
+        return self.tombstones(group, to_delete, with_record=emptied and recorded), report
 
     def _expired_offsets(self, group: str, now_ms: int) -> list[tuple[str, int]]:
         """Returns the offsets that may expire if the group has no members. Unreadable offsets never expire, because
         their age is unknown."""
-        last_active = self._table.last_active(group)
+        last_active = self.last_active(group)
         retention_ms, max_activity_age_ms = self._settings.retention_ms, self._settings.max_activity_age_ms
         expired = []
-        for topic, values in self._table.topics(group).items():
+        for topic, values in self.topics(group).items():
             for partition, raw in values.items():
-                value = self._table.value(group, topic, partition, raw)
+                value = self.value(group, topic, partition, raw)
                 if value is None:
                     continue
                 if expires_at(value, last_active, retention_ms, max_activity_age_ms) <= now_ms:

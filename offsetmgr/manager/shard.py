@@ -19,26 +19,22 @@ docstrings name the differences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import ErrorCode, UnsupportedOperation
 from offsetmgr.manager.commit_checks import check_conditions, without_invalid
-from offsetmgr.manager.expiration import ExpiryReport, OffsetExpirer
-from offsetmgr.manager.offset_table import OffsetTable
+from offsetmgr.manager.expiration import ExpiringTable
 from offsetmgr.manager.results import (
     CommitRequest,
     CommitResponse,
     CoordinatorResult,
     DeleteResponse,
-    InFlight,
     RecordRun,
 )
 from offsetmgr.records.base import EncodedRecord, GroupValue, PartitionCommit, RecordFormat
-
-__all__ = ["CoordinatorResult", "Shard"]
 
 _MAX_TIMESTAMP_MS: Final = 2**63 - 1
 _PARTITION: Final = itemgetter(0)
@@ -48,17 +44,14 @@ _METADATA: Final = itemgetter(3)
 R = TypeVar("R")
 
 
-class Shard(OffsetTable):
+class Shard(ExpiringTable):
     """The offsets of one partition of the log. Only one thread may use it at a time."""
 
     def __init__(self, partition: int, record_format: RecordFormat, settings: ManagerSettings) -> None:
-        super().__init__(record_format)
+        super().__init__(record_format, settings)
         self.partition = partition
         self.position = 0
         """The next offset of the log to replay."""
-        self._settings = settings
-        self._in_flight = InFlight()
-        self._expirer = OffsetExpirer(self, self._in_flight, settings)
 
     # --- commits -------------------------------------------------------------------------------------
 
@@ -100,7 +93,7 @@ class Shard(OffsetTable):
                 records += self.record_format.encode_commit(group, topic, accepted, now_ms, expire)
                 runs.append(RecordRun(group, topic, [*map(_PARTITION, accepted)]))
         has_members = records and request.generation >= 0
-        if has_members and self._expirer.activity_is_old(group, now_ms):
+        if has_members and self.activity_is_old(group, now_ms):
             records.append(self.record_format.encode_group(group, GroupValue(now_ms)))
         return CoordinatorResult(CommitResponse(ErrorCode.NONE, errors), records, (group,), runs)
 
@@ -173,36 +166,7 @@ class Shard(OffsetTable):
         committed = {(topic, partition) for topic, values in self.topics(group).items() for partition in values}
         return committed | self._in_flight.commits(group)
 
-    # --- expiration ----------------------------------------------------------------------------------
-
-    def expiry_groups(self) -> Iterator[str]:
-        """Yields the groups of a whole expiration pass: those with offsets, and those with only an activity record."""
-        return self._expirer.groups()
-
-    def expirable(self, group: str, now_ms: int) -> bool:
-        """Returns whether `expire` could change something for the group now. Whether `expire` does so depends on
-        whether the group has members."""
-        return self._expirer.expirable(group, now_ms)
-
-    def expire(
-        self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str] | None = None
-    ) -> CoordinatorResult[ExpiryReport]:
-        """Returns tombstones for the offsets that have expired at ``now_ms``, and new activity records. ``groups``
-        limits the pass; None means all groups.
-
-        ``active`` returns whether a group has members, or None if this is unknown. If ``active`` returns None, no
-        offset of the group expires. ``active`` is called only for groups that are `expirable`.
-        """
-        candidates = self.expiry_groups() if groups is None else groups
-        return self._put_in_flight(self._expirer.expire(now_ms, active, candidates))
-
     # --- replay --------------------------------------------------------------------------------------
-
-    def _put_in_flight(self, result: CoordinatorResult[R]) -> CoordinatorResult[R]:
-        """Puts a result in flight if it has records."""
-        if result.records:
-            self._in_flight.begin(result)
-        return result
 
     def acknowledged(self, result: CoordinatorResult[Any], first_offset: int) -> None:
         """Replays the records of a result. ``first_offset`` is the offset at which the first of these records was

@@ -202,8 +202,8 @@ class ManagerProcess:
         settings = self._settings
         port_range = settings.relay_ports
         ports = ProxyPorts(self.port + 1) if port_range is None else ProxyPorts(port_range.start, len(port_range))
-        await relay.open_ports(service, settings.listen[0], ports, tls, settings.connection.timeout_ms / 1000)
-        _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
+        await relay.brokers.start(service, settings.listen[0], ports, tls, settings.connection.timeout_ms / 1000)
+        _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.brokers.ports().items()}})
 
     async def close(self) -> None:
         """Hands the shards over and closes everything. May be called at any stage of the start."""

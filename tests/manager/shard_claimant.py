@@ -10,7 +10,8 @@ from scenario_log import TIMEOUT_S, OutcomeWriter, ScenarioLog
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown
-from offsetmgr.manager.shard import CoordinatorResult, Shard
+from offsetmgr.manager.results import CoordinatorResult
+from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import EncodedRecord, RecordFormat
 
 

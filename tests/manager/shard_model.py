@@ -16,8 +16,7 @@ from shard_claimant import Claimant, Role
 from shard_oracle import LIMITS, Change, Oracle, State, activity, changed, offsets_of
 
 from offsetmgr.config.manager_settings import HOUR_MS
-from offsetmgr.manager.results import CommitRequest, FetchRequest
-from offsetmgr.manager.shard import CoordinatorResult
+from offsetmgr.manager.results import CommitRequest, CoordinatorResult, FetchRequest
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat
 
 GROUPS = ("", "grüppe")

@@ -225,10 +225,13 @@ def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordi
             Request(DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False}), 10
         )
         await connection.close()
-        assert [b["port"] for b in cluster["brokers"]] == [*kraft_relay.relay.ports().values(), kraft_relay.port]
+        assert [b["port"] for b in cluster["brokers"]] == [
+            *kraft_relay.relay.brokers.ports().values(),
+            kraft_relay.port,
+        ]
         return coordinators
 
-    (node_id, port), = kraft_relay.relay.ports().items()  # fmt: skip
+    (node_id, port), = kraft_relay.relay.brokers.ports().items()  # fmt: skip
     manager, broker = (NODE_ID, kraft_relay.port), (node_id, port)
     assert kraft_relay.run(found()) == [
         (version, kind, *(broker if kind and version else manager)) for version in range(7) for kind in (0, 1)

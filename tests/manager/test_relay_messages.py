@@ -180,7 +180,7 @@ def test_only_the_brokers_of_a_metadata_response_change(
 ) -> None:
     cluster.described.append(topic("orders"))
     answer = client.ask(METADATA, version, {"topics": [{"name": "orders", "topic_id": None}]})
-    ports = relay.relay.ports()
+    ports = relay.relay.brokers.ports()
     assert [(b["node_id"], b["host"], b["port"]) for b in answer["brokers"]] == [
         (1, "127.0.0.1", ports[1]), (2, "127.0.0.1", ports[2]), (NODE_ID, "127.0.0.1", relay.port),
     ]  # fmt: skip
@@ -473,7 +473,7 @@ def test_the_coordinators_of_many_transactions_have_the_relays_address(
 ) -> None:
     answer = quick(lambda: client.ask(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": NAMES}))
     found = {(one["host"], one["port"]) for one in answer["coordinators"]}
-    assert found == {("127.0.0.1", relay.relay.ports()[1])}
+    assert found == {("127.0.0.1", relay.relay.brokers.ports()[1])}
     assert len(cluster.requests(FIND_COORDINATOR)) == 1
 
 

@@ -47,7 +47,7 @@ class Deployment(NamedTuple):
         """Sends the request to the relay port that represents the broker."""
 
         assert self.listener.process._relay is not None
-        port = next(iter(self.listener.process._relay.ports().values()))
+        port = next(iter(self.listener.process._relay.brokers.ports().values()))
         return self.send_to(Address("127.0.0.1", port), api_key, version, message)
 
     def send_to_manager(self, api_key: int, version: int, message: Message) -> Message:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from offsetmgr.config.manager_settings import ManagerSettings, Members
+from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport, batches
+from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
@@ -63,7 +64,7 @@ class ExpirationTask:
     async def run(self, shard: Shard) -> ExpiryReport:
         """Runs one pass over a shard. The pass ends early if the shard is no longer served or an append fails."""
         total = ExpiryReport()
-        for groups in batches(shard.expiry_groups(), shard.size, _BATCH_OFFSETS):
+        for groups in batched_by_size(shard.expiry_groups(), lambda group: 1 + shard.size(group), _BATCH_OFFSETS):
             await asyncio.sleep(0)
             if self._serving(shard.partition) is not shard:
                 break

@@ -13,7 +13,6 @@ from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode
 from offsetmgr.core.retry import cancel_tasks, completed
-from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import ShardState
 from offsetmgr.manager.log.base import PartitionLog, partitions_of, shard_group_count, shard_group_of
@@ -80,7 +79,7 @@ class ManagerRuntime:
             members,
             self._clock,
             self._serving.__getitem__,
-            self._append_expiration,
+            lambda shard, result: self._append(shard, result, lambda _: None),
             self.counters,
         )
         self._readers: ThreadPoolExecutor | None = None
@@ -316,11 +315,6 @@ class ManagerRuntime:
         none of these writes can take effect any more. If the writes do not end within the sum of the claim timeout and
         the commit timeout, the future raises the retriable `TimedOut`."""
         return self._shard_group(self.partition_of(group)).wait_for_writes()
-
-    def _append_expiration(
-        self, shard: Shard, result: CoordinatorResult[ExpiryReport]
-    ) -> asyncio.Future[ExpiryReport | None]:
-        return self._append(shard, result, lambda _: None)
 
     def _append(
         self, shard: Shard, result: CoordinatorResult[Any], error_response: Callable[[int], Any]

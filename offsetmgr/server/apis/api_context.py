@@ -33,9 +33,6 @@ class ApiContext:
     authorizer: Authorizer = field(default_factory=Authorizer)
     """The handlers of frequent requests skip the permission checks if the authorizer has no rules."""
     authentication: Authentication | None = None
-    name: str = "offsetmgr"
-    """The cluster id in responses if the manager has no backing cluster. Some clients fail if a response has no cluster
-    id."""
 
     def group_allowed(self, request: ApiRequest, operation: Operation, group: str) -> bool:
         return self.authorizer.group(request.connection.principal or "", operation, group)

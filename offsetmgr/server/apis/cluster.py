@@ -41,6 +41,8 @@ _KEYS_BATCH: Final = 200
 """Number of FindCoordinator keys processed before the handler yields to other clients."""
 _NAMELESS: Final = 12
 """The first version whose response may omit a topic's name (KIP-516)."""
+_CLUSTER_ID: Final = "offsetmgr"
+"""The cluster id if the manager has no backing cluster. Some clients fail if a response has no cluster id."""
 _NO_CLUSTER: Final = {"cluster_id": "", "brokers": []}
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
@@ -231,7 +233,7 @@ async def _cluster_id(context: ApiContext) -> str | None:
     """Returns the cluster's id; None while it is unknown. A client that gets None receives the id with a later Metadata
     response."""
     if context.cluster is None:
-        return context.name
+        return _CLUSTER_ID
     try:
         return await context.cluster.cluster_id()
     except OffsetMgrError:

@@ -124,26 +124,31 @@ async def _described(
     description: dict[str, Any] = {**EMPTY_DESCRIPTION, "group_id": group}
     if not context.group_allowed(request, Operation.DESCRIBE, group):
         return {**description, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
-    found = await context.backend.fetch(FetchRequest(group))
-    if found.error and found.error != ErrorCode.GROUP_ID_NOT_FOUND:
-        return {**description, "error_code": found.error}
     if include_operations:
         description["authorized_operations"] = authorized_operations(
             ACL_DESCRIBE,
             *([ACL_READ] if context.group_allowed(request, Operation.READ, group) else []),
             *([ACL_DELETE] if context.group_allowed(request, Operation.DELETE, group) else []),
         )
+    return await described_without_members(context, request, description)
+
+
+async def described_without_members(
+    context: ApiContext, request: ApiRequest, description: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Completes the description of a group that has no members. Its state is Empty if this manager has offsets of the
+    group. Otherwise the group is unknown: its state is Dead, with an error in versions that have this error."""
+    group = description["group_id"]
+    found = await context.backend.fetch(FetchRequest(group))
+    if found.error and found.error != ErrorCode.GROUP_ID_NOT_FOUND:
+        return {**EMPTY_DESCRIPTION, "group_id": group, "error_code": found.error}
     if found.topics:
         return {**description, "group_state": EMPTY}
-    return described_as_unknown(request, group, {**description, "group_state": DEAD})
-
-
-def described_as_unknown(request: ApiRequest, group: str, description: dict[str, Any]) -> dict[str, Any]:
-    """Adds the error of an unknown group to its description, in versions that have this error."""
     if request.version < _ERRORS_FOR_UNKNOWN:
-        return description
+        return {**description, "group_state": DEAD}
     why = f"Group {group} not found."
-    return {**description, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
+    error = {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
+    return {**description, "group_state": DEAD, **error}
 
 
 async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:

@@ -5,9 +5,10 @@ cluster."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, result_by_size
@@ -37,10 +38,15 @@ async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
     codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in requested}
     allowed = {name: parts for name, parts in requested.items() if not codes[name]}
     found: dict[str, list[FoundOffset]] = {}
-    for batch in _batches(allowed):
-        for name, offsets in (await _found(context, batch, read_committed=read_committed)).items():
+    pieces = (
+        (name, parts[at : at + _BATCH])
+        for name, parts in allowed.items()
+        for at in range(0, max(len(parts), 1), _BATCH)
+    )
+    for batch in batched_by_size(pieces, lambda piece: 1 + len(piece[1]), _BATCH):
+        for name, offsets in (await _found(context, dict(batch), read_committed=read_committed)).items():
             found.setdefault(name, []).extend(offsets)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # lets other clients run between two batches
     for name, parts in requested.items():
         if codes[name]:
             found[name] = _failed(parts, codes[name])
@@ -49,23 +55,6 @@ async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
 
 def _answer(request: ApiRequest, found: Sequence[tuple[str, Sequence[FoundOffset]]]) -> bytes:
     return encoded(request, {"topics": [_topic(name, offsets) for name, offsets in found]})
-
-
-def _batches(requested: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
-    """Splits the partitions into batches of at most `_BATCH`; the handler yields to other clients between two
-    batches."""
-    batch: dict[str, Sequence[OffsetQuery]] = {}
-    number = 0
-    for name, parts in requested.items():
-        for at in range(0, max(len(parts), 1), _BATCH):
-            some = parts[at : at + _BATCH]
-            if number + len(some) > _BATCH:
-                yield batch
-                batch, number = {}, 0
-            batch[name] = some
-            number += len(some) + 1
-    if batch:
-        yield batch
 
 
 async def _found(

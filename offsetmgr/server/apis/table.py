@@ -15,8 +15,10 @@ from offsetmgr.server.network.socket_server import NEVER_FLEXIBLE, Api, Concurre
 def listener_apis(context: ApiContext) -> list[Api]:
     """Returns the table. It contains the SASL APIs only if authentication is configured."""
 
-    def api(key: int, name: str, low: int, high: int, flexible: int, handle: Callable[..., Any], **more: Any) -> Api:
-        return Api(key, name, low, high, flexible, partial(handle, context), **more)
+    def api(
+        key: int, name: str, low: int, high: int, flexible: int, handle: Callable[..., Any], *rest: Any, **more: Any
+    ) -> Api:
+        return Api(key, name, low, high, flexible, partial(handle, context), *rest, **more)
 
     commits, fetches, unordered = Concurrency.COMMITS, Concurrency.FETCHES, Concurrency.UNORDERED
     prepare_commit = partial(offsets.prepare_commit, context)
@@ -26,16 +28,7 @@ def listener_apis(context: ApiContext) -> list[Api]:
     apis = [
         api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 10, 6, list_offsets.list_offsets, prepare=list_offsets.prepare),
         api(ApiKey.METADATA, "Metadata", 0, 13, 9, cluster.metadata, prepare=decoded),
-        api(
-            ApiKey.FIND_COORDINATOR,
-            "FindCoordinator",
-            0,
-            6,
-            3,
-            cluster.find_coordinator,
-            concurrency=unordered,
-            prepare=decoded,
-        ),
+        api(ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3, cluster.find_coordinator, unordered, prepare=decoded),
         api(ApiKey.API_VERSIONS, "ApiVersions", *own_versions, versions.api_versions, before_login=True),
         api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, cluster.describe_cluster),
         api(
@@ -43,7 +36,7 @@ def listener_apis(context: ApiContext) -> list[Api]:
             "OffsetCommit",
             *commit_versions,
             offsets.offset_commit,
-            concurrency=commits,
+            commits,
             prepare=prepare_commit,
         ),
         api(
@@ -51,7 +44,7 @@ def listener_apis(context: ApiContext) -> list[Api]:
             "OffsetFetch",
             *fetch_versions,
             offsets.offset_fetch,
-            concurrency=fetches,
+            fetches,
             prepare=offsets.prepare_fetch,
         ),
         api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, offsets.offset_delete, prepare=decoded),

@@ -279,8 +279,7 @@ class ServerConnection(asyncio.Protocol):
         self.peer = str(peer[0]) if peer else ""
         self.principal = None if self.service.requires_login else "ANONYMOUS"
         self._set_frame_limit()
-        if not self.service.accept(self):
-            self.abort()
+        self.service.accept(self)
 
     def data_received(self, data: bytes) -> None:
         self.last_received = self._loop.time()
@@ -288,7 +287,7 @@ class ServerConnection(asyncio.Protocol):
         self._process_frames()
         if self._partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes and self.service.memory_exhausted:
             # Waiting would not help: only a complete request can end and free its memory, and this connection has none.
-            self.service.close_for_memory(self)
+            self.service.cut(self, "memory")
 
     def eof_received(self) -> bool:
         """Closes the connection when the client closes its sending side, as a broker does."""
@@ -387,8 +386,8 @@ class ServerConnection(asyncio.Protocol):
 
     def reject(self, error: InvalidRequest) -> None:
         """Closes the connection, because the client has violated the protocol."""
-        self.service.on_rejected(self, error)
-        self.abort()
+        _log.debug("connection of %s closed: %s", self.peer, error)
+        self.service.cut(self, "invalid request")
 
     # --- incoming requests ---------------------------------------------------------------------------
 
@@ -885,8 +884,8 @@ class SocketServer:
 
     # --- called by connections -----------------------------------------------------------------------
 
-    def accept(self, connection: ServerConnection) -> bool:
-        """Registers a new connection; returns whether the limits allow it."""
+    def accept(self, connection: ServerConnection) -> None:
+        """Registers a new connection. Closes it if the limits do not allow it."""
         self._counters["connections_total"] += 1
         self.connections.add(connection)
         self._by_address[connection.peer] += 1
@@ -894,11 +893,9 @@ class SocketServer:
             len(self.connections) > self.settings.max_connections
             or self._by_address[connection.peer] > self.settings.max_connections_per_address
         ):
-            self._counters['connections_cut_total{why="too many"}'] += 1
-            return False
-        if self._sweeper is None:
+            self.cut(connection, "too many")
+        elif self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
-        return True
 
     def on_closed(self, connection: ServerConnection) -> None:
         """Removes a connection that has ended."""
@@ -908,10 +905,10 @@ class SocketServer:
             if not self._by_address[connection.peer]:
                 del self._by_address[connection.peer]
 
-    def on_rejected(self, connection: ServerConnection, error: InvalidRequest) -> None:
-        """Counts a connection that is closed because of invalid input."""
-        self._counters['connections_cut_total{why="invalid request"}'] += 1
-        _log.debug("connection of %s closed: %s", connection.peer, error)
+    def cut(self, connection: ServerConnection, why: str) -> None:
+        """Closes a connection at once, and counts it by the reason."""
+        self._counters[f'connections_cut_total{{why="{why}"}}'] += 1
+        connection.abort()
 
     def login_failed(self, connection: ServerConnection, mechanism: str) -> None:
         """Counts a failed login, and logs at most one warning in 10 seconds. The warning contains no user name, because
@@ -923,11 +920,6 @@ class SocketServer:
             what = {"peer": connection.peer, "mechanism": mechanism, "failed": self._unlogged_failures}
             self._logged_at, self._unlogged_failures = now, 0
             _log.warning("logins failed", extra=what)
-
-    def close_for_memory(self, connection: ServerConnection) -> None:
-        """Closes a connection because requests use too much memory."""
-        self._counters['connections_cut_total{why="memory"}'] += 1
-        connection.abort()
 
     @property
     def memory_exhausted(self) -> bool:
@@ -951,10 +943,8 @@ class SocketServer:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self.connections):
-            why = self._overdue(connection, now)
-            if why is not None:
-                self._counters[f'connections_cut_total{{why="{why}"}}'] += 1
-                connection.abort()
+            if (why := self._overdue(connection, now)) is not None:
+                self.cut(connection, why)
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self.connections else None
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:

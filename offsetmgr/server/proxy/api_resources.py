@@ -207,7 +207,6 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         response_items="replica_election_results",
         error_item=_partition_items("partition_result", name="topic", index="partition_id", error_message=None),
         empty_means_all=True,
-        error_fields={"replica_election_results": []},
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _CONFIGS._replace(highest=1),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _topics(

@@ -12,14 +12,13 @@ from typing import Final
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items
-from offsetmgr.manager.results import FetchRequest
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, portions, too_many
 from offsetmgr.server.apis.groups import (
     CLASSIC,
     DEAD,
     EMPTY,
     EMPTY_DESCRIPTION,
-    described_as_unknown,
+    described_without_members,
     listed_states,
     too_many_described,
 )
@@ -110,12 +109,7 @@ class GroupLists:
         if found["group_state"] != DEAD:
             return found
         # The real coordinator does not know this group, but the group exists if the manager holds its offsets.
-        offsets = await self._backend.fetch(FetchRequest(group))
-        if offsets.error and offsets.error != ErrorCode.GROUP_ID_NOT_FOUND:
-            return {**failed, "error_code": offsets.error}
-        if offsets.topics:
-            return {**found, "group_state": EMPTY}
-        return described_as_unknown(request, group, found)
+        return await described_without_members(self._context, request, found)
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -14,9 +13,9 @@ from offsetmgr.kafka.client.connection import Security
 from offsetmgr.manager.lease import boottime
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.backend import Backend
-from offsetmgr.server.network.socket_server import Api, Concurrency, Handler, SocketServer
+from offsetmgr.server.network.socket_server import Api, Concurrency, Handler
 from offsetmgr.server.proxy.api_resources import API_RESOURCES
-from offsetmgr.server.proxy.brokers import Brokers, ProxyPorts
+from offsetmgr.server.proxy.brokers import Brokers
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
@@ -39,8 +38,8 @@ _NOTHING: Final = ReservedGroups()
 
 
 class Proxy:
-    """The relay of one manager. Use its members in this order: pass `fallback` to the `SocketServer`; call
-    `open_ports`, `guard`, `apis` and `start`; finally call `close`."""
+    """The relay of one manager. Use its members in this order: pass `fallback` to the `SocketServer`; start
+    `brokers`; call `guard`, `apis` and `start`; finally call `close`."""
 
     def __init__(
         self,
@@ -57,10 +56,11 @@ class Proxy:
         self.authorizer: Authorizer = ReservedGroupsAuthorizer(allowed, reserved) if reserved.topic else allowed
         """The authorizer for the listener's handlers."""
         self._client = Client(bootstrap, security)
-        self._brokers = Brokers(self._client, security)
-        self._coordinators = Coordinators(self._client, self._brokers)
+        self.brokers = Brokers(self._client, security)
+        """The brokers; `Brokers.start` opens a port for each of them."""
+        self._coordinators = Coordinators(self._client, self.brokers)
         self._fence = MemberFence()
-        self._upstreams = UpstreamRegistry(self._brokers, security)
+        self._upstreams = UpstreamRegistry(self.brokers, security)
         self._backend: Backend | None = None
         self._fenced_backend: MemberFencingBackend | None = None
         self._monitor: ForeignCommitMonitor | None = None
@@ -96,12 +96,6 @@ class Proxy:
             if api.key not in API_RESOURCES
         ] + ProxiedMembership(context, self._upstreams, self._fence, self._coordinators, boottime).apis()
 
-    async def open_ports(
-        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout_s: float
-    ) -> None:
-        """Opens a port for each broker, on the manager's ``host`` and with its ``tls``. Raises `OffsetMgrError`."""
-        await self._brokers.start(service, host, ports, tls, timeout_s)
-
     def start(self) -> None:
         """Starts to watch for clients that bypass the relay."""
         if self._monitor is not None:
@@ -113,12 +107,8 @@ class Proxy:
             await self._monitor.close()
         if self._fenced_backend is not None:
             await self._fenced_backend.close()
-        await self._brokers.close()
+        await self.brokers.close()
         await self._client.close()
-
-    def ports(self) -> Mapping[int, int]:
-        """The manager's port for each broker, by node id."""
-        return self._brokers.ports()
 
     def alarms(self) -> Sequence[str]:
         """The alarms of `ForeignCommitMonitor`, for `manager status`."""

@@ -191,14 +191,12 @@ class RequestFilter:
         own_id = message.get(resources.transactional_id) if resources.transactional_id else None
         if own_id is not None and self.reserved.has_transactional_id(own_id):
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return _FilterResult(self._reject(request, resources, message, [code] * len(items or ()), code))
+            return self._reject(request, resources, message, [code] * len(items or ()), code)
         if not items:
             everything = items is None and resources.visible_items is None and bool(self._reserved_bytes)
             admin = key in ADMIN_APIS and not self._authorizer.admin(principal, key, None)
             if everything or admin:
-                return _FilterResult(
-                    self._reject(request, resources, message, [], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-                )
+                return self._reject(request, resources, message, [], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         codes = [self._code(key, principal, resources, item) for item in items or ()]
         if not any(codes):
             return _UNCHANGED
@@ -210,9 +208,7 @@ class RequestFilter:
             or resources.error_item is None
             or (key == ApiKey.PRODUCE and not message["acks"])
         ):
-            return _FilterResult(
-                self._reject(request, resources, message, codes, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-            )
+            return self._reject(request, resources, message, codes, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         rejected = [resources.error_item(item, code) for item, code in zip(items or (), codes, strict=True) if code]
         return _FilterResult(remaining=with_body(request, with_items(resources, message, kept)), rejected=rejected)
 
@@ -242,10 +238,11 @@ class RequestFilter:
 
     def _reject(
         self, request: ApiRequest, resources: ApiResources, message: Message, codes: list[int], code: int
-    ) -> Frame | CloseConnection:
+    ) -> _FilterResult:
         if request.api_key == ApiKey.PRODUCE and not message["acks"]:
-            return CLOSE_CONNECTION  # the client expects no response, so only a closed connection can report the error
-        return response_frame(request, error_response(resources, message, codes, code))
+            # The client expects no response, so only a closed connection can report the error.
+            return _FilterResult(CLOSE_CONNECTION)
+        return _FilterResult(response_frame(request, error_response(resources, message, codes, code)))
 
     async def _filtered_response(
         self, request: ApiRequest, resources: ApiResources, response: Awaitable[bytes], rejected: Sequence[Message]

@@ -512,10 +512,8 @@ class KazooConnection:
     def no_response_error(self) -> OffsetMgrError:
         """The error for a request that got no response within the timeout."""
         client = self._client
-        if client is not None and client.expired:
-            return self.session_expired_error()
-        if client is None or not client.connected:
-            return self.unreachable_error()
+        if client is None or client.expired or not client.connected:
+            return self.connection_lost_error()
         return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self.timeout_s * 1000:.0f} ms")
 
     def unreachable_error(self, found: str = "", *, waited: bool = True) -> Unreachable:

@@ -96,9 +96,10 @@ def members_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[G
 def member_ids(session: ZookeeperSession, groups: Iterable[str]) -> Mapping[str, tuple[str, ...] | OffsetMgrError]:
     """Returns the ids of the live members of those groups that have members, or the error of the group. A group whose
     name is not allowed as a znode name cannot have registered members."""
+    possible, _ = paths.possible_groups(groups)
     return {
         group.group: group.error or tuple(member.member_id for member in group.members)
-        for group in members_many(session, filter(paths.can_be_group, groups))
+        for group in members_many(session, possible)
         if group.members or group.error
     }
 

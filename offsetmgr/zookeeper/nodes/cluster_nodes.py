@@ -45,15 +45,6 @@ class NodeEntry(Generic[T]):
     node: NodeData | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterNodes:
-    """The nodes that exist once per cluster. The entry of a missing node has neither value nor error."""
-
-    cluster_id: NodeEntry[str]
-    controller: NodeEntry[Controller]
-    controller_epoch: NodeEntry[int]
-
-
 class Broker(NamedTuple):
     """A node below ``/brokers/ids``. ``broker_id`` is None if the node's name is not an id. ``role`` is "controller" or
     None."""
@@ -65,10 +56,13 @@ class Broker(NamedTuple):
 
 
 class ClusterBrokers(NamedTuple):
-    """The live brokers, and the nodes that exist once per cluster. ``zookeeper`` is the connect string."""
+    """The live brokers, and the nodes that exist once per cluster; the entry of a missing node has neither value nor
+    error. ``zookeeper`` is the connect string."""
 
     zookeeper: str
-    cluster: ClusterNodes
+    cluster_id: NodeEntry[str]
+    controller: NodeEntry[Controller]
+    controller_epoch: NodeEntry[int]
     live: Sequence[Broker]
 
 
@@ -100,16 +94,6 @@ def parse_entry(
     return NodeEntry(path, value, None, tuple(notes), node)
 
 
-def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
-    """Reads the cluster id, the controller and the controller epoch. Raises as `ZookeeperSession.get_many`."""
-    found = session.get_many([paths.CLUSTER_ID, paths.CONTROLLER, paths.CONTROLLER_EPOCH])
-    return ClusterNodes(
-        parse_entry(paths.CLUSTER_ID, found[0], parse_cluster_id),
-        parse_entry(paths.CONTROLLER, found[1], parse_controller),
-        parse_entry(paths.CONTROLLER_EPOCH, found[2], parse_controller_epoch),
-    )
-
-
 def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
     """Reads the live brokers of all Kafka releases, sorted by id.
 
@@ -132,14 +116,17 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
 
 def cluster_brokers(session: ZookeeperSession) -> ClusterBrokers:
     """Returns the live brokers, and which of them is the controller. Raises as `ZookeeperSession.get_many`."""
-    cluster = cluster_nodes(session)
-    controller, found = cluster.controller.value, []
+    read = session.get_many([paths.CLUSTER_ID, paths.CONTROLLER, paths.CONTROLLER_EPOCH])
+    elected = parse_entry(paths.CONTROLLER, read[1], parse_controller)
+    controller, found = elected.value, []
     for entry in brokers(session):
         leads = entry.value is not None and controller is not None and controller.broker_id == entry.value.broker_id
         name = entry.path.rpartition("/")[2]
         number = int(name) if name.isascii() and name.isdigit() else None
         found.append(Broker(number, "controller" if leads else None, entry, errors_of(entry.error)))
-    return ClusterBrokers(session.connect, cluster, found)
+    cluster_id = parse_entry(paths.CLUSTER_ID, read[0], parse_cluster_id)
+    epoch = parse_entry(paths.CONTROLLER_EPOCH, read[2], parse_controller_epoch)
+    return ClusterBrokers(session.connect, cluster_id, elected, epoch, found)
 
 
 def registration_delay_ms(session: ZookeeperSession) -> int | None:

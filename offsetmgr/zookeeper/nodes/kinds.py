@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from offsetmgr.core.errors import CorruptData, OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.nodes import admin, cluster, consumers, topics
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
@@ -35,10 +35,11 @@ class NodeDescription:
 def describe(path: str, data: bytes) -> NodeDescription:
     """Decodes the data of the node at ``path``, which is relative to the chroot. If the data cannot be decoded, the
     result contains the error. The function raises no error."""
-    for pattern, kind, decode in _patterns(path):
+    for pattern, kind, decode in _BY_ROOT.get(path.split("/", 2)[1], []):
         if pattern.fullmatch(path):
             return _describe(kind, decode, path, data)
-    return NodeDescription(value=_plain(data), data=data.decode("utf-8", "backslashreplace"))
+    text = data.decode("utf-8", "backslashreplace")
+    return NodeDescription(value=text or None, data=text)
 
 
 def _describe(kind: str, decode: Decoder, path: str, data: bytes) -> NodeDescription:
@@ -53,26 +54,12 @@ def _describe(kind: str, decode: Decoder, path: str, data: bytes) -> NodeDescrip
     return NodeDescription(kind, value, tuple(notes), None, shown)
 
 
-def _patterns(path: str) -> list[tuple[re.Pattern[str], str, Decoder]]:
-    return _BY_ROOT.get(path.split("/", 2)[1], [])
-
-
-def _plain(data: bytes) -> str | None:
-    return data.decode("utf-8", "backslashreplace") or None
-
-
 def _raw_text(path: str, data: bytes, notes: Notes) -> str:  # noqa: ARG001 - a `Decoder` takes them
-    return _plain(data) or ""
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _redacted(path: str, data: bytes, notes: Notes) -> str:  # noqa: ARG001 - a `Decoder` takes them
     return cluster.REDACTED
-
-
-def _deletion(path: str, data: bytes, notes: Notes) -> str:
-    if not data:
-        raise CorruptData(f"ZooKeeper node {path}", "is empty")
-    return admin.parse_topic_deletions(path, data, notes)
 
 
 _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
@@ -93,7 +80,7 @@ _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
     ("/config/(?:topics|clients|ips)/[^/]+", "config", cluster.parse_config),
     ("/admin/reassign_partitions", "reassignment", admin.parse_reassignments),
     ("/admin/preferred_replica_election", "preferred election", admin.parse_partitions),
-    ("/admin/delete_topics", "topic deletions", _deletion),
+    ("/admin/delete_topics", "topic deletions", admin.parse_topic_deletions),
     ("/admin/delete_topics/[^/]+", "topic deletion", _raw_text),
     ("/isr_change_notification/[^/]+", "isr change", admin.parse_partitions),
     ("/log_dir_event_notification/[^/]+", "log dir event", topics.parse_log_dir_event),

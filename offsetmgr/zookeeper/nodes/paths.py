@@ -41,15 +41,6 @@ def check_group(group: str) -> str:
     return _component("group", group)
 
 
-def can_be_group(group: str) -> bool:
-    """Whether a group with this name can exist in ZooKeeper. ZooKeeper allows fewer names than Kafka."""
-    try:
-        check_group(group)
-    except UsageError:
-        return False
-    return True
-
-
 def possible_groups(groups: Iterable[str]) -> tuple[list[str], list[tuple[str, UsageError]]]:
     """Returns the groups that can exist in ZooKeeper, and the other groups with their errors."""
     possible: list[str] = []

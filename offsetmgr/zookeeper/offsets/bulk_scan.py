@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from typing import Final, TypeAlias, TypeVar
 
+from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.zookeeper.client import jute
@@ -166,18 +167,12 @@ class BulkScan:
         return lambda: list(chain.from_iterable(responses()))
 
     def _send_gets(self, chunks: list[_ReadChunk]) -> Callable[[], list[list[NodeData | int]]]:
-        requests: list[BulkRead[NodeData | int]] = []
-        operations: list[bytes] = []
-        count = 0
-        for chunk in chunks:
-            if count + len(chunk.partitions) > _NODES_PER_REQUEST:
-                requests.append(BulkRead(BULK_DATA, operations, count))
-                operations, count = [], 0
-            operations.append(chunk.operations)
-            count += len(chunk.partitions)
-        if operations:
-            requests.append(BulkRead(BULK_DATA, operations, count))
-        return self._session.begin_reads(requests)
+        return self._session.begin_reads(
+            [
+                BulkRead(BULK_DATA, [chunk.operations for chunk in some], sum(len(chunk.partitions) for chunk in some))
+                for some in batched_by_size(chunks, lambda chunk: len(chunk.partitions), _NODES_PER_REQUEST)
+            ]
+        )
 
 
 @dataclass(slots=True)

@@ -7,12 +7,13 @@ ignored: a group without known offsets can still hold some. ``ids`` and ``owners
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
+from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.durations import utc_text
 from offsetmgr.core.errors import (
     Conflict,
@@ -32,7 +33,6 @@ from offsetmgr.zookeeper.client.transactions import (
     MAX_BYTES_PER_TRANSACTION,
     Create,
     Delete,
-    TransactionOperation,
     max_encoded_size,
 )
 from offsetmgr.zookeeper.nodes import paths
@@ -166,16 +166,11 @@ def locate_directories(session: ZookeeperSession, layout: Layout, groups: Iterab
     """Finds out in which directory each group has its offsets, for `Layout.path`."""
     if not layout.has_registry:
         return
-    roots = {}
-    for group in dict.fromkeys(groups):
-        try:
-            roots[group] = layout.group_root(group)
-        except OffsetMgrError:  # `Layout.path` reports the error
-            continue
-    listed = zip(roots, session.children_many(list(roots.values())), strict=True)
+    possible, _ = paths.possible_groups(dict.fromkeys(groups))  # `Layout.path` reports the errors of the others
+    listed = zip(possible, session.children_many([layout.group_root(group) for group in possible]), strict=True)
     if both := [group for group, names in listed if isinstance(names, list) and SINGULAR in names]:
         read_groups(session, layout, both)
-    for group in roots.keys() - set(both):
+    for group in set(possible).difference(both):
         layout.directories.pop(group, None)
 
 
@@ -252,27 +247,13 @@ def delete_tree(session: ZookeeperSession, group: str, root: str, saved: Sequenc
         if node is not None:
             deletions.append(Delete(root + one.path, one.version))
     # A consumer that registers or commits meanwhile adds a child, so the transaction fails.
-    for batch in _transactions(sorted(deletions, key=lambda deletion: -deletion.path.count("/"))):
+    deletions.sort(key=lambda deletion: -deletion.path.count("/"))
+    for batch in batched_by_size(deletions, max_encoded_size, MAX_BYTES_PER_TRANSACTION):
         outcome = session.transaction(batch)
         if outcome.code in RACES | {ZookeeperError.NOT_EMPTY}:
             raise changed
         if outcome.error is not None:
             raise outcome.error
-
-
-def _transactions(operations: Sequence[TransactionOperation]) -> Iterator[list[TransactionOperation]]:
-    """Divides operations into transactions. Usually one is enough."""
-    batch: list[TransactionOperation] = []
-    used = 0
-    for operation in operations:
-        size = max_encoded_size(operation)
-        if batch and used + size > MAX_BYTES_PER_TRANSACTION:
-            yield batch
-            batch, used = [], 0
-        batch.append(operation)
-        used += size
-    if batch:
-        yield batch
 
 
 def restore_tree(session: ZookeeperSession, group: str, root: str, nodes: Sequence[SavedNode]) -> int:
@@ -290,7 +271,7 @@ def restore_tree(session: ZookeeperSession, group: str, root: str, nodes: Sequen
             raise Conflict(
                 f"undo for group {group}", why, Advice("delete this node, or restore the offsets with {topic}")
             )
-    for batch in _transactions(missing):
+    for batch in batched_by_size(missing, max_encoded_size, MAX_BYTES_PER_TRANSACTION):
         outcome = session.transaction(batch)
         if outcome.error is not None:
             raise outcome.error
