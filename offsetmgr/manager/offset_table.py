@@ -121,20 +121,14 @@ class OffsetTable:
 
         The empty group id is a valid group, as in Kafka.
         """
-        by_topic = self.topics(request.group)
-        if request.topics is None:
-            return FetchResponse(
-                ErrorCode.NONE,
-                [
-                    self._topic(request.group, topic, values, list(values))
-                    for topic, values in sorted(by_topic.items(), key=itemgetter(0))
-                ],
-            )
+        by_topic, requested = self.topics(request.group), request.topics
+        if requested is None:
+            requested = [(topic, list(values)) for topic, values in sorted(by_topic.items(), key=itemgetter(0))]
         return FetchResponse(
             ErrorCode.NONE,
             [
                 self._topic(request.group, topic, by_topic.get(topic, _NO_VALUES), partitions)
-                for topic, partitions in request.topics
+                for topic, partitions in requested
             ],
         )
 

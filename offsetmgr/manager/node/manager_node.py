@@ -180,7 +180,18 @@ class ManagerNode:
             _log.warning(
                 "the offsets topic has a setting that may do harm", extra={"topic": topic.name, "why": warning}
             )
-        _log.info("checked the offsets topic and the brokers", extra=_checked_properties(topic, self.fence))
+        checked = {
+            "topic": topic.name,
+            "cleanup_policy": CLEANUP_POLICY,
+            "timestamps": TIMESTAMP_TYPE,
+            "replicas": topic.replication_factor,
+            "min_insync_replicas": topic.min_insync_replicas,
+            "brokers": ", ".join(self.fence.brokers),
+            "expiration_s": self.fence.expiration_s,
+            "max_idle_s": self.fence.max_idle_s,
+            "refresh_interval_s": self.fence.refresh_interval_s,
+        }
+        _log.info("checked the offsets topic and the brokers", extra=checked)
         return topic
 
     async def _remove(self, member_id: str) -> None:
@@ -242,18 +253,3 @@ def shared_config(settings: ManagerSettings, topic: str, partitions: int, *, rel
         settings.retention_ms,
         relay,
     )
-
-
-def _checked_properties(topic: OffsetsTopicState, fence: FenceSettings) -> dict[str, object]:
-    """Returns the checked properties of the topic and of the brokers, for the log."""
-    return {
-        "topic": topic.name,
-        "cleanup_policy": CLEANUP_POLICY,
-        "timestamps": TIMESTAMP_TYPE,
-        "replicas": topic.replication_factor,
-        "min_insync_replicas": topic.min_insync_replicas,
-        "brokers": ", ".join(fence.brokers),
-        "expiration_s": fence.expiration_s,
-        "max_idle_s": fence.max_idle_s,
-        "refresh_interval_s": fence.refresh_interval_s,
-    }

@@ -110,7 +110,7 @@ class ManagerRuntime:
             self._settings,
             self.counters,
             self._backpressure,
-            self._new_shard,
+            lambda partition: Shard(partition, self._format, self._settings),
             threading.BoundedSemaphore(self._settings.load_threads),
             self._readers,
         )
@@ -209,9 +209,6 @@ class ManagerRuntime:
                 self._expiration.start(partition)
             elif not serves:
                 self._expiration.stop(partition)
-
-    def _new_shard(self, partition: int) -> Shard:
-        return Shard(partition, self._format, self._settings)
 
     async def _housekeeping_loop(self) -> None:
         while True:

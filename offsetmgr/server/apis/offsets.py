@@ -97,7 +97,10 @@ def _commit_answer(
     response: CommitResponse,
 ) -> bytes:
     if rejected:
-        response = _merged(commit, response, rejected)
+        errors = response.errors
+        if response.error:
+            errors = {(topic, part[0]): response.error for topic, parts in commit.topics for part in parts}
+        response = CommitResponse(errors={**errors, **rejected})
     return commit_codec.encode(version, topics, response)
 
 
@@ -156,13 +159,6 @@ def _forbidden(context: ApiContext, request: ApiRequest, commit: CommitRequest) 
         if not context.topic_allowed(request, Operation.WRITE, topic)
         for part in parts
     }
-
-
-def _merged(commit: CommitRequest, response: CommitResponse, rejected: dict[tuple[str, int], int]) -> CommitResponse:
-    if not response.error:
-        return CommitResponse(errors={**response.errors, **rejected})
-    of_the_rest = {(topic, p[0]): response.error for topic, parts in commit.topics for p in parts}
-    return CommitResponse(errors={**of_the_rest, **rejected})
 
 
 # --- fetches ------------------------------------------------------------------------------------------

@@ -18,12 +18,6 @@ from offsetmgr.kafka.protocol.requests import LockMembership, heartbeat
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.server.proxy.brokers import Brokers
 
-_FIND: Final = (ApiKey.FIND_COORDINATOR, 4)
-_DESCRIBE: Final = (ApiKey.DESCRIBE_GROUPS, 4)
-_LIST: Final = (ApiKey.LIST_GROUPS, 4)
-_OFFSET_DELETE: Final = (ApiKey.OFFSET_DELETE, 0)
-_DELETE_GROUPS: Final = (ApiKey.DELETE_GROUPS, 1)
-
 _MAX_KNOWN_COORDINATORS: Final = 50_000
 _CONFIRM_TIMEOUT_S: Final = 1.0
 
@@ -104,7 +98,7 @@ class Coordinators:
         return {group["group_id"]: group for groups in answers for group in groups}
 
     async def _list(self, broker: Address, deadline: float) -> list[Message]:
-        request = Request(*_LIST, {"states_filter": []})
+        request = Request(ApiKey.LIST_GROUPS, 4, {"states_filter": []})
         answer = await self._call(broker, request, deadline, use_codec_thread=True)
         if answer["error_code"]:
             raise kafka_error(answer["error_code"], f"groups of broker {broker}")
@@ -113,14 +107,14 @@ class Coordinators:
 
     async def delete_group(self, group: str, deadline: float) -> int:
         """Deletes a group; returns the coordinator's error code. Raises `OffsetMgrError`."""
-        request = Request(*_DELETE_GROUPS, {"groups_names": [group]})
+        request = Request(ApiKey.DELETE_GROUPS, 1, {"groups_names": [group]})
         answer = await self._call(await self.find(group, deadline), request, deadline)
         code: int = answer["results"][0]["error_code"]
         return code
 
     async def delete_offsets(self, group: str, topics: list[Message], deadline: float) -> Message:
         """Sends an OffsetDelete with these topics; returns the coordinator's response. Raises `OffsetMgrError`."""
-        request = Request(*_OFFSET_DELETE, {"group_id": group, "topics": topics})
+        request = Request(ApiKey.OFFSET_DELETE, 0, {"group_id": group, "topics": topics})
         return await self._call(await self.find(group, deadline), request, deadline)
 
     # --- single requests -----------------------------------------------------------------------------
@@ -136,7 +130,8 @@ class Coordinators:
         return code
 
     async def _describe(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:
-        request = Request(*_DESCRIBE, {"groups": [group], "include_authorized_operations": operations})
+        message = {"groups": [group], "include_authorized_operations": operations}
+        request = Request(ApiKey.DESCRIBE_GROUPS, 4, message)
         answer = await self._call(where, request, deadline, use_codec_thread=True)
         found: Message = answer["groups"][0]
         return found
@@ -147,10 +142,11 @@ class Coordinators:
         coordinator. If no other broker responds, returns all groups."""
         others = [address for address in self._brokers.addresses() if address != where]
         random.shuffle(others)
+        request = Request(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": groups})
         for other in others:
             end = min(deadline, asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S)
             try:
-                answer = await self._call(other, Request(*_FIND, {"key_type": 0, "coordinator_keys": groups}), end)
+                answer = await self._call(other, request, end)
             except OffsetMgrError:
                 continue
             return {

@@ -24,15 +24,10 @@ _MAX_SESSIONS: Final = 100_000
 
 
 class Session(NamedTuple):
-    """The session id and epoch in a Fetch request."""
+    """The session id and epoch in a Fetch request. With epoch 0, the client asks for a new session."""
 
     id: int
     epoch: int
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the client asks for a new session."""
-        return self.epoch == 0
 
 
 class FetchSessions:

@@ -136,7 +136,7 @@ class RequestFilter:
         except Unreachable:
             return CLOSE_CONNECTION
         inspects_response = bool(self._reserved_bytes) and (
-            resources.visible_items is not None or (session is not None and session.is_new)
+            resources.visible_items is not None or (session is not None and session.epoch == 0)
         )
         if result.remaining is None and not inspects_response:
             return forward(upstream)

@@ -68,12 +68,6 @@ OPEN: Final[Acl] = (AclEntry(_ALL, "world", "anyone"),)
 """All permissions for every client. Kafka sets this ACL on the nodes under ``/consumers``."""
 
 
-def ephemeral_acl(configured: Acl) -> Acl:
-    """Returns the ACL of an ephemeral node: ``configured``, from ``zookeeper.acl``, and an entry that permits every
-    client to read the node, because other members need to read it."""
-    return _grant_to_everybody(configured, _READ)
-
-
 def persistent_acl(configured: Acl, parent: Acl) -> Acl:
     """Returns the ACL of a persistent node below a node with the ACL ``parent``, because old consumers that do not have
     offsetmgr's credentials may have to write the node.
@@ -140,7 +134,8 @@ def acls_for(
     ``read`` returns the ACLs of existing nodes. If ``read`` returns an error for a parent, this error is the result for
     each new node below the parent.
     """
-    acls: dict[str, Acl | OffsetMgrError] = {path: ephemeral_acl(configured) for path in ephemeral}
+    # Other members need to read the ephemeral nodes.
+    acls: dict[str, Acl | OffsetMgrError] = dict.fromkeys(ephemeral, _grant_to_everybody(configured, _READ))
     parents_first = sorted(persistent, key=lambda path: path.count("/"))
     new = set(parents_first)
     parents = list(dict.fromkeys(parent_path for path in parents_first if (parent_path := _parent(path)) not in new))

@@ -77,7 +77,9 @@ class PartitionClaims:
             if not free:
                 self.in_doubt -= partitions.keys()
                 return ClaimResult(claimed, held_by_others)
-            self._ensure_parents(free)
+            topics = sorted({tp.topic for tp in free})
+            parents = [paths.owners(self._group), *(paths.owners_of_topic(self._group, topic) for topic in topics)]
+            ensure_nodes(self._session, parents)
             operations: list[TransactionOperation] = []
             for tp in free:
                 if (own_node := found[tp]) is not None:  # this node names another thread, or a user has overwritten it
@@ -123,11 +125,6 @@ class PartitionClaims:
 
     def _is_owned_by(self, node: NodeData | None, thread: ThreadId) -> bool:
         return node is not None and self._is_ours(node) and node.data == str(thread).encode()
-
-    def _ensure_parents(self, partitions: Iterable[TopicPartition]) -> None:
-        topics = sorted({tp.topic for tp in partitions})
-        root = paths.owners(self._group)
-        ensure_nodes(self._session, [root, *(paths.owners_of_topic(self._group, topic) for topic in topics)])
 
     def _send(self, operations: list[TransactionOperation]) -> None:
         """Sends transactions. Some of the transactions may be rejected or have an unknown outcome, so the caller must

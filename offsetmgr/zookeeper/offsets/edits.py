@@ -230,32 +230,22 @@ class EditBatch:
             self._sent = transactions
 
     def _read_parents(self, writes: list[NodeWrite]) -> None:
-        parents = {
-            parent: None
-            for write in writes
-            if write.node is None
-            for parent in paths.with_ancestors(write.path.rpartition("/")[0])
-            if parent not in self._existing
-        }
-        found = self._session.get_many(list(parents))
+        parents = list(dict.fromkeys(parent for write in writes for parent in self._missing_parents(write)))
+        found = self._session.get_many(parents)
         # An unreadable parent exists, too.
         self._existing.update(path for path, node in zip(parents, found, strict=True) if node is not None)
+
+    def _missing_parents(self, write: NodeWrite) -> list[str]:
+        """Returns the ancestors of a node to be created that are not known to exist, outermost first."""
+        ancestors = paths.with_ancestors(write.path.rpartition("/")[0]) if write.node is None else ()
+        return [path for path in ancestors if path not in self._existing]
 
     def _transactions(self, writes: list[NodeWrite], size: int) -> Iterator[Transaction]:
         planned: set[str] = set()
         current, used = Transaction([], []), 0
         for write in writes:
-            creations = (
-                [
-                    Create(parent)
-                    for parent in paths.with_ancestors(write.path.rpartition("/")[0])
-                    if parent not in self._existing and parent not in planned
-                ]
-                if write.node is None
-                else []
-            )
-            if creations:
-                planned.update(creation.path for creation in creations)
+            creations = [Create(parent) for parent in self._missing_parents(write) if parent not in planned]
+            planned.update(creation.path for creation in creations)
             operation = write.operation()
             more = max_encoded_size(operation) + sum(map(max_encoded_size, creations))
             full = len(current.operations) + len(creations) >= size or used + more > MAX_BYTES_PER_TRANSACTION

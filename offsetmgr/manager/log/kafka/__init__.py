@@ -106,12 +106,11 @@ class KafkaLog:
         """Returns the end offsets. The end offset of a partition is always higher than the offset of every record whose
         write the in-sync replicas have confirmed to a writer of this object."""
         named = self._named(partitions)
-
-        def lower_bound(tp: TopicPartition) -> int:
-            return self._history.min_end(tp.partition)
-
         return _numbered(
-            self._requests.run(lambda deadline: self._offsets.ends(named, deadline, lower_bound), timeout_s)
+            self._requests.run(
+                lambda deadline: self._offsets.ends(named, deadline, lambda tp: self._history.min_end(tp.partition)),
+                timeout_s,
+            )
         )
 
     def close(self) -> None:

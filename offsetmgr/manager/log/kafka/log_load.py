@@ -47,12 +47,6 @@ class PartitionLoad(PartitionRead):
         """The values of this load. They are in the result at once if the result was empty before, because a second pass
         must not lose the values from before."""
 
-    def skip_to(self, position: int) -> None:
-        """See `PartitionRead.skip_to`."""
-        if position > self.fetch_offset:
-            self.fetch_offset = position
-            self.audit.note_gap()
-
     def finish(self) -> bool:
         """Ends the load, and records the claims in the history. Returns False if the caller has to read the log again
         from `fetch_offset` on, because the load applied a batch that turned out to be invalid."""

@@ -93,7 +93,9 @@ class PartitionRead:
 
     def skip_to(self, position: int) -> None:
         """Skips offsets at which the log has no records."""
-        raise NotImplementedError
+        if position > self.fetch_offset:
+            self.fetch_offset = position
+            self.audit.note_gap()
 
     def _add_batch(self, data: bytes, batch: RawBatch) -> bool:
         """Applies a batch. Returns False if the reader continues at another offset, `fetch_offset`."""
