@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import confluent_kafka as ck
 
-from offsetmgr.core.model import Committed, Offset, TopicPartition
+from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.stores.uri import open_store
 
@@ -24,6 +24,12 @@ def offsets_of(store: OffsetStore, group: str) -> dict[int, int]:
 def committed(uri: str, group: str) -> dict[int, int]:
     with open_store(uri) as store:
         return offsets_of(store, group)
+
+
+def commit(uri: str, group: str, topic: str, positions: Mapping[int, int]) -> None:
+    """Commits offsets of a topic by the numbers of its partitions."""
+    with open_store(uri) as store:
+        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(offset) for p, offset in positions.items()})
 
 
 @contextmanager

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from committed_offsets import committed
+from committed_offsets import commit, committed
 from confluent_kafka import Producer
 from processes import Commands
 
-from offsetmgr.app.offset_admin import OffsetAdmin
-from offsetmgr.core.model import LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import OldConsumer, jars, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KRAFT_JARS, NEWEST_VERSION
@@ -173,8 +172,7 @@ class Environment:
         return found
 
     def commit(self, uri: str, group: str, offsets: dict[int, int]) -> None:
-        with OffsetAdmin(uri) as admin:
-            admin.store.commit(group, {TopicPartition(self.topic, p): OffsetAndMetadata(n) for p, n in offsets.items()})
+        commit(uri, group, self.topic, offsets)
 
     def committed(self, uri: str, group: str) -> dict[int, int]:
         return committed(uri, group)

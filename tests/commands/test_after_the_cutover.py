@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_offsets import commit
 from confluent_kafka import Consumer
 from conftest import MakeTopic
 from processes import Commands, fill, pass_margin
 
-from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
-from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers
 
@@ -29,7 +28,7 @@ def both(
     fill(kafka.bootstrap, unique, 500)
     connect = f"{zookeeper.connect}/kafka"
     for uri, offset in ((f"zookeeper://{connect}", 100), (f"kafka://{kafka.bootstrap}", 480)):
-        commit(uri, unique, unique, offset)
+        commit(uri, unique, unique, {0: offset})
         pass_margin()
     return Commands(tmp_path, {"OFFSETMGR_ZOOKEEPER": connect, "OFFSETMGR_BOOTSTRAP_SERVER": kafka.bootstrap})
 
@@ -38,11 +37,6 @@ def shown(both: Commands, command: Sequence[str], group: str, *options: str, cod
     """The offset, lag and note of each row, and the messages."""
     done = both.run(*command, "--group", group, *options, "--format", "json", code=code)
     return [(row["offset"], row["lag"], row["note"]) for row in json.loads(done.stdout)], done.stderr
-
-
-def commit(uri: str, group: str, topic: str, offset: int) -> None:
-    with open_store(uri) as store:
-        store.commit(group, {TopicPartition(topic, 0): OffsetAndMetadata(offset)})
 
 
 VIEWS = pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
@@ -64,10 +58,10 @@ def test_a_partition_or_a_group_that_is_only_in_kafka_is_shown(
 ) -> None:
     uri, new = f"kafka://{kafka.bootstrap}", f"{unique}-new"
     later = make_topic(f"{unique}-later")
-    commit(uri, unique, later, 0)
+    commit(uri, unique, later, {0: 0})
     assert (None, 0, "only in Kafka: 0") in shown(both, command, unique)[0]
     assert shown(both, command, unique, "--topic", later)[0] == [(None, 0, "only in Kafka: 0")]
-    commit(uri, new, unique, 490)
+    commit(uri, new, unique, {0: 490})
     rows, said = shown(both, command, new)
     assert rows == [(None, 10, "only in Kafka: 490")]
     assert "warning: 1 offset is only in Kafka, not in ZooKeeper; the lag is computed from it" in said
@@ -82,7 +76,7 @@ def test_the_lag_of_kafka_counts_from_zookeepers_newer_offset(
     both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
 ) -> None:
     uri = f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}"
-    commit(uri, unique, unique, 495)
+    commit(uri, unique, unique, {0: 495})
     rows, said = shown(both, command, unique, "--store", f"kafka://{kafka.bootstrap}")
     assert rows == [(480, 5, "older than ZooKeeper's 495")]
     assert "warning: 1 offset in Kafka is older than the group's in ZooKeeper; the lag is computed" in said
@@ -94,7 +88,7 @@ def test_a_group_that_exists_only_in_zookeeper_is_shown(
     both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
 ) -> None:
     uri, old = f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}", f"{unique}-old"
-    commit(uri, old, unique, 490)
+    commit(uri, old, unique, {0: 490})
     selected = ("--store", f"kafka://{kafka.bootstrap}")
     for name in (old, f"{unique}-o*"):
         assert shown(both, command, name, *selected)[0] == [(None, 10, "only in ZooKeeper: 490")]
@@ -105,7 +99,7 @@ def test_a_group_that_exists_only_in_zookeeper_is_shown(
         assert f"hint: group '{old}' is in zookeeper://" in found.stderr
     missing = both.run(*command, "--group", f"{unique}-none", *selected, code=1)
     assert f"does not exist in kafka://{kafka.bootstrap} nor in zookeeper://" in missing.stderr
-    commit(uri, f"{unique}-lost", f"{unique}-deleted", 7)
+    commit(uri, f"{unique}-lost", f"{unique}-deleted", {0: 7})
     rows, said = shown(both, command, f"{unique}-lost", *selected, code=1)
     assert rows == [(None, None, "only in ZooKeeper: 7; log unknown")]
     assert f"error: topic {unique}-deleted: does not exist in this Kafka cluster" in said

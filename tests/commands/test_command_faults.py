@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from committed_offsets import commit
 from processes import Commands, create_topic
 
 from offsetmgr.core.clock import SystemClock
@@ -79,8 +80,7 @@ def scene(zookeeper: ZooKeeperServer, kafka: KafkaBroker, tmp_path_factory: pyte
     chroot = f"{zookeeper.connect}/kafka"
     found = Scene(Commands(directory), chroot, kafka.bootstrap, topic)
     source = ["--from", f"zookeeper://{chroot}", "--to", f"kafka://{kafka.bootstrap}", "--group", topic]
-    with open_store(f"zookeeper://{chroot}") as store:
-        store.commit(topic, {TopicPartition(topic, p): OffsetAndMetadata(0) for p in range(2)})
+    commit(f"zookeeper://{chroot}", topic, topic, dict.fromkeys(range(2), 0))
     found.commands.run("migrate", "plan", *source, "-o", "plan.json")
     found.commands.run("migrate", "apply", "plan.json", "--yes")
     found.commands.run("offsets", "export", "x.avro", "--group", topic, "--zookeeper", chroot)

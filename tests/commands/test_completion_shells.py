@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from committed_offsets import commit
 from conftest import MakeTopic
 from terminal import Terminal
 
-from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.stores.uri import open_store
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -108,8 +107,7 @@ def test_groups_and_topics_of_a_real_cluster(
     shell: Terminal, home: Path, kafka: KafkaBroker, unique: str, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(f"t-{unique}")
-    with open_store(f"kafka://{kafka.bootstrap}") as store:
-        store.commit(f"g-{unique}", {TopicPartition(topic, 0): OffsetAndMetadata(7)})
+    commit(f"kafka://{kafka.bootstrap}", f"g-{unique}", topic, {0: 7})
     command = f"offsetmgr offsets lag --bootstrap-server {kafka.bootstrap}"
     for begun, name in ((f"{command} g-{unique[:20]}", f"g-{unique}"), (f"{command} -t {topic[:20]}", topic)):
         deadline = time.monotonic() + 300

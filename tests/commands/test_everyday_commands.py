@@ -15,6 +15,7 @@ from subprocess import CompletedProcess
 from urllib.parse import quote
 
 import pytest
+from committed_offsets import commit
 from confluent_kafka import Consumer
 from everyday import Cli, committed, named_store, until
 from kazoo_client import connected
@@ -100,8 +101,7 @@ def test_an_exported_plan_is_read_back(cli: Cli, flags: list[str], topic: str, t
 
 def test_ctrl_c_at_the_prompt_changes_nothing_and_is_reported(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "store.avro"
-    with open_store(f"file:{file}") as store:
-        store.commit("g", {TopicPartition("t", 0): OffsetAndMetadata(8)})
+    commit(f"file:{file}", "g", "t", {0: 8})
     arguments = ["groups", "delete", "--group", "g", "--execute", "--store", f"file:{file}"]
     primary, replica = pty.openpty()
     try:
@@ -366,8 +366,7 @@ def test_states_are_listed_filtered_and_described(cli: Cli, kafka: KafkaBroker, 
 
 
 def test_watching_ends_cleanly_with_ctrl_c(cli: Cli, kafka: KafkaBroker, topic: str) -> None:
-    with open_store(f"kafka://{kafka.bootstrap}") as store:
-        store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(1)})
+    commit(f"kafka://{kafka.bootstrap}", topic, topic, {0: 1})
     arguments = ["groups", "describe", "--group", topic, "--watch", "--bootstrap-server", kafka.bootstrap]
     with start_command(*arguments, environ=cli.environ) as process:
         assert process.stdout is not None

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from committed_offsets import commit
 from conftest import MakeTopic
 from everyday import Cli
 from processes import fill
 
-from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 
 pytest_plugins = ["everyday_fixtures"]
@@ -68,8 +68,7 @@ def clusters(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, zookeeper: ZooKee
 def test_forty_clusters_are_asked_at_the_same_time(
     cli: Cli, clusters: list[str], kafka: KafkaBroker, topic: str, command: tuple[str, ...]
 ) -> None:
-    with open_store(f"kafka://{kafka.bootstrap}") as store:
-        store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(4)})
+    commit(f"kafka://{kafka.bootstrap}", topic, topic, {0: 4})
     # The shared servers have the groups of all earlier tests, so only a glob makes the duration comparable.
     words = [word.format(group=topic) for word in command]
     done, seconds = cli.timed(*words, "--context", "prod-*", "--format", "json", code=1)
@@ -127,8 +126,7 @@ def two(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, topic: str) -> str:
         + table("prod-b", zookeeper=kafka.zookeeper.partition("/")[0], **{"bootstrap-server": kraft.bootstrap})
     )
     for uri, offset in ((f"zookeeper://{kafka.zookeeper}", 9), (f"kafka://{kafka.bootstrap}", 4)):
-        with open_store(uri) as store:
-            store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(offset)})
+        commit(uri, topic, topic, {0: offset})
     return topic
 
 
@@ -140,8 +138,7 @@ def test_top_and_sort_apply_to_the_rows_of_all_clusters(
     for name, bootstrap, records in (("prod-a", kafka.bootstrap, (1, 25)), ("prod-b", kraft.bootstrap, (20, 30))):
         make_topic(unique, 2, bootstrap=bootstrap)
         fill(bootstrap, unique, *records)
-        with open_store(f"kafka://{bootstrap}") as store:
-            store.commit(unique, {TopicPartition(unique, n): OffsetAndMetadata(0) for n in range(2)})
+        commit(f"kafka://{bootstrap}", unique, unique, dict.fromkeys(range(2), 0))
         with config_of(cli).open("a") as config:
             config.write(table(name, **{"bootstrap-server": bootstrap}))
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from committed_offsets import committed
+from committed_offsets import commit, committed
 from conftest import MakeTopic
 from processes import OFFSETMGR, Commands, own_environment
 
@@ -45,8 +45,7 @@ class World:
 def world(kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path) -> World:
     make_topic(unique, 3)
     found = World(f"kafka://{kafka.bootstrap}", unique, tmp_path)
-    with open_store(found.uri) as store:
-        store.commit(unique, {TopicPartition(unique, p): OffsetAndMetadata(n) for p, n in COMMITTED.items()})
+    commit(found.uri, unique, unique, COMMITTED)
     return found
 
 

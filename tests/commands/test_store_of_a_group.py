@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from committed_offsets import commit
 from confluent_kafka import Producer
 from conftest import MakeTopic
 from processes import Commands
 
 from offsetmgr import OffsetAdmin
-from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 
@@ -27,8 +28,7 @@ class World(Commands):
     old = new = topic = ""
 
     def commit(self, uri: str, group: str, offset: int) -> None:
-        with open_store(uri) as store:
-            store.commit(group, {TopicPartition(self.topic, 0): OffsetAndMetadata(offset)})
+        commit(uri, group, self.topic, {0: offset})
 
     def offsets(self, group: str) -> tuple[int | None, ...]:
         """The offsets of the group in ZooKeeper and in Kafka."""

@@ -19,14 +19,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from committed_offsets import committed
+from committed_offsets import commit, committed
 from confluent_kafka import Producer
 from processes import Commands, wait_for
 from release_environment import has_leaders, librdkafka_settings, old_consumer_for, releases, seen
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_topic
-from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
@@ -93,8 +92,7 @@ def one_round(cluster: Cluster, rng: random.Random, name: str, directory: Path) 
     idle = [f"{name}-idle-{n}" for n in range(GROUPS)]
     before = {idle[0]: {0: 1}}
     produced = produce(cluster, name, 200)
-    with KafkaStore(broker.bootstrap) as store:
-        store.commit(idle[0], {TopicPartition(name, 0): OffsetAndMetadata(1)})
+    commit(f"kafka://{broker.bootstrap}", idle[0], name, {0: 1})
     with ZookeeperStore(cluster.zookeeper) as store:
         for one in idle:
             store.commit(one, {TopicPartition(name, p): OffsetAndMetadata(5 + p) for p in range(PARTITIONS)})

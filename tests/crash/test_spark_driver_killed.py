@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from committed_offsets import offsets
 from processes import fill
+from streaming_queries import finished
 
 from offsetmgr.sandbox import KraftBroker
 from offsetmgr.stores.uri import open_store
@@ -68,14 +69,6 @@ class Job:
         lines = self.output.read_text().splitlines()
         return [[(r[0], r[1], r[2]) for r in json.loads(line)["records"]] for line in lines]
 
-    def finished(self) -> dict[str, int]:
-        """The end offsets of the last finished batch in the checkpoint."""
-        done = [int(path.name) for path in (self.checkpoint / "commits").glob("*") if path.name.isdigit()]
-        if not done:
-            return {}
-        line = (self.checkpoint / "offsets" / str(max(done))).read_text().splitlines()[2]
-        return {f"{t}-{p}": o for t, partitions in json.loads(line).items() for p, o in partitions.items()}
-
     def planned(self) -> int:
         """The number of the next batch that is not in the checkpoint."""
         found = [int(path.name) for path in (self.checkpoint / "offsets").glob("*") if path.name.isdigit()]
@@ -119,7 +112,7 @@ def test_no_record_is_lost_and_at_most_the_running_batch_is_repeated(
         run_and_kill(job, draw, at_fault_point=kill % 2 == 0)
         ends.append(len(job.batches()))
         # A checkpoint without a finished batch started from the group's offsets before this run.
-        done = job.finished() or before
+        done = finished(job.checkpoint) or before
         ahead = {tp: offset for tp, offset in job.committed().items() if offset > done.get(tp, 0)}
         assert ahead == {}, "the group is ahead of its checkpoint"
         if kill % 2 == 0:
@@ -140,4 +133,5 @@ def test_no_record_is_lost_and_at_most_the_running_batch_is_repeated(
         assert repeated <= in_hand
         begin = end
     assert sum(times.values()) - len(times) <= KILLS * BATCH
-    assert job.committed() == {f"{topic}-{p}": RECORDS // PARTITIONS for p in range(PARTITIONS)} == job.finished()
+    ends = {f"{topic}-{p}": RECORDS // PARTITIONS for p in range(PARTITIONS)}
+    assert job.committed() == ends == finished(job.checkpoint)

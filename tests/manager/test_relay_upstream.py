@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 import pytest
+from async_tests import async_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,50 +99,46 @@ BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
 
 
 @given(BODIES, st.lists(st.integers(1, 60), max_size=60), st.integers(0, 8))
-def test_frames_arrive_complete_and_in_order_in_any_chunks(
+@async_test
+async def test_frames_arrive_complete_and_in_order_in_any_chunks(
     bodies: list[bytes], cuts: list[int], begins_after: int
 ) -> None:
     """The turn of the first response may come late: the connection keeps the bytes received before."""
 
-    async def run() -> None:
-        exchange = Exchange()
-        for number in range(len(bodies)):
-            exchange.forward(number)
-        sent = b"".join(frame(number, body) for number, body in enumerate(bodies))
-        pieces, at = [], 0
-        for size in cuts:
-            pieces.append(sent[at : at + size])
-            at += size
-        pieces.append(sent[at:])
-        for number, piece in enumerate(pieces):
-            if number == begins_after:
-                exchange.begin_next()
-            exchange.upstream.receive(piece)
-        if begins_after >= len(pieces):
+    exchange = Exchange()
+    for number in range(len(bodies)):
+        exchange.forward(number)
+    sent = b"".join(frame(number, body) for number, body in enumerate(bodies))
+    pieces, at = [], 0
+    for size in cuts:
+        pieces.append(sent[at : at + size])
+        at += size
+    pieces.append(sent[at:])
+    for number, piece in enumerate(pieces):
+        if number == begins_after:
             exchange.begin_next()
-        assert exchange.answers == [frame(number, body) for number, body in enumerate(bodies)]
-        assert not exchange.client.aborted
-
-    asyncio.run(run())
+        exchange.upstream.receive(piece)
+    if begins_after >= len(pieces):
+        exchange.begin_next()
+    assert exchange.answers == [frame(number, body) for number, body in enumerate(bodies)]
+    assert not exchange.client.aborted
 
 
 @given(st.lists(st.integers(1, 9), max_size=20))
-def test_responses_for_the_manager_are_collected_between_forwarded_ones(cuts: list[int]) -> None:
-    async def run() -> None:
-        exchange = Exchange()
-        exchange.forward(1)
-        exchange.begin_next()
-        read = exchange.upstream.ask(request(2))
-        exchange.forward(3)
-        sent = frame(1, b"one") + frame(2, b"two") + frame(3, b"three")
-        for size in [*cuts, len(sent)]:
-            piece, sent = sent[:size], sent[size:]
-            exchange.upstream.receive(piece)
-        assert await read == frame(2, b"two")
-        assert exchange.answers[0] == frame(1, b"one")
-        assert exchange.answers[1:] == [frame(3, b"three")]
-
-    asyncio.run(run())
+@async_test
+async def test_responses_for_the_manager_are_collected_between_forwarded_ones(cuts: list[int]) -> None:
+    exchange = Exchange()
+    exchange.forward(1)
+    exchange.begin_next()
+    read = exchange.upstream.ask(request(2))
+    exchange.forward(3)
+    sent = frame(1, b"one") + frame(2, b"two") + frame(3, b"three")
+    for size in [*cuts, len(sent)]:
+        piece, sent = sent[:size], sent[size:]
+        exchange.upstream.receive(piece)
+    assert await read == frame(2, b"two")
+    assert exchange.answers[0] == frame(1, b"one")
+    assert exchange.answers[1:] == [frame(3, b"three")]
 
 
 @pytest.mark.parametrize(
@@ -153,15 +150,13 @@ def test_responses_for_the_manager_are_collected_between_forwarded_ones(cuts: li
         pytest.param(frame(7, b"x") + frame(7, b"x"), id="one answer too many"),
     ],
 )
-def test_a_malformed_response_closes_both_connections(sent: bytes) -> None:
-    async def run() -> None:
-        exchange = Exchange()
-        exchange.forward(7)
-        exchange.begin_next()
-        exchange.upstream.receive(sent)
-        assert (exchange.upstream.closed, exchange.client.aborted) == (True, True)
-
-    asyncio.run(run())
+@async_test
+async def test_a_malformed_response_closes_both_connections(sent: bytes) -> None:
+    exchange = Exchange()
+    exchange.forward(7)
+    exchange.begin_next()
+    exchange.upstream.receive(sent)
+    assert (exchange.upstream.closed, exchange.client.aborted) == (True, True)
 
 
 def test_an_idle_connection_that_the_broker_closes_does_not_disconnect_the_managers_clients() -> None:
@@ -174,16 +169,14 @@ def test_an_idle_connection_that_the_broker_closes_does_not_disconnect_the_manag
     assert (asyncio.run(run(None)), asyncio.run(run(3))) == (False, True)
 
 
-def test_unsent_bytes_are_not_overwritten_by_the_next_ones() -> None:
-    async def run() -> None:
-        exchange = Exchange()
-        exchange.forward(1)
-        exchange.begin_next()
-        kept: list[memoryview] = []
-        exchange.sinks[0].write = lambda data: kept.append(memoryview(data))  # type: ignore[method-assign]
-        exchange.client.unsent = 5
-        exchange.upstream.receive(frame(1, b"a" * 100)[:50])
-        exchange.upstream.receive(frame(1, b"b" * 100)[50:])
-        assert b"".join(kept) == frame(1, b"a" * 42 + b"b" * 58)
-
-    asyncio.run(run())
+@async_test
+async def test_unsent_bytes_are_not_overwritten_by_the_next_ones() -> None:
+    exchange = Exchange()
+    exchange.forward(1)
+    exchange.begin_next()
+    kept: list[memoryview] = []
+    exchange.sinks[0].write = lambda data: kept.append(memoryview(data))  # type: ignore[method-assign]
+    exchange.client.unsent = 5
+    exchange.upstream.receive(frame(1, b"a" * 100)[:50])
+    exchange.upstream.receive(frame(1, b"b" * 100)[50:])
+    assert b"".join(kept) == frame(1, b"a" * 42 + b"b" * 58)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from backend_listeners import ManagerListener, StoreListener
+from committed_offsets import commit
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
@@ -32,11 +33,6 @@ pytestmark = pytest.mark.servers
 def both(kafka: KafkaBroker, zookeeper: ZooKeeperServer) -> list[str]:
     """The options that name both stores of one cluster."""
     return ["--zookeeper", f"{zookeeper.connect}/kafka", "--bootstrap-server", kafka.bootstrap]
-
-
-def commit(uri: str, group: str, topic: str, offsets: dict[int, int]) -> None:
-    with open_store(uri) as store:
-        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(o) for p, o in offsets.items()})
 
 
 def where(cli: Cli, *arguments: str, code: int = 0) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import confluent_kafka as ck
 import confluent_kafka.admin
 import pytest
 from backend_listeners import ManagerListener
+from committed_offsets import commit
 from conftest import MakeTopic
 from kazoo.client import KazooClient
 from kazoo_client import connected
@@ -174,8 +175,7 @@ def old_zookeeper(zookeeper: ZooKeeperServer, unique: str) -> Iterator[tuple[str
     connect = f"{zookeeper.connect}/{unique}"
     with connected(connect) as client:
         client.ensure_path("/")
-        with open_store(f"zookeeper://{connect}") as store:
-            store.commit(unique, {TopicPartition(unique, 0): OffsetAndMetadata(5)})
+        commit(f"zookeeper://{connect}", unique, unique, {0: 5})
         yield connect, client
 
 
@@ -333,8 +333,7 @@ def test_a_snapshot_taken_after_the_topic_was_recreated_is_rejected_by_the_dates
 ) -> None:
     """The snapshot has the new topic's id, but the offset in ZooKeeper is older than that topic."""
     connect = f"{zookeeper.connect}/kafka"
-    with open_store(f"zookeeper://{connect}") as store:
-        store.commit(unique, {TopicPartition(make_topic(unique), 0): OffsetAndMetadata(5)})
+    commit(f"zookeeper://{connect}", unique, make_topic(unique), {0: 5})
     recreate(kafka.bootstrap, unique)
     commands = Commands(tmp_path)
     source = ("--store", f"zookeeper://{connect}", "--bootstrap-server", kafka.bootstrap)

@@ -103,3 +103,13 @@ class Driver:
     @property
     def failing(self) -> str:
         return str(self.committer.state.failing)
+
+
+def finished(checkpoint: Path) -> dict[str, int]:
+    """The offsets after the newest finished batch of a checkpoint, parsed independently of the code under test."""
+    done = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()]
+    if not done:
+        return {}
+    sources = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()[2:]
+    found = [json.loads(line) for line in sources if line.startswith("{")]
+    return {f"{t}-{p}": o for source in found for t, partitions in source.items() for p, o in partitions.items()}

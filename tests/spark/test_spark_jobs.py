@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from processes import wait_for
+from streaming_queries import finished
 
 from offsetmgr.core.errors import PartialFailure, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
@@ -61,16 +62,6 @@ def fill(bootstrap: str, topic: str, partitions: int, count: int) -> None:
     for number in range(count):
         producer.produce(topic, str(number), partition=number % partitions)
     assert producer.flush(30) == 0
-
-
-def finished(checkpoint: Path) -> dict[str, int]:
-    """The offsets after the newest finished batch of a checkpoint, parsed independently of the code under test."""
-    done = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()]
-    if not done:
-        return {}
-    sources = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()[2:]
-    found = [json.loads(line) for line in sources if line.startswith("{")]
-    return {f"{t}-{p}": o for source in found for t, partitions in source.items() for p, o in partitions.items()}
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_offsets import commit
 from confluent_kafka import Producer
 from conftest import MakeTopic
 from pyspark.errors import PySparkException
@@ -244,8 +245,7 @@ def test_diff_and_copy_on_the_command_line(
     assert "no difference" in capsys.readouterr().err
 
     # A dry run does not announce writes of offsets that are equal or larger in the target.
-    with open_store(target) as store:
-        store.commit(world.a, {TopicPartition(world.topic, 1): OffsetAndMetadata(9)})
+    commit(target, world.a, world.topic, {1: 9})
     with open_store(source) as store:
         store.commit(world.a, {TopicPartition(world.topic, 0): OffsetAndMetadata(6, "by hand")})
     assert run(["spark", "copy", *sides]) == 0

@@ -8,7 +8,6 @@ import pytest
 from conftest import MakeTopic
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.testing.store_contract import StoreContract
@@ -34,9 +33,3 @@ class TestKafka(StoreContract):
 
     def ensure_topic(self, topic: str, partitions: int) -> None:
         self.make_topic(topic, partitions, bootstrap=self.bootstrap_servers)
-
-
-def test_a_broker_is_recognised_by_its_release(current_broker: KafkaBroker | KraftBroker) -> None:
-    with KafkaCluster(current_broker.bootstrap) as cluster:
-        (broker,) = cluster.describe_brokers()
-    assert broker.release == current_broker.version.rpartition(".")[0]
