@@ -133,5 +133,5 @@ def test_no_record_is_lost_and_at_most_the_running_batch_is_repeated(
         assert repeated <= in_hand
         begin = end
     assert sum(times.values()) - len(times) <= KILLS * BATCH
-    ends = {f"{topic}-{p}": RECORDS // PARTITIONS for p in range(PARTITIONS)}
-    assert job.committed() == ends == finished(job.checkpoint)
+    log_ends = {f"{topic}-{p}": RECORDS // PARTITIONS for p in range(PARTITIONS)}
+    assert job.committed() == log_ends == finished(job.checkpoint)
