@@ -30,10 +30,15 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
 from offsetmgr.kafka.client.fetch import LATEST, list_offsets
-from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, take_over_consumer_group
 from offsetmgr.kafka.groups.group_inspection import is_consumer_group
 from offsetmgr.kafka.groups.group_lock import delete, non_member
-from offsetmgr.kafka.groups.group_takeover import GroupTakeover, settled, take_over
+from offsetmgr.kafka.groups.group_takeover import (
+    ConsumerTakeover,
+    GroupTakeover,
+    settled,
+    take_over,
+    take_over_consumer_group,
+)
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.protocol_edits import (
     COMPARED_FIELDS,
@@ -392,14 +397,14 @@ class RunningEdits:
 
     async def _takeover(
         self, edit: GroupEdit, described: GroupDescription, deadline: float
-    ) -> AbstractAsyncContextManager[GroupTakeover | ConsumerTakeover]:
+    ) -> AbstractAsyncContextManager[GroupTakeover]:
         if await is_consumer_group(self._client, described, deadline):
             return take_over_consumer_group(self._client, described, edit.changes.keys(), deadline)
         return take_over(self._client, described, deadline)
 
     async def _bring_back(
         self,
-        group: GroupTakeover | ConsumerTakeover,
+        group: GroupTakeover,
         edit: GroupEdit,
         held: Sequence[TopicPartition],
         done: TakeoverResult,
@@ -413,7 +418,7 @@ class RunningEdits:
 
     async def _write_again(
         self,
-        group: GroupTakeover | ConsumerTakeover,
+        group: GroupTakeover,
         edit: GroupEdit,
         held: Sequence[TopicPartition],
         done: TakeoverResult,
@@ -439,7 +444,7 @@ class RunningEdits:
                 if error is not None:
                     raise error
 
-    async def _stable_offsets(self, group: GroupTakeover | ConsumerTakeover, edit: GroupEdit) -> FetchedGroup:
+    async def _stable_offsets(self, group: GroupTakeover, edit: GroupEdit) -> FetchedGroup:
         """Returns the committed offsets. Waits until open transactions of the group have ended."""
         deadline = self._in(_TRANSACTION_S)
         retries, partitions = Retries(deadline), partitions_to_read(edit)

@@ -147,12 +147,16 @@ class GroupLock:
                 if writes and sent and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
                     error = unconfirmed = type(error)(error.what, f"{error.why}; the outcome of the write is unknown")
                 await retries.pause_or_raise(error)
-            self._client.rotate_lookup_broker()
             try:
-                self._coordinator = await self._client.coordinator(self.group, deadline)
+                await self._follow_coordinator(deadline)
             except OffsetMgrError as error:
                 raise unconfirmed or error from None
-            self._joined_on = None
+
+    async def _follow_coordinator(self, deadline: float) -> None:
+        """Looks up the coordinator of the group, which may have moved. Raises `OffsetMgrError`."""
+        self._client.rotate_lookup_broker()
+        self._coordinator = await self._client.coordinator(self.group, deadline)
+        self._joined_on = None
 
     def _lost_error(self, lost: OffsetMgrError) -> LockLost:
         """Returns the error of every call after the loss of the lock."""

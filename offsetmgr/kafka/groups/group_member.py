@@ -23,24 +23,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from offsetmgr.core.errors import ErrorCode, LockLost, OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, LockLost, OffsetMgrError, value_of
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Retries, cancel_tasks
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.groups import group_lock as lock_membership
-from offsetmgr.kafka.groups.group_coordinator import GroupCoordinator, ProblemLog
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.requests import LockMembership
 from offsetmgr.kafka.protocol.schema_codec import Message
 
+_log = logging.getLogger(__name__)
 _JOIN_MARGIN_S: Final = 10.0
 """The timeout of a JoinGroup request is the rebalance timeout plus this time, because the broker delays the first join
 of a new group by group.initial.rebalance.delay.ms."""
@@ -116,7 +117,9 @@ class KafkaGroupMember:
         self._wait_s = config.session_timeout_s / 5
         """The timeout of one heartbeat or one coordinator lookup, short enough for several attempts within a session
         timeout."""
-        self._coordinator = GroupCoordinator(client, config.group, self._wait_s, self._on_coordinator_found)
+        self._coordinator: Address | None = None
+        """The address of the coordinator; None if it has to be looked up."""
+        self._lookup_lock = asyncio.Lock()
         self._member_id = ""
         self._membership: LockMembership | None = None
         self._synced = False
@@ -166,18 +169,18 @@ class KafkaGroupMember:
         """Removes another member from the group. Returns once the coordinator does not know the member. Raises
         `OffsetMgrError`; then the coordinator may still remove the member."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        address = await self._coordinator.address()
+        address = await self._address()
         try:
             connection = await self._client.node(address).connection(deadline)
             request = requests.evict(self._group, [(member_id, None)])
             answer = await connection.call(request, remaining(deadline))
         except OffsetMgrError:
-            self._coordinator.forget(address)
+            self._forget(address)
             raise
         code = answer["error_code"] or next((member["error_code"] for member in answer["members"]), ErrorCode.NONE)
         if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID):
             if code in RETRIABLE:
-                self._coordinator.forget(address)
+                self._forget(address)
             raise kafka_error(code, f"group {self._group}, member {member_id}")
         self._listener.on_rebalance()
 
@@ -189,7 +192,7 @@ class KafkaGroupMember:
         if membership is not None:
             with contextlib.suppress(OffsetMgrError, TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    at = await self._coordinator.address()
+                    at = await self._address()
                     await lock_membership.leave(self._client, membership, deadline, at=at)
         await self.close()
 
@@ -200,11 +203,46 @@ class KafkaGroupMember:
         if self._join_connection is not None:
             await self._join_connection.close()
 
+    # --- the coordinator -----------------------------------------------------------------------------
+
+    async def _address(self) -> Address:
+        """Returns the address of the coordinator. Raises `OffsetMgrError`."""
+        async with self._lookup_lock:
+            if self._coordinator is None:
+                found = (await self._client.find_coordinators([self._group], self._deadline()))[self._group]
+                self._coordinator = value_of(found)
+                if self._join_connection is not None and self._join_connection.address != self._coordinator:
+                    await self._join_connection.close()  # its JoinGroup waits in the former coordinator
+            return self._coordinator
+
+    async def _connect(self, previous: BrokerConnection | None) -> BrokerConnection:
+        """Returns ``previous`` if ``previous`` is an open connection to the current coordinator. Otherwise closes
+        ``previous``, and opens and returns a new connection. Raises `OffsetMgrError`."""
+        address = await self._address()
+        if previous is not None:
+            if not previous.closed and previous.address == address:
+                return previous
+            await previous.close()
+        try:
+            return await self._client.node(address).open(self._deadline())
+        except OffsetMgrError:
+            self._forget(address)
+            raise
+
+    def _forget(self, address: Address) -> None:
+        """Discards the known coordinator if it is ``address``, because the group may now have another coordinator."""
+        if self._coordinator == address:
+            self._coordinator = None
+            self._client.rotate_lookup_broker()
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._wait_s
+
     # --- join ----------------------------------------------------------------------------------------
 
     async def _attempt(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation | None:
         """Sends one JoinGroup and one SyncGroup. Returns None if the caller must make another attempt immediately."""
-        connection = self._join_connection = await self._coordinator.connection(self._join_connection)
+        connection = self._join_connection = await self._connect(self._join_connection)
         try:
             joined = await self._join(connection, metadata())
             if joined is None:
@@ -212,7 +250,7 @@ class KafkaGroupMember:
             return await self._sync(connection, joined, assign)
         except OffsetMgrError as error:
             if connection.closed:
-                self._coordinator.forget(connection.address)
+                self._forget(connection.address)
             raise error
 
     async def _join(self, connection: BrokerConnection, metadata: bytes) -> Message | None:
@@ -273,7 +311,7 @@ class KafkaGroupMember:
             if previous is not None:
                 self._listener.on_ended(error)
         elif code in RETRIABLE:
-            self._coordinator.forget(address)
+            self._forget(address)
         return error
 
     # --- heartbeats and proofs -----------------------------------------------------------------------
@@ -291,11 +329,11 @@ class KafkaGroupMember:
                 if membership is None:
                     continue
                 try:
-                    connection = await self._coordinator.connection(connection)
+                    connection = await self._connect(connection)
                     await send(connection, membership)
                 except OffsetMgrError as error:
                     if connection is not None:
-                        self._coordinator.forget(connection.address)
+                        self._forget(connection.address)
                     problems.log(error)
         finally:
             if connection is not None:
@@ -362,6 +400,22 @@ class KafkaGroupMember:
         self._newer_generation_since = now if self._newer_generation_since is None else self._newer_generation_since
         return now - self._newer_generation_since < self._wait_s
 
-    async def _on_coordinator_found(self, address: Address) -> None:
-        if self._join_connection is not None and self._join_connection.address != address:
-            await self._join_connection.close()  # its JoinGroup waits in the former coordinator
+
+class ProblemLog:
+    """Logs the errors of consecutive attempts. If several attempts fail with the same error, logs the error once.
+    ``what`` names the subject of the messages."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._last = ""
+
+    def log(self, error: OffsetMgrError) -> None:
+        if str(error) != self._last:
+            self._last = str(error)
+            _log.warning("%s: %s", self._what, error)
+
+    def log_recovery(self) -> None:
+        """Called after a successful attempt. Logs the success if the previous attempt failed."""
+        if self._last:
+            self._last = ""
+            _log.info("%s: the coordinator responds again", self._what)
