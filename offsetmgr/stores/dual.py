@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from offsetmgr.core.batches import batched
+from offsetmgr.core.batches import batched, by_key
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, RewindRefused, UsageError
 from offsetmgr.core.evaluation import same_value
@@ -66,6 +66,8 @@ _HINT: Final = (
     "offsets), add translate=none to the URI or to the [store.NAME] section"
 )
 Value = TypeVar("Value")
+_Key: TypeAlias = tuple[str, TopicPartition]
+"""The group and the partition of an offset."""
 
 
 class DualStore(OffsetStore):
@@ -95,8 +97,8 @@ class DualStore(OffsetStore):
         self._clock = clock or SystemClock()
         self._translate = translate
         self._cross_cluster_check: CrossClusterCheck | None = None
-        self._pending: dict[str, dict[TopicPartition, PendingChange]] = {}
-        self._dropped: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
+        self._pending: dict[_Key, PendingChange] = {}
+        self._dropped: dict[_Key, OffsetMgrError] = {}
 
     @property
     def parts(self) -> tuple[OffsetStore, OffsetStore]:
@@ -119,13 +121,13 @@ class DualStore(OffsetStore):
     @property
     def pending(self) -> Mapping[str, Mapping[TopicPartition, PendingChange]]:
         """The changes that the primary store has accepted but the secondary store has not yet accepted, by group."""
-        return {group: dict(changes) for group, changes in self._pending.items()}
+        return _by_group(self._pending)
 
     @property
     def dropped(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
         """The errors of pending changes that were dropped, by group. A pending change is dropped if another client has
         changed the offset in the primary or in the secondary in the meantime."""
-        return {group: dict(errors) for group, errors in self._dropped.items()}
+        return _by_group(self._dropped)
 
     def identity(self) -> StoreIdentity:
         first, second = self.primary.identity(), self.secondary.identity()
@@ -230,7 +232,7 @@ class DualStore(OffsetStore):
         larger offset is unknown. In this case a change with ``expected`` fails. A change without ``expected`` is
         compared only with the primary's offset, and is written to the primary.
         """
-        pending = self.pending  # a copy: this edit may add further pending changes
+        pending = dict(self._pending)  # this edit may add further pending changes
         for batch in edit_batches(edits):
             if (unknown := self._comparison_error()) is not None:
                 failed = ChangeOutcome(EditStatus.FAILED, None, unknown)
@@ -239,9 +241,7 @@ class DualStore(OffsetStore):
             else:
                 yield from self._edit_batch(batch)
         if pending:
-            self._retry(
-                {g: {tp: p for tp, p in w.items() if self._pending_change(g, tp) is p} for g, w in pending.items()}
-            )
+            self._retry({key: change for key, change in pending.items() if self._pending.get(key) is change})
 
     def flush(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
         """Tries again to write all pending changes; returns the errors of the changes that were not written.
@@ -249,7 +249,7 @@ class DualStore(OffsetStore):
         A pending change is dropped if another client has changed the primary's offset since the change (`Conflict`), or
         if the secondary rejects the change (`Conflict`, `RewindRefused`). All other changes that fail stay pending.
         """
-        return self._retry(self.pending)
+        return self._retry(dict(self._pending))
 
     def close(self) -> None:
         """Tries again to write the pending changes, then closes both stores. Changes that are still in `pending` after
@@ -269,18 +269,16 @@ class DualStore(OffsetStore):
             self.primary,
             [GroupEdit(e.group, d.primary, e.guard) for e in batch if (d := decisions[e.group]).primary],
         )
-        writes: dict[str, dict[TopicPartition, PendingChange]] = {}
+        writes: dict[_Key, PendingChange] = {}
         for group, result in done.items():
             changes, secondary = decisions[group].primary, decisions[group].secondary
-            accepted = [tp for tp, outcome in result.outcomes.items() if accepted_by_primary(changes[tp], outcome)]
-            for tp in accepted:
-                self._remove_pending(group, tp)  # the new change replaces the pending one
-            writes[group] = {
-                tp: secondary[tp]
-                for tp in accepted
-                if not self._already_holds(outcome_of(second[group], tp), secondary[tp])
-            }
-        errors = self._write_secondary(writes, self._attempts)
+            for tp, outcome in result.outcomes.items():
+                if accepted_by_primary(changes[tp], outcome):
+                    self._pending.pop((group, tp), None)  # the new change replaces the pending one
+                    if not self._already_holds(outcome_of(second[group], tp), secondary[tp]):
+                        writes[group, tp] = secondary[tp]
+        failed = self._write_secondary(writes, self._attempts)
+        errors, written = _by_group(failed), by_key(writes.keys() - failed.keys())
         for edit in batch:
             group = edit.group
             yield combined(
@@ -289,14 +287,14 @@ class DualStore(OffsetStore):
                 done.get(group),
                 self._with_valid_epochs(second[group]),
                 errors.get(group, {}),
-                writes.get(group, {}).keys() - errors.get(group, {}).keys(),
+                written.get(group, ()),
             )
 
     def _decide(self, edit: GroupEdit, first: GroupOffsets, second: GroupOffsets) -> DualDecision:
         decision = DualDecision({}, {}, {})
         for tp, change in edit.changes.items():
             in_primary, in_secondary = outcome_of(first, tp), outcome_of(second, tp)
-            pending = self._pending_change(edit.group, tp)
+            pending = self._pending.get((edit.group, tp))
             outcome = dual_rejection(edit.group, tp, change, in_primary, in_secondary, pending)
             if isinstance(in_secondary, UsageError) and in_secondary.what == f"group {edit.group!r}":
                 # The secondary can never hold a group of this name.
@@ -320,76 +318,64 @@ class DualStore(OffsetStore):
         written to it again (data rule "dual commit: Kafka first")."""
         return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self.secondary.capabilities)
 
-    def _retry(
-        self, changes: Mapping[str, Mapping[TopicPartition, PendingChange]]
-    ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
-        failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
-        writes: dict[str, dict[TopicPartition, PendingChange]] = {}
-        for group, found in scan_store(self.primary, [g for g, of_group in changes.items() if of_group]).items():
-            for tp, pending in changes[group].items():
-                current = outcome_of(found, tp)
-                if isinstance(current, OffsetMgrError):
-                    failed.setdefault(group, {})[tp] = current
-                elif is_superseded(pending.after, current, may_lower=pending.may_lower):
-                    error = Conflict(f"group {group}, {tp}: pending change dropped", SUPERSEDED, actual=current)
-                    failed.setdefault(group, {})[tp] = self._drop_pending(group, tp, error)
-                else:
-                    writes.setdefault(group, {})[tp] = pending
-        for group, errors in self._write_secondary(writes, attempts=1).items():
-            failed.setdefault(group, {}).update(errors)
-        return failed
+    def _retry(self, changes: Mapping[_Key, PendingChange]) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
+        found = scan_store(self.primary, list(dict.fromkeys(group for group, _ in changes)))
+        failed: dict[_Key, OffsetMgrError] = {}
+        writes: dict[_Key, PendingChange] = {}
+        for (group, tp), pending in changes.items():
+            current = outcome_of(found[group], tp)
+            if isinstance(current, OffsetMgrError):
+                failed[group, tp] = current
+            elif is_superseded(pending.after, current, may_lower=pending.may_lower):
+                error = Conflict(f"group {group}, {tp}: pending change dropped", SUPERSEDED, actual=current)
+                failed[group, tp] = self._drop_pending((group, tp), error)
+            else:
+                writes[group, tp] = pending
+        return _by_group(failed | self._write_secondary(writes, attempts=1))
 
-    def _write_secondary(
-        self, writes: Mapping[str, Mapping[TopicPartition, PendingChange]], attempts: int
-    ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
+    def _write_secondary(self, writes: Mapping[_Key, PendingChange], attempts: int) -> dict[_Key, OffsetMgrError]:
         """Writes changes to the secondary, with retries. A change that fails becomes pending or is dropped. Returns the
         errors of the changes that failed."""
-        left = {group: dict(changes) for group, changes in writes.items() if changes}
-        failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
+        left, failed = dict(writes), dict[_Key, OffsetMgrError]()
         retries = BlockingRetries(backoff=Backoff.fixed(self._backoff_ms / 1000, attempts - 1), clock=self._clock)
         while left:
-            results = edit_store(
-                self.secondary,
-                [GroupEdit(group, {tp: p.change() for tp, p in changes.items()}) for group, changes in left.items()],
-            )
-            again: dict[str, dict[TopicPartition, PendingChange]] = {}
-            for group, result in results.items():
-                for tp, pending in left[group].items():
-                    error = result.outcomes[tp].error
-                    failed.get(group, {}).pop(tp, None)
-                    if error is None or self._was_written(error, pending):
-                        self._remove_pending(group, tp)
-                        continue
-                    failed.setdefault(group, {})[tp] = self._keep_pending(group, tp, replace(pending, error=error))
-                    if error.retriable:
-                        again.setdefault(group, {})[tp] = pending
+            by_group = _by_group({key: pending.change() for key, pending in left.items()})
+            results = edit_store(self.secondary, [GroupEdit(group, changes) for group, changes in by_group.items()])
+            again: dict[_Key, PendingChange] = {}
+            for (group, tp), pending in left.items():
+                error = results[group].outcomes[tp].error
+                failed.pop((group, tp), None)
+                if error is None or self._was_written(error, pending):
+                    self._pending.pop((group, tp), None)
+                    continue
+                failed[group, tp] = self._keep_pending((group, tp), replace(pending, error=error))
+                if error.retriable:
+                    again[group, tp] = pending
             left = again
             if left and not retries.pause():
                 break
-        return {group: errors for group, errors in failed.items() if errors}
+        return failed
 
     def _was_written(self, error: OffsetMgrError, pending: PendingChange) -> bool:
         """Returns whether the error is a conflict with our own earlier attempt: the value was written, but the response
         was lost."""
         return isinstance(error, Conflict) and same_value(error.actual, pending.after, self.secondary.capabilities)
 
-    def _pending_change(self, group: str, tp: TopicPartition) -> PendingChange | None:
-        return self._pending.get(group, {}).get(tp)
-
-    def _keep_pending(self, group: str, tp: TopicPartition, pending: PendingChange) -> OffsetMgrError:
+    def _keep_pending(self, key: _Key, pending: PendingChange) -> OffsetMgrError:
         if isinstance(pending.error, (Conflict, RewindRefused)):
             # Another client has changed the secondary in the meantime. A retry could overwrite that client's change.
-            return self._drop_pending(group, tp, pending.error)
-        self._pending.setdefault(group, {})[tp] = pending
+            return self._drop_pending(key, pending.error)
+        self._pending[key] = pending
         return pending.error
 
-    def _drop_pending(self, group: str, tp: TopicPartition, error: OffsetMgrError) -> OffsetMgrError:
-        self._remove_pending(group, tp)
-        self._dropped.setdefault(group, {})[tp] = error
+    def _drop_pending(self, key: _Key, error: OffsetMgrError) -> OffsetMgrError:
+        self._pending.pop(key, None)
+        self._dropped[key] = error
         return error
 
-    def _remove_pending(self, group: str, tp: TopicPartition) -> None:
-        if changes := self._pending.get(group):
-            changes.pop(tp, None)
-            if not changes:
-                del self._pending[group]
+
+def _by_group(values: Mapping[_Key, Value]) -> dict[str, dict[TopicPartition, Value]]:
+    found: dict[str, dict[TopicPartition, Value]] = {}
+    for (group, tp), value in values.items():
+        found.setdefault(group, {})[tp] = value
+    return found
