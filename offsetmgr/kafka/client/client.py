@@ -43,7 +43,7 @@ from offsetmgr.kafka.client.connection import (
     remaining,
 )
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, checked, kafka_error, reason
 from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, REPORTS_CLUSTER_ID, ApiKey, Versions
 from offsetmgr.kafka.protocol.requests import FetchedGroup, FetchedGroups, RequestedOffsets
@@ -515,8 +515,7 @@ class Client:
 
         async def ask(address: Address) -> None:
             (result,) = (await self.call(address, requests.delete_groups([group]), deadline))["results"]
-            if result["error_code"]:
-                raise kafka_error(result["error_code"], f"group {group}")
+            checked(result, f"group {group}")
 
         await self.for_group(group, ask, deadline)
 

@@ -30,7 +30,7 @@ from offsetmgr.kafka.client.client import UNKNOWN_TOPIC_TIMEOUT_S, Client, Parti
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.topics import describe_topic
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.errors import checked, kafka_error
 from offsetmgr.kafka.protocol.frames import EncodedRequest, Request, send_and_read
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import INT16, INT32, INT64, Cursor, request_string
@@ -104,9 +104,8 @@ async def fetch_log(
         "forgotten_topics_data": [],
         "rack_id": "",
     }
-    answer = await connection.call(Request(ApiKey.FETCH, _FETCH_VERSION, message), timeout_s)
-    if answer["error_code"]:
-        raise kafka_error(answer["error_code"], f"fetch from broker {connection.address}")
+    request = Request(ApiKey.FETCH, _FETCH_VERSION, message)
+    answer = checked(await connection.call(request, timeout_s), f"fetch from broker {connection.address}")
     found: dict[TopicPartition, FetchedPartition | OffsetMgrError] = {}
     for topic in answer["responses"]:
         for part in topic["partitions"]:

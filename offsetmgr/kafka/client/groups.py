@@ -24,7 +24,7 @@ from offsetmgr.core.offset_store import CommitErrors, OtherGroupKind
 from offsetmgr.kafka.client.client import Client, NotAMember, features, with_retries
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, checked, kafka_error, reason
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS, ApiKey
 from offsetmgr.kafka.protocol.requests import (
@@ -127,9 +127,7 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
 
 
 async def _list_of_broker(client: Client, broker: Address, deadline: float) -> list[str]:
-    answer = await client.call(broker, requests.list_groups(), deadline)
-    if answer["error_code"]:
-        raise kafka_error(answer["error_code"], f"groups of broker {broker}")
+    answer = checked(await client.call(broker, requests.list_groups(), deadline), f"groups of broker {broker}")
     return [group["group_id"] for group in answer["groups"] if group["protocol_type"] in _OFFSET_PROTOCOL_TYPES]
 
 
@@ -181,9 +179,7 @@ async def _probe(client: Client, leader: Address, groups: list[str], deadline: f
     offsets topic. The error is retriable if the coordinator is moving or loading."""
     answer = await client.call(leader, requests.describe_groups(groups), deadline)
     for group in answer["groups"]:
-        code = group["error_code"]
-        if code and code not in _NOT_ALLOWED:
-            raise kafka_error(code, "list of groups")
+        checked(group, "list of groups", {ErrorCode.NONE, *_NOT_ALLOWED})
 
 
 @lru_cache(maxsize=4)
@@ -242,14 +238,11 @@ async def _check_ownership(client: Client, manager: Address, probes: Sequence[st
     """Raises an error unless the manager owns the shard groups of these group names."""
     request = requests.offset_fetch(dict.fromkeys(probes, ()))
     for group in (await client.call(manager, request, deadline))["groups"]:
-        if group["error_code"]:
-            raise kafka_error(group["error_code"], "list of groups")
+        checked(group, "list of groups")
 
 
 async def _list_of_manager(client: Client, manager: Address, deadline: float) -> list[str]:
-    answer = await client.call(manager, requests.list_groups(), deadline)
-    if answer["error_code"]:
-        raise kafka_error(answer["error_code"], f"groups of the manager {manager}")
+    answer = checked(await client.call(manager, requests.list_groups(), deadline), f"groups of the manager {manager}")
     return [group["group_id"] for group in answer["groups"]]
 
 

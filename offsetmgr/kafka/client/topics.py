@@ -11,7 +11,7 @@ from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, attempt_deadline, remaining
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.errors import checked, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import (
     CAPABILITIES,
@@ -244,10 +244,7 @@ async def reported_settings(
     """Returns these settings of the broker to which ``connection`` leads. Leaves out the settings that the broker does
     not report. Raises `NotAuthorized` without the ACL DescribeConfigs on the cluster, `ServerError`, `Unreachable`,
     `TimedOut`."""
-    result = await _describe(connection, broker, names, deadline)
-    if result["error_code"]:
-        raise kafka_error(result["error_code"], f"broker {connection.address}", detail=result["error_message"] or "")
-    return _values(result)
+    return _values(checked(await _describe(connection, broker, names, deadline), f"broker {connection.address}"))
 
 
 async def group_setting(connection: BrokerConnection, group: str, name: str, deadline: float) -> str | None:
@@ -262,11 +259,9 @@ async def settings_at(connection: BrokerConnection, topic: str, deadline: float)
     DescribeConfigs on the topic, `UnsupportedOperation` for brokers before 0.11, `ServerError`, `Unreachable`,
     `TimedOut`."""
     result = await _describe(connection, topic, None, deadline, _TOPIC)
-    code = result["error_code"]
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    if result["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return None
-    if code:
-        raise kafka_error(code, f"settings of topic {topic}", detail=result["error_message"] or "")
+    checked(result, f"settings of topic {topic}")
     return {config["name"]: config["value"] for config in result["configs"] if config["value"] is not None}
 
 

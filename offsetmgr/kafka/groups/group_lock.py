@@ -36,7 +36,7 @@ from offsetmgr.kafka.client.client import Client, commit_outcomes
 from offsetmgr.kafka.client.connection import BrokerConnection, DedicatedConnection, remaining
 from offsetmgr.kafka.client.groups import describe
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
+from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, checked, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup, LockMembership, encode_assignment
@@ -256,8 +256,7 @@ async def join_alone(
         answer = await connection.call(request, remaining(deadline))
     finally:
         timer.cancel()
-    if answer["error_code"]:
-        raise kafka_error(answer["error_code"], f"lock of group {group}")
+    checked(answer, f"lock of group {group}")
     membership = LockMembership(group, answer["member_id"], answer["generation_id"], instance_id)
     try:
         is_leader = answer["leader"] == answer["member_id"]
@@ -271,8 +270,7 @@ async def join_alone(
             # Another client has just sent a JoinGroup, which waits in the coordinator until this member leaves the
             # group.
             raise await other_members_error(client, membership, deadline)
-        if sync["error_code"]:
-            raise kafka_error(sync["error_code"], f"lock of group {group}")
+        checked(sync, f"lock of group {group}")
         if not is_leader:
             other_members = await other_members_error(client, membership, deadline)
             if other_members.members:
@@ -376,9 +374,8 @@ async def delete(
     group = membership.group
     if not DELETES_OFFSETS.supported_by(connection.versions):
         return await _expire(connection, membership, partitions, deadline, expected)
-    answer = await connection.call(requests.offset_delete(group, partitions), remaining(deadline))
-    if answer["error_code"]:
-        raise kafka_error(answer["error_code"], f"delete in group {group}")
+    request = requests.offset_delete(group, partitions)
+    answer = checked(await connection.call(request, remaining(deadline)), f"delete in group {group}")
     return {
         tp: kafka_error(part["error_code"], f"group {group}, {tp}") if part["error_code"] else None
         for tp, part in requests.parts_of(answer)

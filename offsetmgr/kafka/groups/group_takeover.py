@@ -47,7 +47,7 @@ from offsetmgr.kafka.groups import group_lock as lock_membership
 from offsetmgr.kafka.groups.group_inspection import check_supported
 from offsetmgr.kafka.groups.group_lock import SESSION_MS, GroupLock, active_members_error
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES, kafka_error
+from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES, checked, kafka_error
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.requests import (
     PROTOCOL_TYPE,
@@ -329,9 +329,7 @@ async def _evict_and_join(
 
     async def evict(members: Collection[GroupMember], at: BrokerConnection) -> None:
         request = requests.evict(group, [(member.member_id, member.instance_id) for member in members])
-        code = (await at.call(request, remaining(deadline)))["error_code"]
-        if code:
-            raise kafka_error(code, f"removal of the members of group {group}")
+        checked(await at.call(request, remaining(deadline)), f"removal of the members of group {group}")
 
     evicting = asyncio.ensure_future(evict(others, connection))
     joining = asyncio.ensure_future(_join(connection, group, member_id, assignor, deadline))
@@ -351,11 +349,8 @@ async def _join(connection: BrokerConnection, group: str, member_id: str, assign
     names = filter(None, (assignor, *_CONSUMER_PROTOCOLS))  # a group without members has no assignor
     protocols = dict.fromkeys(names, encode_subscription())
     request = requests.join_as(group, member_id, PROTOCOL_TYPE, protocols, SESSION_MS, SESSION_MS)
-    answer = await connection.call(request, remaining(until))
-    code = answer["error_code"]
-    if code and not (code == ErrorCode.MEMBER_ID_REQUIRED and not member_id):
-        raise kafka_error(code, f"takeover of group {group}")
-    return answer
+    accepted = (ErrorCode.NONE,) if member_id else (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
+    return checked(await connection.call(request, remaining(until)), f"takeover of group {group}", accepted)
 
 
 async def _sync(
@@ -364,10 +359,8 @@ async def _sync(
     """Sends the assignments. Returns False if another rebalance has begun."""
     own = {membership.member_id: encode_assignment()}
     request = requests.sync_group(membership, {**own, **assignments})
-    code = (await connection.call(request, remaining(until)))["error_code"]
-    if code not in VALID_MEMBER_CODES:
-        raise kafka_error(code, f"takeover of group {membership.group}")
-    return bool(code == ErrorCode.NONE)
+    what, answer = f"takeover of group {membership.group}", await connection.call(request, remaining(until))
+    return bool(checked(answer, what, VALID_MEMBER_CODES)["error_code"] == ErrorCode.NONE)
 
 
 async def _describe(client: Client, group: str, deadline: float) -> GroupDescription:
@@ -579,8 +572,7 @@ async def _own(
             connection.call(request, remaining(deadline)),
             _consumer_heartbeat(connection, membership, deadline),
         )
-        if removed["error_code"]:
-            raise kafka_error(removed["error_code"], f"removal of the members of group {membership.group}")
+        checked(removed, f"removal of the members of group {membership.group}")
         await _consumer_heartbeat(connection, membership, deadline)
         have = {(format_topic_id(one.bytes), number) for one, ns in membership.assigned.items() for number in ns}
         if have.issuperset(needed) and needed.isdisjoint(await _owned_by_others(connection, membership, deadline)):
@@ -594,11 +586,7 @@ async def _consumer_heartbeat(connection: BrokerConnection, membership: _Members
     member = membership
     owned = member.assigned if member.collects else {}
     request = requests.consumer_heartbeat(member.group, member.member_id, member.epoch, member.topics, owned)
-    answer = await connection.call(request, remaining(deadline))
-    if answer["error_code"]:
-        raise kafka_error(
-            answer["error_code"], f"takeover of group {member.group}", detail=answer["error_message"] or ""
-        )
+    answer = checked(await connection.call(request, remaining(deadline)), f"takeover of group {member.group}")
     member.epoch = answer["member_epoch"]
     if member.collects and answer["assignment"] is not None:
         for one in answer["assignment"]["topic_partitions"]:
@@ -634,7 +622,4 @@ def _reject_other_edit(group: str, others: Iterable[Message]) -> None:
 
 async def _describe_consumers(connection: BrokerConnection, group: str, deadline: float) -> Message:
     answer = await connection.call(requests.consumer_group_describe([group]), remaining(deadline))
-    found: Message = answer["groups"][0]
-    if found["error_code"]:
-        raise kafka_error(found["error_code"], f"group {group}", detail=found["error_message"] or "")
-    return found
+    return checked(answer["groups"][0], f"group {group}")

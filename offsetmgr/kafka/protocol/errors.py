@@ -5,7 +5,8 @@ Source: org.apache.kafka.common.protocol.Errors.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Container
+from typing import Any, Final
 
 from offsetmgr.core.errors import (
     AuthenticationFailed,
@@ -217,3 +218,11 @@ def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> Of
         return known(what, why, hint)
     kind = PartitionUnavailable if code in LEADER_UNKNOWN else ServerError
     return kind(what, why, hint, kafka_code=code)
+
+
+def checked(answer: dict[str, Any], what: str, accepted: Container[int] = (ErrorCode.NONE,)) -> dict[str, Any]:
+    """Returns a response, or a part of one. Raises the exception for its error code, with the broker's error message if
+    there is one, unless the code is one of ``accepted``."""
+    if (code := answer["error_code"]) not in accepted:
+        raise kafka_error(code, what, detail=answer.get("error_message") or "")
+    return answer
