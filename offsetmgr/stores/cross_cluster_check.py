@@ -175,7 +175,9 @@ class CrossClusterCheck:
             at = self._snapshot_taken_at_ms
         if created is None or at is None or created <= at:
             return None
-        why = f"committed at {_utc(at)}, and the topic was created after that, at {_utc(created)}"
+        from offsetmgr.core.durations import utc_text  # only for the error
+
+        why = f"committed at {utc_text(at)}, and the topic was created after that, at {utc_text(created)}"
         return _recreated(tp, why)
 
     def _snapshot_ids(self) -> Mapping[str, str] | None:
@@ -199,9 +201,3 @@ def holds_metadata(crossing: CrossClusterCheck | None) -> bool:
 
 def _recreated(tp: TopicPartition, why: str) -> RecreatedTopic:
     return RecreatedTopic(str(tp), why, "the offset points into the deleted log; set a new one with offsets reset")
-
-
-def _utc(at_ms: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

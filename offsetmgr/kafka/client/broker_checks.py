@@ -175,24 +175,20 @@ async def _topic_rows(
     found = await client.fetch(dict.fromkeys(groups), deadline) if groups else {}
     fetched = [group for group in found.values() if isinstance(group, FetchedGroup)]
     names = sorted({partition.topic for group in fetched for partition in (*group.offsets, *group.errors)})
-    rows, complete = [], []
+    found_rows: dict[str, CheckResult] = {}
     for topic in (await _metadata(connection, names, deadline))["topics"]:
         name, code = topic["name"], topic["error_code"]
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             continue  # the topic was deleted
         if code and code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             error = kafka_error(code, f"topic {name}")
-            rows.append(failed_check(f"permissions on topic {name}", bootstrap, error))
+            found_rows[name] = failed_check(f"permissions on topic {name}", bootstrap, error)
             continue
         bits = 0 if code else topic["topic_authorized_operations"]
-        row = _row(f"topic {name}", f"--topic {shlex.quote(name)}", bootstrap, bits, _TOPIC_NEEDS)
-        if row.status is CheckStatus.OK:
-            complete.append(name)
-        else:
-            rows.append(row)
-    if complete:
-        detail = f"{list_of(complete, 3)}: {', '.join(_TOPIC_NEEDS)}; brokers do not list topics without Describe"
-        rows.append(CheckResult(check, bootstrap, CheckStatus.OK, detail))
+        option = f"--topic {shlex.quote(name)}"
+        found_rows[name] = _row(f"topic {name}", option, bootstrap, bits, _TOPIC_NEEDS)
+    detail = f"{', '.join(_TOPIC_NEEDS)}; brokers do not list topics without Describe"
+    rows = _shortened(found_rows, check, bootstrap, detail)
     if not rows:
         why = "topics: not checked, because the brokers list no commit of these groups for a topic with Describe"
         fix = Advice("name a group that has commits with {group}, and allow Describe on its topics")
@@ -210,19 +206,20 @@ async def _described(
     message = {"groups": groups, "include_authorized_operations": True}
     request = Request(ApiKey.DESCRIBE_GROUPS, _DESCRIBE_GROUPS_VERSION, message)
     answer = await connection.call(request, remaining(deadline))
-    rows, complete = [], []
+    rows = {}
     for group in answer["groups"]:
         name, code = group["group_id"], group["error_code"]
         found = kafka_error(code, f"group {name}") if code else group["authorized_operations"]
-        row = _group_row(name, bootstrap, found)
-        if row.status is CheckStatus.OK:
-            complete.append(name)
-        else:
-            rows.append(row)
-    if complete:
-        detail = f"{list_of(complete, 3)}: {', '.join(_GROUP_NEEDS)}"
-        rows.append(CheckResult("permissions on groups", bootstrap, CheckStatus.OK, detail))
-    return rows
+        rows[name] = _group_row(name, bootstrap, found)
+    return _shortened(rows, "permissions on groups", bootstrap, ", ".join(_GROUP_NEEDS))
+
+
+def _shortened(rows: Mapping[str, CheckResult], check: str, bootstrap: str, detail: str) -> list[CheckResult]:
+    """Returns the rows with missing permissions, and one row for all other names."""
+    complete = [name for name, row in rows.items() if row.status is CheckStatus.OK]
+    lacking = [row for row in rows.values() if row.status is not CheckStatus.OK]
+    summary = CheckResult(check, bootstrap, CheckStatus.OK, f"{list_of(complete, 3)}: {detail}")
+    return [*lacking, summary] if complete else lacking
 
 
 def _group_row(group: str, bootstrap: str, found: int | OffsetMgrError) -> CheckResult:

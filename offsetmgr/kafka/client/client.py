@@ -172,29 +172,18 @@ class PartitionLeaders:
         deadline: float,
     ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
         """Makes one attempt. Returns an outcome for every partition, and the partitions without a known leader."""
+        where: dict[TopicPartition, Address | OffsetMgrError] = {}
         try:
-            unknown = await self._look_up([tp for tp in partitions if tp not in self._known], deadline)
+            if uncached := [tp for tp in partitions if tp not in self._known]:
+                where = await find_leaders(self._client, uncached, deadline)
         except OffsetMgrError as error:
             if not self._client.reached or not error.retriable:
                 raise
             return dict.fromkeys(partitions, error), partitions
-        where = {tp: unknown.get(tp) or self._known[tp] for tp in partitions}
-        return await ask_each(partitions, where, ask), unknown.keys()
-
-    async def _look_up(
-        self, partitions: Sequence[TopicPartition], deadline: float
-    ) -> dict[TopicPartition, OffsetMgrError]:
-        """Looks up and caches the leaders of these partitions. Returns the errors of partitions without a known
-        leader."""
-        if not partitions:
-            return {}
-        failed: dict[TopicPartition, OffsetMgrError] = {}
-        for tp, found in (await find_leaders(self._client, partitions, deadline)).items():
-            if isinstance(found, Address):
-                self._known[tp] = found
-            else:
-                failed[tp] = found
-        return failed
+        self._known |= {tp: found for tp, found in where.items() if isinstance(found, Address)}
+        unknown = [tp for tp, found in where.items() if isinstance(found, OffsetMgrError)]
+        where |= {tp: self._known[tp] for tp in partitions if tp not in where}
+        return await ask_each(partitions, where, ask), unknown
 
 
 async def find_leaders(

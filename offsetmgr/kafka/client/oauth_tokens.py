@@ -63,26 +63,18 @@ class Token:
     renew_at: float
 
 
+@dataclass(eq=False)
 class TokenSource:
-    """Gets tokens and keeps the newest one. Thread-safe."""
+    """Gets tokens and keeps the newest one. Thread-safe. ``fetch`` gets a timeout in seconds and returns JSON or a bare
+    token; ``name`` describes it in errors, and ``hint`` is the hint of the error for an output without a token."""
 
-    def __init__(
-        self,
-        name: str,
-        fetch: Callable[[float], str],
-        extensions: Mapping[str, str],
-        now: Callable[[], float],
-        hint: str = "",
-    ) -> None:
-        """``fetch`` gets a timeout in seconds and returns JSON or a bare token; ``name`` describes it in errors, and
-        ``hint`` is the hint of the error for an output without a token."""
-        self.extensions = extensions
-        self._name = name
-        self._fetch = fetch
-        self._now = now
-        self._hint = hint
-        self._lock = threading.Lock()
-        self._token: Token | None = None
+    name: str
+    fetch: Callable[[float], str] = field(repr=False)
+    extensions: Mapping[str, str] = field(repr=False)
+    now: Callable[[], float] = field(repr=False)
+    hint: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _token: Token | None = field(default=None, init=False, repr=False)
 
     def token(self, timeout_s: float = _TIMEOUT_S) -> Token:
         """Returns a valid token, and gets a new one first if necessary.
@@ -91,13 +83,12 @@ class TokenSource:
         `Unreachable`, `TimedOut` and `ServerError`.
         """
         with self._lock:
-            now = self._now()
-            if self._token is None or now >= self._token.renew_at:
+            if self._token is None or self.now() >= self._token.renew_at:
                 try:
-                    output = self._fetch(min(timeout_s, _TIMEOUT_S))
-                    self._token = parse_token(output, self._now(), self._name, self._hint)
+                    output = self.fetch(min(timeout_s, _TIMEOUT_S))
+                    self._token = parse_token(output, self.now(), self.name, self.hint)
                 except OffsetMgrError:
-                    if self._token is None or self._now() >= self._token.expires_at:
+                    if self._token is None or self.now() >= self._token.expires_at:
                         raise
             return self._token
 
