@@ -217,7 +217,8 @@ def offsets(
     error of each partition, group and offset that cannot be read; the others are still read. Raises `UsageError` for a
     path that is no directory or holds no offsets topic, `InvalidUri`, `OtherCluster`.
     """
-    from offsetmgr.groups.disk_recovery import Expiry, RecoveredOffsets, RecoveryListener, find_topic_directories
+    from offsetmgr.groups.disk_recovery import Expiry, RecoveredOffsets, RecoveryRun, find_topic_directories
+    from offsetmgr.segments.parallel import processors
     from offsetmgr.segments.partition import is_directory
     from offsetmgr.stores.uri import parse_uri
 
@@ -229,10 +230,8 @@ def offsets(
     sources = find_topic_directories(directories, options.offsets_topic)
     ui, at = connections.ui, options.expired_at
     expiry = None if at is None else Expiry(at, options.retention_minutes * _MINUTE_MS)
-    listener = RecoveryListener(ui.note, on_error, ui.meter("reading MiB", _MIB))
-    saved = RecoveredOffsets(
-        sources, listener, options.groups, options.topics, processes=options.processes, expiry=expiry
-    )
+    run = RecoveryRun(ui.note, on_error, ui.meter("reading MiB", _MIB), options.processes or processors())
+    saved = RecoveredOffsets(sources, run, options.groups, options.topics, expiry)
     finish = partial(saved.finish, target.kind if target else "")
     if target is None:
         return SavedOffsets(finish, saved.groups())

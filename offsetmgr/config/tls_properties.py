@@ -158,7 +158,8 @@ class _TlsProperties:
         if location.lower().endswith((".pem", ".crt")):
             return True
         try:
-            return is_pem(location)
+            with Path(location).open("rb") as file:
+                return _PEM_BEGIN in file.read(4096)
         except OSError as error:
             raise self._unreadable(which, error) from None
 
@@ -230,12 +231,6 @@ class StoreContent:
     trusted: str = ""
     chain: str = ""
     private_key: str = field(default="", repr=False)
-
-
-def is_pem(path: str) -> bool:
-    """Returns whether the content of a file is PEM text. Raises `OSError`."""
-    with Path(path).open("rb") as file:
-        return _PEM_BEGIN in file.read(4096)
 
 
 def read_store(

@@ -24,7 +24,7 @@ class TomlTable(FieldReader):
     def error(self, why: str, name: str = "", hint: str = "") -> OffsetMgrError:
         """Returns an error that names the field as a part of the file; ``why`` is a sentence without a subject."""
         where = self._path_of(name) if name else self.within
-        return self._kind(f"{self.what}: {where}" if where else self.what, why, hint or self._hint)
+        return self.kind(f"{self.what}: {where}" if where else self.what, why, hint or self.hint)
 
     def invalid(self, name: str, expected: str) -> OffsetMgrError:
         return self.error(f"must be {expected}", name)

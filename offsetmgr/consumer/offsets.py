@@ -52,7 +52,8 @@ class OffsetStorage:
         zookeeper_uri, kafka_uri = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
         if offsets == "dual":
             open_store("zookeeper://" + zookeeper, config)
-            return cls(_dual_uri(kafka_uri, zookeeper_uri), config)
+            primary, secondary = (quote(uri, safe="") for uri in (kafka_uri, zookeeper_uri))
+            return cls(f"dual:?primary={primary}&secondary={secondary}", config)
         uri = {"zookeeper": zookeeper_uri, "kafka": kafka_uri}.get(offsets, offsets)
         parse_uri(uri)
         return cls(uri, config)
@@ -62,16 +63,9 @@ class OffsetStorage:
         other session."""
         if parse_uri(self.uri).kind != "dual":
             return _bind_to_session(open_store(self.uri, self.config), session)
-        primary, secondary = inner_uris(self.uri, self.config)
-        return DualStore(
-            _bind_to_session(open_store(primary, self.config), session),
-            _bind_to_session(open_store(secondary, self.config), session),
-            translate=translate_of(self.uri, self.config),
-        )
-
-
-def _dual_uri(primary: str, secondary: str) -> str:
-    return f"dual:?primary={quote(primary, safe='')}&secondary={quote(secondary, safe='')}"
+        inner = inner_uris(self.uri, self.config)
+        primary, secondary = (_bind_to_session(open_store(uri, self.config), session) for uri in inner)
+        return DualStore(primary, secondary, translate=translate_of(self.uri, self.config))
 
 
 def _bind_to_session(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:

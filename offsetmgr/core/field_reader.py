@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
 from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion
@@ -55,26 +56,20 @@ def format_versions(known: Collection[int]) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
+@dataclass(eq=False)
 class FieldReader:
     """The fields of one object. Fields that no caller reads are ignored. A field with the value null counts as
-    missing."""
+    missing.
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        what: str,
-        kind: type[OffsetMgrError] = MalformedData,
-        hint: str = "",
-        *,
-        within: str = "",
-    ) -> None:
-        """``what`` names the source in errors, and ``kind`` is the class of the errors. ``within`` is the path of
-        the object in the source; it is empty for the whole document."""
-        self.values = values
-        self.what = what
-        self.within = within
-        self._kind = kind
-        self._hint = hint
+    ``what`` names the source in errors, and ``kind`` is the class of the errors. ``within`` is the path of the object
+    in the source; it is empty for the whole document.
+    """
+
+    values: Mapping[str, Any]
+    what: str
+    kind: type[OffsetMgrError] = MalformedData
+    hint: str = ""
+    within: str = field(default="", kw_only=True)
 
     @classmethod
     def parse(cls, data: bytes, what: str, kind: type[OffsetMgrError] = MalformedData, hint: str = "") -> Self:
@@ -90,13 +85,13 @@ class FieldReader:
         """Returns an error about the field ``name``, or about the object if ``name`` is empty; ``why`` is the
         predicate of a sentence."""
         path = self._path_of(name) if name else self.within
-        return self._kind(self.what, f"its {path!a} {why}" if path else why, hint or self._hint)
+        return self.kind(self.what, f"its {path!a} {why}" if path else why, hint or self.hint)
 
     def invalid(self, name: str, expected: str) -> OffsetMgrError:
         return self.error(f"is not {expected}", name)
 
     def missing(self, name: str) -> OffsetMgrError:
-        return self._kind(self.what, f"has no {self._path_of(name)!a}", self._hint)
+        return self.kind(self.what, f"has no {self._path_of(name)!a}", self.hint)
 
     def reject_unknown(self, known: Collection[str]) -> None:
         """Raises an error for a field that is not in ``known``, such as a misspelled field."""
@@ -194,4 +189,4 @@ class FieldReader:
         return f"{self.within}.{name}" if self.within else name
 
     def _part(self, values: Mapping[str, Any], within: str) -> Self:
-        return type(self)(values, self.what, self._kind, self._hint, within=within)
+        return type(self)(values, self.what, self.kind, self.hint, within=within)

@@ -1,6 +1,6 @@
 """Reads committed offsets from the directories of a stopped Kafka cluster, in parallel, and merges the groups.
 
-Only `RecoveredOffsets.write_file` writes: a snapshot. Notes and errors go to a `RecoveryListener`. An error affects
+Only `RecoveredOffsets.write_file` writes: a snapshot. Notes and errors go to a `RecoveryRun`. An error affects
 only one directory or one partition. The other directories and partitions are still read (data rule "absent is not
 zero").
 """
@@ -31,7 +31,7 @@ from offsetmgr.records.base import OffsetValue
 from offsetmgr.segments.broker_lock import Use, detect_broker, require_unused_parent
 from offsetmgr.segments.committed_offsets import Activity, SavedGroup, SavedOffset
 from offsetmgr.segments.offsets_partition import LogEnd, SavedPartition, log_end, read_decisions, read_partition
-from offsetmgr.segments.parallel import map_directories, processors
+from offsetmgr.segments.parallel import map_directories
 from offsetmgr.segments.partition import has_partition_dir_name, named_partitions, partition_of, segments_in
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
 from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReport
@@ -52,57 +52,53 @@ _BYTES_PER_PROCESS: Final = 16 * 1024 * 1024
 quarter of a second."""
 
 
-class RecoveryListener(NamedTuple):
-    """Receives the notes, errors and progress of a read: information that is not an error, for example about a
-    truncated tail or the selected replica; the error of a directory, a group or a key; and from time to time the number
-    of bytes read and the total."""
+class RecoveryRun(NamedTuple):
+    """How one recovery reads and reports. ``note`` receives information that is not an error, for example about a
+    truncated tail or the selected replica; ``error`` the error of a directory, a group or a key; ``on_progress`` from
+    time to time the number of bytes read and the total. At most ``processes`` processes read."""
 
     note: Callable[[str], None]
     error: Callable[[OffsetMgrError], None]
     on_progress: Callable[[int, int], None]
+    processes: int
 
 
 def read_most_advanced_replicas(
     replicas: Mapping[int, Sequence[Path]],
     read: Callable[[Path, Callable[[int], None]], Result],
     topic: str,
-    listener: RecoveryListener,
-    processes: int,
+    run: RecoveryRun,
 ) -> Iterator[tuple[int, Result | OffsetMgrError]]:
     """Reads each partition from its most advanced replica. If a replica cannot be read, reports the error and reads the
     next best replica."""
-    ranked = _ranked(replicas, topic, listener, processes)
+    ranked = _ranked(replicas, topic, run)
     total = sum(_size(directories[0]) for directories in ranked.values())
 
     def report_bytes(done: int) -> None:
-        listener.on_progress(done, max(total, done))
+        run.on_progress(done, max(total, done))
 
-    processes = min(processes, 1 + total // _BYTES_PER_PROCESS)
+    processes = min(run.processes, 1 + total // _BYTES_PER_PROCESS)
     while ranked:
         number_of = {directories[0]: number for number, directories in ranked.items()}
         remaining: dict[int, list[Path]] = {}
         for directory, result in map_directories(read, list(number_of), processes, report_bytes):
             number = number_of[directory]
             if isinstance(result, OffsetMgrError) and len(ranked[number]) > 1:
-                listener.error(result)
+                run.error(result)
                 remaining[number] = ranked[number][1:]
-                listener.note(
-                    f"{topic}-{number}: {remaining[number][0]} is read instead; it may lack the latest commits"
-                )
+                run.note(f"{topic}-{number}: {remaining[number][0]} is read instead; it may lack the latest commits")
             else:
                 yield number, result
         ranked = remaining
 
 
-def _ranked(
-    replicas: Mapping[int, Sequence[Path]], topic: str, listener: RecoveryListener, processes: int
-) -> dict[int, list[Path]]:
+def _ranked(replicas: Mapping[int, Sequence[Path]], topic: str, run: RecoveryRun) -> dict[int, list[Path]]:
     """Returns the replicas of each partition, best first: by the latest leader epoch, then by the length of the log."""
     ranked = {number: list(replicas[number]) for number in sorted(replicas)}
     replicated = [directory for directories in ranked.values() if len(directories) > 1 for directory in directories]
     if not replicated:
         return ranked
-    ends = dict(map_directories(_read_log_end, replicated, processes))
+    ends = dict(map_directories(log_end, replicated, run.processes))
     for number, directories in ranked.items():
         if len(directories) == 1:
             continue
@@ -114,11 +110,11 @@ def _ranked(
         ranked[number] = [*(directory for _, directory in readable), *unreadable]
         names = [f"{directory} ({_describe_end(end)})" for end, directory in readable]
         names += [f"{directory} (not readable)" for directory in unreadable]
-        listener.note(f"{topic}-{number}: the replica {names[0]} is used, not {', '.join(names[1:])}")
+        run.note(f"{topic}-{number}: the replica {names[0]} is used, not {', '.join(names[1:])}")
         if readable:  # if no replica is readable, the later read of each replica reports its error
             for directory, error in unreadable.items():
                 why = f"the end of the log in {directory} is unknown; the result may lack the latest commits: {error}"
-                listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
+                run.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
     return ranked
 
 
@@ -127,11 +123,6 @@ def _describe_end(end: LogEnd) -> str:
         return "no valid record"
     epoch = f", leader epoch {end.leader_epoch}" if end.leader_epoch >= 0 else ""
     return f"up to offset {end.offset}{epoch}"
-
-
-def _read_log_end(directory: Path, tick: Callable[[int], None]) -> LogEnd:
-    del tick
-    return log_end(directory)
 
 
 def _size(directory: Path) -> int:
@@ -243,27 +234,25 @@ def find_topic_directories(directories: Sequence[Path], topic: str = CONSUMER_OF
     return sources
 
 
-def report_problems(sources: TopicDirectories, listener: RecoveryListener) -> None:
+def report_problems(sources: TopicDirectories, run: RecoveryRun) -> None:
     """Reports the problems that are known before the logs are read: directories that a running broker uses, directories
     without partitions, and missing partitions."""
     for log_dir in sources.log_dirs:
         found = detect_broker(log_dir)
         if found.use is Use.RUNNING:
-            listener.note(
-                f"warning: {log_dir}: {found}: the result may lack offsets that the broker writes from now on"
-            )
+            run.note(f"warning: {log_dir}: {found}: the result may lack offsets that the broker writes from now on")
     for directory in sources.empty:
         hint = "check that its disk is mounted; if it is, leave this directory out"
-        listener.error(OffsetMgrError(f"directory {directory}", "holds no partition of any topic", hint))
+        run.error(OffsetMgrError(f"directory {directory}", "holds no partition of any topic", hint))
     missing = sources.missing
     if missing and sources.named:  # the caller named directories of single partitions
-        listener.note(
+        run.note(
             f"{sources.topic}: partitions {missing} are not among the given directories, so their groups are missing"
         )
     elif missing:
         why = f"there is no directory of its partitions {missing}: their groups are missing"
         hint = "name all log dirs (log.dirs) of all brokers"
-        listener.error(OffsetMgrError(f"topic {sources.topic}", why, hint))
+        run.error(OffsetMgrError(f"topic {sources.topic}", why, hint))
 
 
 _DEFAULT_PARTITIONS: Final = 50
@@ -298,29 +287,26 @@ class Expiry(NamedTuple):
         return expires_at_ms <= self.at
 
 
-def saved_groups(
-    sources: TopicDirectories, listener: RecoveryListener, processes: int, expiry: Expiry | None
-) -> Iterator[SavedGroup]:
+def saved_groups(sources: TopicDirectories, run: RecoveryRun, expiry: Expiry | None) -> Iterator[SavedGroup]:
     """Yields every group that has offsets, partition by partition. Within a partition, the groups are sorted by name.
-    Uses at most ``processes`` processes.
 
     If the number of partitions was raised, a group may be in several partitions. In this case the function uses the
     offsets in the partition that the group's coordinator reads. Memory grows with the offsets of the partitions that
     are being read, and with the names of all groups.
     """
-    report_problems(sources, listener)
-    decisions = _decisions(sources, listener, processes)
-    work = _GroupLocations(sources, listener)
-    for result in _partitions(sources, decisions, listener, processes):
+    report_problems(sources, run)
+    decisions = _decisions(sources, run)
+    work = _GroupLocations(sources, run)
+    for result in _partitions(sources, decisions, run):
         if isinstance(result, int):
             work.failed.add(result)
             continue
-        _report(result, listener)
+        _report(result, run)
         for group in result.decoded.groups:
             if work.is_in_coordinator_partition(result.partition.partition, group):
-                yield from _unexpired(group, expiry, listener)
+                yield from _unexpired(group, expiry, run)
     for group in work.misplaced_groups():
-        yield from _unexpired(group, expiry, listener)
+        yield from _unexpired(group, expiry, run)
 
 
 def group_offsets(saved: SavedGroup) -> GroupOffsets:
@@ -333,13 +319,13 @@ def group_offsets(saved: SavedGroup) -> GroupOffsets:
     return GroupOffsets(saved.group, offsets, saved.errors)
 
 
-def _unexpired(group: SavedGroup, expiry: Expiry | None, listener: RecoveryListener) -> Iterator[SavedGroup]:
+def _unexpired(group: SavedGroup, expiry: Expiry | None, run: RecoveryRun) -> Iterator[SavedGroup]:
     if expiry is None:
         yield group
         return
     if group.activity_error is not None:
         why = f"whether its offsets have expired is unknown, so all are kept: {group.activity_error}"
-        listener.error(OffsetMgrError(f"group {group.group!r}", why, group.activity_error.hint))
+        run.error(OffsetMgrError(f"group {group.group!r}", why, group.activity_error.hint))
         yield group
         return
     unexpired = {tp: saved for tp, saved in group.offsets.items() if not expiry.has_expired(tp, saved, group.activity)}
@@ -347,84 +333,71 @@ def _unexpired(group: SavedGroup, expiry: Expiry | None, listener: RecoveryListe
         yield SavedGroup(group.group, unexpired, group.errors, group.activity, group.activity_error)
 
 
-def _decisions(
-    sources: TopicDirectories, listener: RecoveryListener, processes: int
-) -> dict[TopicPartition, dict[int, bool]]:
+def _decisions(sources: TopicDirectories, run: RecoveryRun) -> dict[TopicPartition, dict[int, bool]]:
     """Returns the known outcomes of transactions. For each partition, the result maps the id of a producer to True if
     the producer's transaction was committed, and otherwise to False."""
     found: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)
-    for number, result in read_most_advanced_replicas(
-        sources.transactions, read_decisions, TRANSACTIONS, listener, processes
-    ):
+    for number, result in read_most_advanced_replicas(sources.transactions, read_decisions, TRANSACTIONS, run):
         if isinstance(result, OffsetMgrError):
-            listener.error(result)
+            run.error(result)
             continue
         decisions, errors = result
         for error in errors:
-            listener.error(OffsetMgrError(f"{TRANSACTIONS}-{number}", str(error)))
+            run.error(OffsetMgrError(f"{TRANSACTIONS}-{number}", str(error)))
         for decision in decisions:
             found[decision.partition][decision.producer] = decision.committed
     return found
 
 
 def _partitions(
-    sources: TopicDirectories,
-    decisions: Mapping[TopicPartition, dict[int, bool]],
-    listener: RecoveryListener,
-    processes: int,
+    sources: TopicDirectories, decisions: Mapping[TopicPartition, dict[int, bool]], run: RecoveryRun
 ) -> Iterator[SavedPartition | int]:
     """Yields the content of every readable partition, and the number of every unreadable partition."""
     # A transaction may span several partitions, so ``decisions`` contains its outcome once for each partition, by
     # producer id.
     producers = {tp.partition: found for tp, found in decisions.items() if tp.topic == sources.topic}
-    read = partial(_read_one, producers)
+    read = partial(read_partition, decided=producers)
     unknown_starts: set[str] = set()
 
-    for number, result in read_most_advanced_replicas(sources.partitions, read, sources.topic, listener, processes):
+    for number, result in read_most_advanced_replicas(sources.partitions, read, sources.topic, run):
         if isinstance(result, OffsetMgrError):
-            listener.error(result)
+            run.error(result)
             yield number
         else:
             if result.unknown_start is not None and (text := str(result.unknown_start)) not in unknown_starts:
                 unknown_starts.add(text)
-                listener.note(f"{text}: assuming that each log begins with its first segment, as brokers do")
+                run.note(f"{text}: assuming that each log begins with its first segment, as brokers do")
             yield result
 
 
-def _read_one(
-    decisions: Mapping[int, Mapping[int, bool]], directory: Path, tick: Callable[[int], None]
-) -> SavedPartition:
-    return read_partition(directory, decisions.get(partition_of(directory).partition), tick)
-
-
-def _report(found: SavedPartition, listener: RecoveryListener) -> None:
+def _report(found: SavedPartition, run: RecoveryRun) -> None:
     """Reports a truncated tail, open transactions, skipped keys and errors of a partition."""
     name = found.partition
     if found.ignored_tail is not None:
-        listener.note(f"{name}: truncated as by a broker's recovery: {found.ignored_tail}")
+        run.note(f"{name}: truncated as by a broker's recovery: {found.ignored_tail}")
     if found.pending:
-        listener.note(
+        run.note(
             f"{name}: offsetmgr leaves out {count_of(found.pending, 'offset')} of "
             f"{count_of(found.transactions, 'open transaction')}: whether they were committed is not known"
         )
     if found.decided_transactions:
-        listener.note(
+        run.note(
             f"{name}: offsetmgr takes the outcome of {count_of(found.decided_transactions, 'transaction')} "
             f"from {TRANSACTIONS}"
         )
     if found.keyless:
-        listener.note(f"{name}: offsetmgr skips {count_of(found.keyless, 'record')} without a key")
+        run.note(f"{name}: offsetmgr skips {count_of(found.keyless, 'record')} without a key")
     for error in (*found.decoded.unknown(), *found.decoded.errors):
-        listener.error(OffsetMgrError(str(name), str(error)))
+        run.error(OffsetMgrError(str(name), str(error)))
 
 
 class _GroupLocations:
     """Selects the partition from which the offsets of a group are used, if several partitions contain the group."""
 
-    def __init__(self, sources: TopicDirectories, listener: RecoveryListener) -> None:
+    def __init__(self, sources: TopicDirectories, run: RecoveryRun) -> None:
         self._count = max(sources.partitions) + 1 if sources.complete else None
         self._topic = sources.topic
-        self._listener = listener
+        self._run = run
         self._seen: dict[str, int] = {}
         self._misplaced: dict[str, tuple[int, SavedGroup]] = {}
         self.failed: set[int] = set()
@@ -441,7 +414,7 @@ class _GroupLocations:
         before = self._seen.setdefault(name, partition)
         if before == partition:
             return True
-        self._listener.error(
+        self._run.error(
             Conflict(
                 f"group {name!r}",
                 f"is in {self._topic}-{before}, which is used, and in {self._topic}-{partition}",
@@ -458,7 +431,7 @@ class _GroupLocations:
             if name in self._seen:
                 stale += 1
             elif self._count is not None and (coordinator_partition := shard_for(name, self._count)) in self.failed:
-                self._listener.error(
+                self._run.error(
                     OffsetMgrError(
                         f"group {name!r}",
                         f"it belongs to {self._topic}-{coordinator_partition}, which cannot be read; its offsets in "
@@ -469,12 +442,12 @@ class _GroupLocations:
                 only_misplaced.append(name)
                 yield group
         if only_misplaced:
-            self._listener.note(
+            self._run.note(
                 f"offsetmgr uses {count_of(len(only_misplaced), 'group')} from partitions that their coordinator does "
                 f"not read ({self._topic} has {self._count} partitions): {list_of(only_misplaced, _SHOWN)}"
             )
         if stale:
-            self._listener.note(
+            self._run.note(
                 f"offsetmgr ignores older offsets of {count_of(stale, 'group')} in other partitions, from before the "
                 "number of partitions was raised"
             )
@@ -489,42 +462,35 @@ class _NothingFound(OffsetMgrError):
     replaces an existing file."""
 
 
+@dataclass
 class RecoveredOffsets:
-    """The selected offsets of an offsets topic on disk. ``listener`` also receives the errors of selected groups and
+    """The selected offsets of an offsets topic on disk. ``run`` also receives the errors of selected groups and
     offsets. ``expiry`` leaves out expired offsets."""
 
-    def __init__(
-        self,
-        sources: TopicDirectories,
-        listener: RecoveryListener,
-        groups: GroupSelection,
-        topics: TopicSelection,
-        *,
-        processes: int | None,
-        expiry: Expiry | None,
-    ) -> None:
-        self.sources = sources
-        self.seen: set[str] = set()
-        """The groups with selected offsets or errors."""
-        self._listener = listener
-        self._groups = groups
-        self._topics = topics
-        self._processes = processes or processors()
-        self._expiry = expiry
-        self._where = ", ".join(map(str, sources.log_dirs))
-        self._failed = False
-        self._left_out: set[str] = set()
+    sources: TopicDirectories
+    run: RecoveryRun
+    selection: GroupSelection
+    topics: TopicSelection
+    expiry: Expiry | None
+    seen: set[str] = field(default_factory=set)
+    """The groups with selected offsets or errors."""
+    _failed: bool = False
+    _left_out: set[str] = field(default_factory=set)
+
+    @property
+    def _where(self) -> str:
+        return ", ".join(map(str, self.sources.log_dirs))
 
     def error(self, error: OffsetMgrError) -> None:
         """Reports the error at once, so that the user sees it before the prompt."""
         self._failed = True
-        self._listener.error(error)
+        self.run.error(error)
 
     def groups(self) -> Iterator[SavedGroup]:
         """Yields the selected groups with their selected offsets and errors. Also reports the errors."""
-        selected, listener = self._topics.matches, self._listener._replace(error=self.error)
-        for whole in saved_groups(self.sources, listener, self._processes, self._expiry):
-            if not self._groups.matches(whole.group):
+        selected, run = self.topics.matches, self.run._replace(error=self.error)
+        for whole in saved_groups(self.sources, run, self.expiry):
+            if not self.selection.matches(whole.group):
                 self._left_out.add(whole.group)
                 continue
             offsets = {tp: one for tp, one in whole.offsets.items() if selected(tp)}
@@ -571,7 +537,7 @@ class RecoveredOffsets:
     def finish(self, kind: str) -> None:
         """Reports each group that is selected or excluded by name if it has no committed offsets. Also reports if the
         whole result is empty. ``kind`` is that of the target, or empty if there is none."""
-        groups = self._groups
+        groups = self.selection
         for what, names in (
             ("group", groups.names - self.seen),
             ("excluded group", groups.excluded_names - self._left_out),
@@ -581,13 +547,13 @@ class RecoveredOffsets:
         count = len(self.sources.partitions)
         whole = self.sources.topic == CONSUMER_OFFSETS and not self.sources.named
         if kind and whole and count != _DEFAULT_PARTITIONS:
-            self._listener.note(
+            self.run.note(
                 f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; the default is {_DEFAULT_PARTITIONS}"
             )
         if not self.seen and kind not in ("", "file"):
             self.report_empty("nothing was written")
         elif not self.seen and not self._failed:
-            self._listener.note(f"no committed offsets in {self._where}")
+            self.run.note(f"no committed offsets in {self._where}")
 
     def report_empty(self, what: str) -> None:
         """Reports that no offsets were found."""

@@ -65,7 +65,8 @@ class AvroRecordFormat:
         expire_timestamp: int | None,
     ) -> list[EncodedRecord]:
         prefix = self.offset_prefix(group, topic)
-        times = fields.long(commit_timestamp) + _or_null(expire_timestamp)
+        times = fields.long(commit_timestamp)
+        times += fields.NULL if expire_timestamp is None else fields.present(fields.long(expire_timestamp))
         short, first, middle, last, suffixes, _ = self._tables
         tails: dict[tuple[int, str], bytes] = {}
         tail_epoch = tail_metadata = None
@@ -223,10 +224,6 @@ class AvroRecordFormat:
         decoded = GroupValue(reader.long("last_active"))
         reader.end()
         return decoded
-
-
-def _or_null(number: int | None) -> bytes:
-    return fields.NULL if number is None else fields.present(fields.long(number))
 
 
 def _epoch(epoch: int) -> bytes:

@@ -204,7 +204,7 @@ class EntryReader:
                 raise damage
             if whole:
                 continue
-            needed = _entry_size(data)
+            needed = LOG_OVERHEAD + LOG_HEADER.unpack_from(data)[1] if len(data) >= LOG_OVERHEAD else None
             if len(data) < remaining or needed is None or self.position + needed > self.end:
                 self.incomplete_bytes = max(0, self.end - self.position)
                 return
@@ -262,12 +262,6 @@ def _complete_prefix(data: bytes, what: str, position: int) -> tuple[int, Corrup
             break
         at = end
     return at, None
-
-
-def _entry_size(data: bytes) -> int | None:
-    """Returns the total size of the entry at the beginning of ``data``; None if ``data`` ends before the end of the
-    size field."""
-    return LOG_OVERHEAD + LOG_HEADER.unpack_from(data)[1] if len(data) >= LOG_OVERHEAD else None
 
 
 def _header(data: bytes, offset: int) -> EntryHeader:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation
@@ -75,19 +76,23 @@ class SavedPartition:
 
 
 def read_partition(
-    directory: Path, decided: Mapping[int, bool] | None = None, on_read: OnBytesRead | None = None
+    directory: Path,
+    on_read: OnBytesRead | None = None,
+    decided: Mapping[int, Mapping[int, bool]] = MappingProxyType({}),
 ) -> SavedPartition:
     """Reads the log in ``directory``.
 
-    ``decided`` maps a producer id to whether its open transaction was committed (True) or aborted (False). Raises
+    ``decided`` has the known outcomes of transactions of each partition, by the partition's number. It maps the id of a
+    producer to whether the producer's open transaction was committed (True) or aborted (False). Raises
     `CorruptData` if the log is damaged anywhere but at the end of the newest segment, or if the directory does not
     belong to an offsets topic. Also raises `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation` and `FileFailure`.
     """
     name = partition_of(directory)
     replay, ignored_tail = _read(segments_in(directory), on_read)
-    decided_transactions = [producer for producer in replay.pending if producer in (decided or {})]
+    outcomes = decided.get(name.partition, {})
+    decided_transactions = [producer for producer in replay.pending if producer in outcomes]
     for producer in decided_transactions:
-        replay.end_transaction(producer, committed=(decided or {})[producer])
+        replay.end_transaction(producer, committed=outcomes[producer])
     unknown_start: OffsetMgrError | None = None
     try:
         _drop_before(replay, read_checkpoint(directory.absolute().parent / LOG_START).get(name, 0))
@@ -119,12 +124,12 @@ def read_decisions(
     return decisions(replay.newest)
 
 
-def log_end(directory: Path) -> LogEnd:
+def log_end(directory: Path, on_read: OnBytesRead | None = None) -> LogEnd:
     """Returns the end of a replica's log, which is the end of its last segment that has a valid entry. Raises the
     errors of `read_partition`."""
     filled = [segment for segment in segments_in(directory) if segment.size]
     for at in reversed(range(len(filled))):
-        replay, _ = _read(filled[at:], None)
+        replay, _ = _read(filled[at:], on_read)
         if replay.end is not None:
             return _end(replay)
     return _end(OffsetsReplay())

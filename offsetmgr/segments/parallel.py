@@ -39,7 +39,7 @@ def map_directories(
     function: Callable[[Argument, Callable[[int], None]], Result],
     arguments: Sequence[Argument],
     processes: int,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda _done: None,
 ) -> Iterator[tuple[Argument, Result | OffsetMgrError]]:
     """Yields each argument together with the result or the error of ``function``, in the order of the arguments.
 
@@ -58,11 +58,9 @@ def map_directories(
         futures = [pool.submit(_outcome, function, argument, _add_bytes_read) for argument in arguments]
         for argument, future in zip(arguments, futures, strict=True):
             while not wait([future], _POLL_S).done:
-                if progress is not None:
-                    progress(counter.value)
+                progress(counter.value)
             yield argument, _result(future, argument)
-        if progress is not None:
-            progress(counter.value)
+        progress(counter.value)
     finally:
         # Wait for the workers, because the parent afterwards removes resources that a worker needs while it starts.
         pool.shutdown(wait=True, cancel_futures=True)
@@ -71,15 +69,14 @@ def map_directories(
 def _run_inline(
     function: Callable[[Argument, Callable[[int], None]], Result],
     arguments: Sequence[Argument],
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], None],
 ) -> Iterator[tuple[Argument, Result | OffsetMgrError]]:
     done = 0
 
     def tick(size: int) -> None:
         nonlocal done
         done += size
-        if progress is not None:
-            progress(done)
+        progress(done)
 
     for argument in arguments:
         yield argument, _outcome(function, argument, tick)

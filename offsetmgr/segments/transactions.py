@@ -76,15 +76,10 @@ class Transactions:
             if first is not None and marker_of(record).kind == ABORT:
                 self._aborted.setdefault(producer, []).append(_AbortedTransaction(first, record.offset))
 
-    @property
-    def last_stable_offset(self) -> int | None:
-        """Returns the offset at which ``read_committed`` consumers stop: the smallest of the first offsets of all open
-        transactions. Returns `None` if no transaction is open."""
-        return min(self._open.values(), default=None)
-
     def committed(self, batch: RecordBatch) -> bool:
         """Returns whether a ``read_committed`` consumer receives this batch's messages."""
-        stable = self.last_stable_offset
+        # Such consumers stop at the smallest of the first offsets of all open transactions.
+        stable = min(self._open.values(), default=None)
         if batch.control or (stable is not None and batch.base_offset >= stable):
             return False
         if not batch.transactional or batch.producer_id is None:
