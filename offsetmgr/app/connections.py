@@ -795,7 +795,6 @@ class SourceAndTarget:
         from offsetmgr.migration.fleet import FleetView
         from offsetmgr.migration.observation import GroupView, has_phases
 
-        header, view = plan.header, None
-        if has_phases(header):
-            view = GroupView.of_plan(header, self.source, self.target, self.cluster)
-        return FleetView(self.verifier(plan, state), state, view, header.end, window)
+        has_view = has_phases(plan.header)
+        view = GroupView.of_plan(plan.header, self.source, self.target, self.cluster) if has_view else None
+        return FleetView(self.verifier(plan, state), view, window)

@@ -40,7 +40,6 @@ from offsetmgr.migration.observation import (
     watch_group,
 )
 from offsetmgr.migration.restart_command import (
-    CommandResult,
     Restart,
     check_template,
     fill_template,
@@ -327,28 +326,16 @@ def new_state(view: GroupView, spec: BounceSpec, start: BounceStart, copied: Ite
     return BounceState(spec.group, start.change, baseline, steps, list(copied))
 
 
-@dataclass(frozen=True, slots=True)
-class CommandTest:
-    """The test of one member: the command, its result and its run time."""
+class CommandTest(NamedTuple):
+    """The test of one member: the command, its result as text ("ok", or the reason for the failure), and its run time
+    in seconds, rounded to tenths."""
 
     group: str
     member: str
     host: str | None
     command: str
-    result: CommandResult
-    duration_s: float
-
-    @property
-    def seconds(self) -> float:
-        """The run time in seconds, rounded to tenths."""
-        return round(self.duration_s, 1)
-
-    @property
-    def status(self) -> str:
-        """``ok``, or the reason for the failure."""
-        if self.result.timed_out:
-            return "failed (timeout)"
-        return f"failed (exit code {self.result.exit_code})" if self.result.exit_code else "ok"
+    status: str
+    seconds: float
 
 
 def run_command_tests(view: GroupView, spec: BounceSpec, log: Path) -> Iterator[CommandTest]:
@@ -361,7 +348,7 @@ def run_command_tests(view: GroupView, spec: BounceSpec, log: Path) -> Iterator[
     members = [m for _, m in sorted(live.items()) if spec.baseline is None or m.id in spec.baseline.members]
     if not members:
         raise GroupNotFound(f"group {spec.group}", "no live member of it is registered in ZooKeeper")
-    done: dict[str, tuple[CommandResult, float]] = {}
+    done: dict[str, tuple[str, float]] = {}
     for member in members:
         host = spec.host_of(member.id, member.host)
         command = spec.filled(spec.restart.test_command or "", member.id, host)
@@ -370,5 +357,5 @@ def run_command_tests(view: GroupView, spec: BounceSpec, log: Path) -> Iterator[
         if command not in done:
             began = view.clock.monotonic()
             result = run_in_shell(command, log, spec.restart.limit_s)
-            done[command] = (result, view.clock.monotonic() - began)
+            done[command] = (result.status, round(view.clock.monotonic() - began, 1))
         yield CommandTest(spec.group, member.id, host, command, *done[command])

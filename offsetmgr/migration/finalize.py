@@ -398,7 +398,7 @@ class OldConsumerGate:
     window: ObservationWindow
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
-        names = {self._name(group): group for group in groups}
+        names = {one.group if self.target is CommitMode.KAFKA else one.target_group: one for one in groups}
         watched = watch_groups(self.view, names, self.window, enough=self._decided)
         for name, group in names.items():
             history = watched[name]
@@ -406,26 +406,23 @@ class OldConsumerGate:
                 why = Advice("it cannot be observed: {}", history.text)
                 yield GroupGate(group.group, False, Confidence.UNKNOWN, why)
             else:
-                yield replace(self._gate(group, history), group=group.group)
+                yield self._gate(group, name, history)
 
-    def _name(self, plan: GroupPlan) -> str:
-        """Returns the group's name in ZooKeeper."""
-        return plan.group if self.target is CommitMode.KAFKA else plan.target_group
-
-    def _gate(self, plan: GroupPlan, history: GroupHistory) -> GroupGate:
-        name = self._name(plan)
-        observation = history.latest
+    def _gate(self, plan: GroupPlan, registered: str, history: GroupHistory) -> GroupGate:
+        """Returns the gate of a group that is registered in ZooKeeper under this name."""
+        name, observation = plan.group, history.latest
         if observation.unreadable:
-            return GroupGate(
-                name, False, Confidence.UNKNOWN, f"ZooKeeper node {observation.unreadable[0]} cannot be read"
-            )
-        if self.target is CommitMode.ZOOKEEPER and (modern := self._members_in_kafka(plan.group)) is not None:
-            return modern
+            why = f"ZooKeeper node {observation.unreadable[0]} cannot be read"
+            return GroupGate(name, False, Confidence.UNKNOWN, why)
+        if self.target is CommitMode.ZOOKEEPER:
+            in_kafka = _assess_members(name, self.view.cluster.describe_groups([name])[name])
+            if not in_kafka.passed:
+                return in_kafka
         if not observation.members:
             return GroupGate(name, True, Confidence.SEEN, "no old consumer is registered in ZooKeeper")
         if plan.group != plan.target_group:
             members = ", ".join(sorted(observation.members))
-            why = f"the group was renamed, and old consumers are still registered as {name}: {members}"
+            why = f"the group was renamed, and old consumers are still registered as {registered}: {members}"
             return GroupGate(name, False, Confidence.SEEN, why)
         reports = [assess_phase(history, phase, rules=self.rules) for phase in self._phases]
         passed = next((report for report in reports if report.passed), None)
@@ -438,12 +435,6 @@ class OldConsumerGate:
         gate = closed_gate(name, history, reports, self.rules, exclusive=self.exclusive)
         persistent = not any(member.session for member in observation.members.values())
         return replace(gate, hint=PERSISTENT_MEMBERS_HINT) if persistent else gate
-
-    def _members_in_kafka(self, group: str) -> GroupGate | None:
-        """Returns a closed gate if Kafka's coordinator reports members of the group or cannot be asked; otherwise
-        None."""
-        gate = _assess_members(group, self.view.cluster.describe_groups([group])[group])
-        return None if gate.passed else gate
 
     @property
     def _phases(self) -> tuple[CommitMode, ...]:

@@ -186,31 +186,24 @@ _WHILE_THE_SOURCE_IS_USED = frozenset((Status.SOURCE_AHEAD, Status.NOT_IN_PLAN))
 @dataclass(frozen=True, slots=True)
 class FleetView:
     """The servers of a plan. ``view`` is None if the plan is not between ZooKeeper and Kafka; then the groups have no
-    phases. ``end`` is the phase in which the migration ends."""
+    phases."""
 
     verifier: MigrationVerifier
-    state: MigrationState
     view: GroupView | None
-    end: CommitMode
     window: ObservationWindow
 
     def observe(self, only: GroupScope | None) -> Mapping[str, LiveGroup]:
         """Returns the evidence about each group that is not rolled back, by its name in the plan. Of a finalized group,
         only offsets that are gone and a source that is ahead are obstacles."""
-        groups = [group for group in self.verifier.plan.groups_of(only) if self._is_open(group)]
+        state, every = self.verifier.state, self.verifier.plan.groups_of(only)
+        groups = [group for group in every if not (group.error or state.is_group_rolled_back(group.group))]
         members = self._members(groups)
         return {**members, **self._with_problems(groups, members)}
-
-    def _is_open(self, group: GroupPlan) -> bool:
-        return not (group.error or self.state.is_group_rolled_back(group.group))
-
-    def _is_finalized(self, group: GroupPlan) -> bool:
-        return self.state.group_finalized_at(group.group) is not None
 
     def _members(self, groups: list[GroupPlan]) -> dict[str, LiveGroup]:
         if self.view is None:
             return {group.group: LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, "") for group in groups}
-        to_kafka = self.end is CommitMode.KAFKA
+        to_kafka = self.verifier.plan.header.end is CommitMode.KAFKA
         old = {group.group: group.group if to_kafka else group.target_group for group in groups}
         new = {group.group: group.target_group if to_kafka else group.group for group in groups}
         watched = watch_groups(self.view, old.values(), self.window, enough=_is_enough)
@@ -243,15 +236,17 @@ class FleetView:
     def _problem(self, group: GroupPlan, result: PartitionResult, live: LiveGroup) -> str:
         """Returns the problem of a partition; an empty string if it verifies, or if a later step is expected to change
         it."""
-        uses_source = bool(live.members) and live.phase not in (Phase.of(self.end), Phase.DUAL)
+        plan, state = self.verifier.plan, self.verifier.state
+        uses_source = bool(live.members) and live.phase not in (Phase.of(plan.header.end), Phase.DUAL)
         if result.status.ok or result.status is Status.REFUSED:  # the plan lists the refused partitions
             return ""
-        if self._is_finalized(group) and result.status not in (Status.MISSING, Status.SOURCE_AHEAD):
+        is_over = state.group_finalized_at(group.group) is not None
+        if is_over and result.status not in (Status.MISSING, Status.SOURCE_AHEAD):
             return ""
-        if not self.state.is_applied(group) and result.status in _BEFORE_APPLY:
+        if not state.is_applied(group) and result.status in _BEFORE_APPLY:
             if uses_source or result.source is None or result.expected is None:
                 return ""
-            moved = result.source + self.verifier.plan.header.options.shift > result.expected
+            moved = result.source + plan.header.options.shift > result.expected
             return "the source moved on after the plan: make a new plan for the group" if moved else ""
         if uses_source and result.status in _WHILE_THE_SOURCE_IS_USED:
             return ""

@@ -815,7 +815,8 @@ class MirrorImages:
     _saved: dict[str, Set[TopicPartition]] = field(default_factory=dict)
 
     def prepare(self, new: Sequence[GroupMirror]) -> None:
-        """Determines the last writers of new groups, and saves their before-images as `save`."""
+        """Determines the last writers of new groups, and writes a file with their before-images, and another one once
+        more partitions can be read. Raises `OffsetMgrError` if it cannot be written or if a store cannot be read."""
         writes = last_writes(self.source, self.target, window_s=0, selects=self.options.selects)
         for mirrored, pair in zip(new, writes.find_of_groups([(m.group, m.target_group) for m in new]), strict=True):
             mirrored.writers, mirrored.first_offsets = pair.writers, pair.source.offsets
@@ -823,12 +824,7 @@ class MirrorImages:
             mirrored.unread = pair.source.error or pair.target.error or pair.target.hidden
             if mirrored.unread is not None:
                 mirrored.fail(mirrored.unread, lag_unknown=True)
-        self.save([mirrored for mirrored in new if mirrored.unread is None])
-
-    def save(self, new: Sequence[GroupMirror]) -> None:
-        """Writes a file with the target's offsets of new groups, and another one once more partitions can be read.
-        Raises `OffsetMgrError` if it cannot be written or if a store cannot be read."""
-        new = [mirror for mirror in new if self._saved.get(mirror.group) != mirror.unread_partitions]
+        new = [one for one in new if one.unread is None and self._saved.get(one.group) != one.unread_partitions]
         if not new:
             return
         self._saved |= {mirror.group: mirror.unread_partitions for mirror in new}

@@ -341,22 +341,22 @@ class Planner:
                 tp, Action.REFUSE_UNREADABLE, None, None, None, Advice("source: {}", source.errors[tp].text)
             )
         position = OffsetAndMetadata(source.offsets[tp].offset)
+        refusal = PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None)
         if not isinstance(tp.partition, BrokerPartition):
             why = f"{self.target.uri} keeps byte positions of Kafka 0.7, and this is an offset"
-            return PlanStep(tp, Action.REFUSE_UNSUPPORTED_TARGET, position, None, None, why)
+            return refusal._replace(action=Action.REFUSE_UNSUPPORTED_TARGET, note=why)
         if self._translator is None:
             why = Advice("a byte position of Kafka 0.7 is not an offset: {partition_map} defines its replacement")
-            return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
+            return refusal._replace(note=why)
         translated = self._translator.translate(tp, position.offset)
         if translated is None:
-            why = "the partition map does not name this partition"
-            return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
+            return refusal._replace(note="the partition map does not name this partition")
         new, found = translated
         if isinstance(found, str):
-            return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, found)
+            return refusal._replace(note=found)
         if new in source.offsets or new in source.errors:
             why = f"the map translates it to {new}, for which the source holds an offset too"
-            return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
+            return refusal._replace(note=why)
         target_offset: Offset | OffsetMgrError = target.errors.get(new) or target.offsets.get(new) or ABSENT
         step = decide(new, OffsetAndMetadata(found.offset), target_offset, log.get(new), self.options)
         note = Advice.joined(filter(None, (f"from {tp.partition}: {found.how}", step.note)))

@@ -246,10 +246,6 @@ def check_opening(path: Path, record: JournalRecord, plan_sha256: str) -> None:
         )
 
 
-def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[PlanStep]:
-    return [decode_step(topic, step) for topic, steps in encoded.items() for step in steps]
-
-
 def encode_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[int | str]]:
     return by_key((tp.topic, BrokerPartition.to_json(tp.partition)) for tp in partitions)
 
@@ -541,7 +537,8 @@ class MigrationState:
         """Returns the steps of a group's first intent. The before-images of later intents may be wrong, because a later
         attempt may have read values that the first attempt wrote."""
         position = work.intents.get(group)
-        return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
+        topics = {} if position is None else record_at(self.path, position)["topics"]
+        return [decode_step(topic, step) for topic, steps in topics.items() for step in steps]
 
     def outcomes(self, work: GroupProgress, group: str) -> Iterator[JournalRecord]:
         """Yields the journal's records of the outcomes of a group, the oldest first."""

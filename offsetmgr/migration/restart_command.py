@@ -13,7 +13,6 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -103,13 +102,19 @@ def _open_quote(text: str, quote: str) -> str:
     return quote
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
+class CommandResult(NamedTuple):
     """The result of a command: its exit code, and whether it timed out. A negative exit code is the number of the
     signal that killed the command."""
 
     exit_code: int
     timed_out: bool = False
+
+    @property
+    def status(self) -> str:
+        """``ok``, or the reason for the failure."""
+        if self.timed_out:
+            return "failed (timeout)"
+        return f"failed (exit code {self.exit_code})" if self.exit_code else "ok"
 
 
 def run_in_shell(

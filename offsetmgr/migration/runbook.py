@@ -83,11 +83,6 @@ class Risk(NamedTuple):
         return Advice(self.template, *map(worded, self.values))
 
     @property
-    def text(self) -> str:
-        """The warning as text of a document, with all partitions."""
-        return self.advice().command_line()
-
-    @property
     def shortened(self) -> Advice:
         """The warning with at most `_SHOWN` partitions."""
         return self.advice(_SHOWN)
@@ -279,7 +274,7 @@ def _to_json(book: Runbook) -> dict[str, Any]:
         "changes": [{"from": change.start.value, "to": change.to.value} for change in book.changes],
         "steps": [asdict(step) for step in book.steps],
         "abort": list(book.abort),
-        "warnings": [warning.text for warning in book.warnings],
+        "warnings": [one.advice().command_line() for one in book.warnings],
         "baseline": observation.to_json(book.baseline),
     }
 
@@ -353,7 +348,10 @@ def _book_parts(book: Runbook, level: int) -> list[DocumentPart]:
         ),
     ]
     if book.warnings:
-        parts += [SectionTitle("Warnings", level), Items([warning.text for warning in book.warnings])]
+        parts += [
+            SectionTitle("Warnings", level),
+            Items([one.advice().command_line() for one in book.warnings]),
+        ]
     if book.steps:
         parts += [
             Paragraph(
