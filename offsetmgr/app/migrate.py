@@ -663,17 +663,17 @@ def finalize(
 def _warn_of_finalized(step: _Step, state: MigrationState, live: set[str]) -> None:
     """Warns of the groups whose members left the last phase after they had been finalized, and of the expiry of the
     copied offsets of groups without consumers. ``live`` are the groups with members in the target."""
+    from offsetmgr.migration.location import group_statuses
     from offsetmgr.migration.progress import expiry_texts
 
     plan, warn = step.plan, step.connections.warn
-    copied: dict[str, int | None] = {}
     for group in plan.groups_of(step.only):
         later = state.phase_after_end(group.group, plan.header.end)
         if later is not None and later.phase is not None:
             went_back = f"{later.phase.value} on {time_text(later.at)}"
             warn(f"group {group.group}: its members went back to phase {went_back}, after it was finalized")
-        if not group.error and group.group not in state.phases and group.group not in live:
-            copied[group.target_group] = plan.header.expiry_of(state.copied_at(group))
+    known = (one for one in group_statuses(plan, state, step.only) if one.group not in live)
+    copied = {one.target_group: one.expires_ms for one in known}
     if any(copied.values()) and (cluster := step.stores.cluster()) is not None:
         described = cluster.describe_groups(list(copied))
         idle = (at for name, at in copied.items() if not getattr(described.get(name), "members", ()))
