@@ -85,7 +85,7 @@ def copy_forward(
     the outcomes of all partitions and then raises the error of the write.
     """
     copies = {
-        tp: OffsetCopy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)
+        tp: OffsetCopy(tp.topic, tp.partition, offset_or(c.expected) if c.expected else None, c.after.offset)
         for tp, c in sorted(changes.items())
         if c.after is not None
     }

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence
-from offsetmgr.core.model import GroupMember, TopicPartition
+from offsetmgr.core.model import Committed, GroupMember, TopicPartition
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.last_writes import KnownWrite, last_writer
 from offsetmgr.migration.location import GroupLocation, GroupSample, NextStep, StoreSample, infer_by_offsets
 from offsetmgr.migration.observation import (
     GroupHistory,
     Observation,
+    OffsetReadResult,
     PartitionHistory,
     RegisteredMember,
     at,
@@ -73,21 +74,13 @@ _SEND_MESSAGE = "send a message to this partition: its commit shows the phase"
 
 def assess_unowned(observation: Observation, tp: TopicPartition) -> PartitionEvidence:
     """Returns the evidence about a consumed partition that has no owner, or whose owner is changing."""
-    return PartitionEvidence(
-        tp,
-        None,
-        ok=False,
-        confidence=Confidence.UNKNOWN,
-        why="no owner, or the owner is changing",
-        remedy="wait until the group has rebalanced",
-        final=False,
-        zookeeper=_offset_or_none(offset_or(observation.zookeeper.get(tp))),
-        kafka=_offset_or_none(offset_or(observation.kafka.get(tp))),
-    )
+    why, remedy = "no owner, or the owner is changing", "wait until the group has rebalanced"
+    offsets = _offset_or_none(observation.zookeeper.get(tp)), _offset_or_none(observation.kafka.get(tp))
+    return PartitionEvidence(tp, None, False, Confidence.UNKNOWN, why, remedy, False, *offsets)
 
 
-def _offset_or_none(offset: int) -> int | None:
-    return None if offset < 0 else offset
+def _offset_or_none(reading: OffsetReadResult | None) -> int | None:
+    return reading.offset if isinstance(reading, Committed) else None
 
 
 _BEHAVIOUR: Final = {
@@ -161,18 +154,10 @@ class _OwnerCheck:
         self, ok: bool, known: Confidence, why: str, remedy: str = "", *, final: bool = True
     ) -> PartitionEvidence:
         history = self.history
-        return PartitionEvidence(
-            history.partition,
-            history.owned.member,
-            ok,
-            known,
-            why,
-            remedy,
-            final,
-            _offset_or_none(offset_or(history.zookeeper.last)),
-            _offset_or_none(offset_or(history.kafka.last)),
-            None if history.log is None else history.log.end,
-        )
+        offsets = _offset_or_none(history.zookeeper.last), _offset_or_none(history.kafka.last)
+        end = None if history.log is None else history.log.end
+        owned = (history.partition, history.owned.member)
+        return PartitionEvidence(*owned, ok, known, why, remedy, final, *offsets, end)
 
     def _undecided(self, why: str, remedy: str) -> PartitionEvidence:
         """Returns the result if further observations may decide."""

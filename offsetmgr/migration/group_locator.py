@@ -76,16 +76,8 @@ def _observe(
         if not isinstance(first, OffsetMgrError) and not isinstance(last, OffsetMgrError):
             pairs = ((tp, first.get(tp, _NO_OWNER), last.get(tp, _NO_OWNER)) for tp in every)
             owners = {tp: owner for tp, owner, later in pairs if owner == later}
-        found[name] = Observation(
-            group=name,
-            at_ms=now,
-            members={},
-            owners=owners,
-            partitions=tuple(every),
-            zookeeper={tp: outcome_of(here, tp) for tp in every},
-            kafka={tp: outcome_of(there, tp) for tp in every},
-            logs={},
-        )
+        old, new = ({tp: outcome_of(side, tp) for tp in every} for side in (here, there))
+        found[name] = Observation(name, now, {}, owners, tuple(every), old, new, {})
     return found
 
 

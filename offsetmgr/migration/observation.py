@@ -265,10 +265,9 @@ class OffsetChange(NamedTuple):
         return f"{text} at {clock_time(self.at_ms)}"
 
 
-def offset_or(reading: OffsetReadResult | None, default: int = -1) -> int:
-    """Returns the offset of a read result, for comparisons with other offsets. Returns ``default`` if the read result
-    has no offset."""
-    return reading.offset if isinstance(reading, Committed) else default
+def offset_or(reading: OffsetReadResult | None) -> int:
+    """Returns the offset of a read result, for comparisons with other offsets; -1 if it has no offset."""
+    return reading.offset if isinstance(reading, Committed) else -1
 
 
 @dataclass(slots=True)
