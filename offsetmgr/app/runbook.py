@@ -15,27 +15,28 @@ from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import FileFailure, GateRefused, OffsetMgrError, os_error_as
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.execute import EditOrigin
-from offsetmgr.migration.baseline_file import BaselineFile, NoBaseline
-from offsetmgr.migration.bounce_checkpoint import OPERATION, default_state_file, state_stem, unfinished_texts
-from offsetmgr.migration.bounce_plan import BounceOptions as BounceOptions
-from offsetmgr.migration.bounce_plan import BounceResult as BounceResult
-from offsetmgr.migration.bounce_plan import BounceSpec, GateClosed, run_command_tests
-from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
-from offsetmgr.migration.evidence import PhaseReport as PhaseReport
-from offsetmgr.migration.fleet_bounce import BounceRun as BounceRun
-from offsetmgr.migration.fleet_bounce import GroupBounce as GroupBounce
-from offsetmgr.migration.fleet_bounce import (
+from offsetmgr.migration.bounce import BounceRun as BounceRun
+from offsetmgr.migration.bounce import GroupBounce as GroupBounce
+from offsetmgr.migration.bounce import (
     PlannedGroups,
     bounce_groups,
     groups_to_bounce,
     journal_record,
     phase_record,
 )
+from offsetmgr.migration.bounce_checkpoint import OPERATION, default_state_file, state_stem, unfinished_texts
+from offsetmgr.migration.bounce_plan import BounceOptions as BounceOptions
+from offsetmgr.migration.bounce_plan import BounceResult as BounceResult
+from offsetmgr.migration.bounce_plan import BounceSpec, GateClosed, run_command_tests
+from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
+from offsetmgr.migration.evidence import PhaseReport as PhaseReport
 from offsetmgr.migration.journaled_writer import append_to_journal
 from offsetmgr.migration.observation import ObservationWindow as ObservationWindow
 from offsetmgr.migration.restart_command import NO_RESTART, InvalidWorkload, options_text
 from offsetmgr.migration.restart_command import Restart as Restart
 from offsetmgr.migration.runbook import (
+    BaselineFile,
+    NoBaseline,
     Runbook,
     check_phase,
     file_content,

@@ -1,5 +1,5 @@
-"""Executes a rolling bounce: restarts one member at a time, checks a gate after each restart, and checks the whole
-group at the end.
+"""Executes rolling bounces, one group after the other. A bounce restarts one member at a time, checks a gate after each
+restart, and checks the whole group at the end.
 
 This module defines the order of the steps. The rules for the decisions are in `commit_mode`, `bounce_plan` and
 `evidence`. A run that is killed at any point can be resumed.
@@ -8,15 +8,20 @@ This module defines the order of the steps. The rules for the decisions are in `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from offsetmgr.core.advice import Advice
-from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
-from offsetmgr.core.errors import GateRefused, OffsetMgrError
+from offsetmgr.core.advice import Advice, Invocation, for_command_line
+from offsetmgr.core.commit_mode import AlreadyInPhase, CommitMode, CommitModeChange
+from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, OffsetMgrError, UsageError
 from offsetmgr.core.model import dropped_text, form_of
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import SHOWN, count_of, list_of
+from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
+from offsetmgr.groups.execute import EditOrigin, caused_by
+from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, first_groups
 from offsetmgr.migration.apply import behind, copy_forward, read_writers
 from offsetmgr.migration.bounce_checkpoint import (
     BounceState,
@@ -24,11 +29,23 @@ from offsetmgr.migration.bounce_checkpoint import (
     RestartStep,
     StepStatus,
     exclusive,
-    resume,
+    is_unchanged,
+    load_all,
     save,
 )
-from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, BounceStart, find_start, new_state
+from offsetmgr.migration.bounce_plan import (
+    BounceOutcome,
+    BounceResult,
+    BounceSpec,
+    BounceStart,
+    CommandTest,
+    UnrequestedReturn,
+    find_start,
+    open_state,
+    plan_bounce,
+)
 from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport, assess_phase
+from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.observation import (
     GroupHistory,
     GroupView,
@@ -36,7 +53,364 @@ from offsetmgr.migration.observation import (
     RegisteredMember,
     watch_group,
 )
-from offsetmgr.migration.restart_command import run_in_shell, still_running
+from offsetmgr.migration.plan import PlanFile, select_groups
+from offsetmgr.migration.progress import JournalRecord, MigrationState, Stage
+from offsetmgr.migration.restart_command import Restart, options_text, run_in_shell, still_running
+from offsetmgr.migration.runbook import check_phase
+
+# Rolling bounces of several groups, one group after the other. A group whose bounce is refused or fails does not hold
+# up the others.
+
+
+class GroupBounce(NamedTuple):
+    """The bounce of one group. ``error`` is the reason for which the bounce did not begin. If ``result`` and ``error``
+    are None, no restart was needed, and ``note`` is the reason."""
+
+    group: str
+    result: BounceResult | None = None
+    error: OffsetMgrError | None = None
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the bounce was executed, planned or finished earlier."""
+        good = (BounceOutcome.DONE, BounceOutcome.PLANNED)
+        return self.error is None and (self.result is None or self.result.outcome in good)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the bounce was stopped on request."""
+        return self.result is not None and self.result.outcome is BounceOutcome.STOPPED
+
+
+def bounce_groups(
+    view: GroupView,
+    specs: Sequence[BounceSpec | GroupBounce],
+    state_path: Path,
+    *,
+    several: bool,
+    progress: Callable[[str], None],
+    stop: Callable[[], bool],
+    origin: EditOrigin | None,
+) -> Iterator[GroupBounce]:
+    """Executes or resumes the bounces, and yields each result. All bounces share the state file. A `GroupBounce` in
+    ``specs`` is the result of a group whose parameters are invalid, and is yielded. The operation log records the
+    bounces as ``origin``; without it, they are only planned.
+
+    A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
+    server, is raised, because it concerns all groups. With ``several``, the progress names each group, and groups whose
+    bounce the state file shows as finished are skipped if they are still in the phase, or have gone on to the next one;
+    otherwise such a bounce is an error. Groups that are proved to be in the phase already are skipped, too. Once
+    ``stop`` returns True, no further bounce begins.
+    """
+    with _recorded(view, specs, state_path, origin) as recorded:
+        for spec in specs:
+            if isinstance(spec, BounceSpec):
+                spec.check_command()
+                if stop():
+                    break
+                one = _bounce_group(view, spec, state_path, several, progress, stop, origin)
+            else:
+                one = spec
+            recorded.failed += not one.ok and not one.is_stopped
+            recorded.interrupted = recorded.interrupted or one.is_stopped
+            recorded.written += sum(copy.outcome == "written" for copy in (one.result.copies if one.result else ()))
+            yield one
+            if one.is_stopped:
+                break
+        recorded.interrupted = recorded.interrupted or stop()
+
+
+def _recorded(
+    view: GroupView, specs: Sequence[BounceSpec | GroupBounce], state_path: Path, origin: EditOrigin | None
+) -> AbstractContextManager[OperationProgress]:
+    """Returns the record of the bounces in the operation log; nothing is recorded if they are only planned."""
+    if origin is None:
+        return nullcontext(OperationProgress(""))
+    names = [spec.group for spec in specs]
+    stores = (view.zookeeper.uri, view.kafka.uri)
+    files = (str(state_path.absolute()),)
+    start = OperationStart(origin.operation, stores, first_groups(names), len(names), 0, files, reason=origin.reason)
+    return OperationLog().recorded(start)
+
+
+def _bounce_group(
+    view: GroupView,
+    spec: BounceSpec,
+    state_path: Path,
+    several: bool,
+    progress: Callable[[str], None],
+    stop: Callable[[], bool],
+    origin: EditOrigin | None,
+) -> GroupBounce:
+    def indented(text: str) -> None:
+        progress(f"  {text}" if several else text)
+
+    try:
+        if several and (done := _finished(view, spec, state_path, progress)):
+            return GroupBounce(spec.group, note=done)
+        if several:
+            progress(f"group {spec.group}")
+        if origin is None:
+            return GroupBounce(spec.group, plan_bounce(view, spec, state_path))
+        with caused_by(origin):
+            return GroupBounce(spec.group, bounce(view, spec, state_path, progress=indented, stop=stop))
+    except AlreadyInPhase as error:
+        return _already_in_phase(view, spec, error) if several else GroupBounce(spec.group, error=error)
+    except (GateRefused, GroupNotFound, MalformedData, UsageError) as error:
+        return GroupBounce(spec.group, error=error)
+
+
+def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Callable[[str], None]) -> str:
+    """Returns the reason for which the finished bounce of the state file needs no repetition: the members are those of
+    the end of the bounce, or commit as its phase or the next phase does, or the journal of the plan records the next
+    phase. Returns an empty text if the bounce is not
+    finished.
+
+    Raises `UsageError` if the group may have left the phase since, or if the file belongs to another cluster.
+    """
+    saved = load_all(state_path).get(spec.group)
+    if saved is None or saved.finished_ms is None or saved.change.to is not spec.to:
+        return ""
+    view.require_stores(f"state file {state_path}", saved.baseline)
+    by_file = "finished by an earlier run, according to the state file"
+    live = view.members(spec.group)
+    if is_unchanged(saved, live):
+        return by_file
+    later = saved.change.next_mode
+    gone_on = Advice("")
+    if later:
+        back = "gone on to phase {}; to take it back to {}, add {from_phase} {} and another {state}"
+        gone_on = Advice(back, later.value, spec.to.value, later.value)
+    if later and spec.recorded is later:
+        return gone_on
+    progress(f"group {spec.group}: restarted since the finished bounce in {state_path}; watching its commits")
+    report = check_phase(view, spec.group, spec.to, rules=spec.options.rules, window=spec.options.window)
+    if report.passed:
+        return by_file
+    if later and check_phase(view, spec.group, later, rules=spec.options.rules, window=spec.options.window).passed:
+        return gone_on
+    raise UsageError(
+        f"state file {state_path}",
+        f"the bounce {saved.change} of group {spec.group} in it is finished, and its members have restarted since; they"
+        f" are not known to be in phase {spec.to.value}: {report.missing}",
+        Advice("name another one with {state} for a new bounce"),
+    )
+
+
+def _already_in_phase(view: GroupView, spec: BounceSpec, error: AlreadyInPhase) -> GroupBounce:
+    """Returns the result for a group that commits as the phase does: an error if some members may not."""
+    report = check_phase(view, spec.group, spec.to, rules=spec.options.rules, window=spec.options.window)
+    if report.passed:
+        return GroupBounce(spec.group, note=f"in phase {spec.to.value} already")
+    why = f"the group commits as this phase does, but the evidence is incomplete: {report.missing}"
+    return GroupBounce(
+        spec.group, error=AlreadyInPhase(error.what, why, Advice("give the phase with {from_phase} to restart"))
+    )
+
+
+def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:
+    """Returns the record of a bounce for the journal of a plan; None if the bounce was stopped, only planned, finished
+    earlier, into the phase that the group is in, or refused as a way back. ``group`` is the group's name in the
+    plan."""
+    error, result = found.error, found.result
+    if isinstance(error, AlreadyInPhase | UnrequestedReturn):
+        return None
+    if error is not None:
+        reason = (error.what, error.why, error.hint)
+    elif result is None or result.outcome in (BounceOutcome.STOPPED, BounceOutcome.PLANNED):
+        return None
+    elif result.outcome is BounceOutcome.FAILED:
+        reason = (f"bounce {result.change}", result.why, result.hint)
+    else:
+        assert result.report is not None  # a finished bounce has passed the gate of the whole group
+        return phase_record(group, result.report)
+    step, why, hint = map(for_command_line, reason)
+    return {"kind": "group-blocked", "group": group, "step": step, "why": why, "hint": hint}
+
+
+def phase_record(group: str, report: PhaseReport) -> JournalRecord:
+    """Returns the record of a phase that every member of the group has reached."""
+    known = ", ".join(sorted({member.confidence.value for member in report.members}))
+    why = f"{count_of(len(report.members), 'member')} committed as phase {report.phase.value} does ({known})"
+    return {"kind": "group-phase", "group": group, "phase": report.phase.value, "why": why}
+
+
+# The groups of a call, and the name of its state file.
+
+
+class PlannedGroups(NamedTuple):
+    """The groups of a plan, with the state of its journal. ``names`` maps the name of a group in ZooKeeper to its name
+    in the plan."""
+
+    file: PlanFile
+    state: MigrationState
+    names: dict[str, str]
+
+    @classmethod
+    def open(cls, path: str | Path | None) -> PlannedGroups | None:
+        if path is None:
+            return None
+        plan, state = open_plan(Path(path))
+        to_zookeeper = plan.header.target.kind == "zookeeper"
+        names = {group.target_group if to_zookeeper else group.group: group.group for group in plan.groups()}
+        return cls(plan, state, names)
+
+    def select(self, patterns: Iterable[str], waves: Iterable[int], excluded: Iterable[str] = ()) -> list[str]:
+        """Returns the names in ZooKeeper of the groups that a pattern or a wave selects, without the excluded ones. A
+        pattern selects names in the plan. It may also be the name in ZooKeeper of a group that the plan renames."""
+        of_zookeeper = {planned: name for name, planned in self.names.items()}
+
+        def planned(patterns: Iterable[str]) -> list[str]:
+            return [
+                one if one in of_zookeeper or one not in self.names else literal_pattern(self.names[one])
+                for one in patterns
+            ]
+
+        selection = GroupSelection(planned(patterns) or None, exclude=planned(excluded))
+        return sorted(of_zookeeper[name] for name in select_groups(self.file, selection, waves) or frozenset())
+
+    def select_one(self, pattern: str) -> str:
+        """Returns the name in ZooKeeper of the only group that a pattern selects."""
+        first, *others = self.select([pattern], ())
+        if others:
+            why = f"matches {len(others) + 1} groups of the plan"
+            raise UsageError(Advice("{group} {}", pattern), why, "name one group")
+        return first
+
+    def closed(self, groups: Iterable[str], to: CommitMode) -> dict[str, Stage]:
+        """Returns the groups, by their names in ZooKeeper, that a bounce to ``to`` leaves out of a wave or a glob, with
+        their stages. Members of rolled-back groups are restarted only into the phase of the plan's source."""
+        left = {Stage.FINALIZED, Stage.NOT_PLANNED}
+        if to.value != self.file.header.source.kind:
+            left |= {Stage.ROLLED_BACK, Stage.ROLLED_BACK_IN_PART}
+        planned = {self.names[group]: group for group in groups}
+        found = ((one.group, self.state.stage_of(one)) for one in self.file.groups_of(frozenset(planned)))
+        return {planned[name]: stage for name, stage in found if stage in left}
+
+    def unapplied(self, groups: Iterable[str], to: CommitMode) -> str:
+        """Returns a text that names the groups whose offsets are not applied, unless they go back; empty if there are
+        none."""
+        planned = {self.names[group]: group for group in groups}
+        found = self.file.groups_of(frozenset(planned)) if to.value != self.file.header.source.kind else ()
+        early = sorted(planned[group.group] for group in found if not self.state.is_applied(group))
+        named = f"{count_of(len(early), 'group')} not applied, see `migrate apply`: {list_of(early, SHOWN)}"
+        return named if early else ""
+
+    def recorded_phase(self, group: str) -> CommitMode | None:
+        """Returns the last phase that the journal records for a group, by its name in ZooKeeper."""
+        found = self.state.phases.get(self.names[group])
+        return found.phase if found is not None else None
+
+    @property
+    def source_phase(self) -> CommitMode | None:
+        """The phase in which the groups began; None if the plan is not between ZooKeeper and Kafka."""
+        return next((mode for mode in CommitMode if mode.value == self.file.header.source.kind), None)
+
+    def way_back(self, restart: Restart, group: str, servers: str) -> str:
+        """Returns the command line of the bounce to dual towards the plan's source, of a group in ZooKeeper."""
+        end = CommitMode.ZOOKEEPER if self.source_phase is CommitMode.KAFKA else CommitMode.KAFKA
+        named = {"plan": str(self.file.path), "group": literal_pattern(self.names[group])}
+        call = Invocation("runbook bounce", (), {**named, "to_phase": "dual", "from_phase": end.value})
+        return f"{call.command_line()} {restart.options(group)[0]}{servers} {options_text(execute=True)}"
+
+
+def groups_to_bounce(
+    view: GroupView,
+    plan: PlannedGroups | None,
+    selection: GroupSelection,
+    waves: Sequence[int],
+    to: CommitMode,
+    note: Callable[[str], None],
+) -> list[str]:
+    """Returns the selected groups, sorted. The groups of a wave or of a glob are left out if they have no live member
+    in ZooKeeper or if the plan has closed them; ``note`` gets the reason."""
+    patterns, excluded = selection.patterns, selection.excluded
+    if not patterns and not waves:
+        hint = "as in {group} NAME (repeatable, globs)"
+        hint += "; {wave} N, or {group} '*' for all groups of the plan" if plan is not None else ""
+        raise UsageError(Advice("{group}"), "no group is named", Advice(hint))
+    if waves and plan is None:
+        raise UsageError(Advice("{wave}"), "the waves are in a plan", Advice("add {plan} PLAN"))
+    named = sorted({name for name in patterns or () if not is_pattern(name)})
+    globs = [name for name in patterns or () if is_pattern(name)]
+    if plan is not None:
+        named = plan.select(named, ())
+        wide = plan.select(globs, waves)
+    else:
+        wide = GroupSelection(globs).within(view.zookeeper.groups(), view.zookeeper.uri) if globs else []
+    if excluded:
+        known, where = {*named, *view.zookeeper.groups()}, view.zookeeper.uri
+        left = plan.select((), (), excluded) if plan else GroupSelection(exclude=excluded).within(known, where)
+        named, wide = ([name for name in names if name in left] for names in (named, wide))
+        if not named and not wide:
+            raise GroupNotFound("groups", "every selected group is excluded")
+    return sorted({*named, *_with_members(view, plan, sorted(set(wide) - set(named)), to, note)})
+
+
+def _with_members(
+    view: GroupView, plan: PlannedGroups | None, groups: list[str], to: CommitMode, note: Callable[[str], None]
+) -> list[str]:
+    closed = plan.closed(groups, to) if plan else {}
+    alive = [name for name in groups if name not in closed and view.members(name)]
+    if left := len(groups) - len(alive):
+        kinds = "finalized, rolled back, not planned, or without a live member in ZooKeeper"
+        note(f"left out {left} of {len(groups)} groups: {kinds}")
+    others = [name for name in groups if closed.get(name, Stage.FINALIZED) is not Stage.FINALIZED]
+    if others:
+        named = list_of((f"{name} ({closed[name]})" for name in others), SHOWN)
+        note(Advice("left out by the plan: {}; name a group with {group} to restart its members", named))
+    return alive
+
+
+class BounceRun(NamedTuple):
+    """The bounces of the selected ``groups``, or the tests of their restart command, whose output is in ``log``.
+    ``unfinished`` are texts about bounces that can be resumed."""
+
+    groups: list[str]
+    found: list[GroupBounce]
+    tests: Sequence[CommandTest] = ()
+    log: Path | None = None
+    unfinished: Sequence[str] = ()
+
+    @property
+    def stopped(self) -> str:
+        """The reason for which the run was stopped before its end; empty if it was not."""
+        stopped = [one.result.why for one in self.found if one.is_stopped and one.result]
+        if stopped or self.tests or len(self.found) == len(self.groups):
+            return stopped[0] if stopped else ""
+        return "stopped on request"
+
+    @property
+    def ok(self) -> bool:
+        """Whether every bounce was executed or planned, or every test succeeded."""
+        return all(one.ok for one in self.found) and all(test.status == "ok" for test in self.tests)
+
+    def lines(self) -> Iterator[str]:
+        """Yields the lines about the result, after those about each bounce."""
+        if self.tests:
+            failed = sum(test.status != "ok" for test in self.tests)
+            yield f"{count_of(len(self.tests), 'member')} tested, {failed} failed; nothing was restarted"
+            if failed:
+                yield f"the output of the commands is in {self.log}"
+        results = [one.result for one in self.found if one.result is not None]
+        for result in results:
+            yield from result.lines()
+        for one in self.found:
+            if one.result is None and one.error is None:
+                yield Advice("group {}: {}", one.group, one.note)
+        if any(result.outcome is BounceOutcome.PLANNED for result in results):
+            yield Advice(
+                "nothing was executed; {execute=True} runs these commands, one at a time, with a gate after each"
+            )
+        if len(self.found) > 1:
+            undone = [one.group for one in self.found if not one.ok]
+            named = f"; not done: {', '.join(undone)}" if undone else ""
+            yield f"{count_of(len(self.found) - len(undone), 'group')} of {len(self.found)} done{named}"
+        yield from self.unfinished
+
+
+# The bounce of one group.
 
 
 def bounce(
@@ -57,14 +431,7 @@ def bounce(
     spec.check_command()
     log = state_path.with_suffix(".log")
     with exclusive(log):
-        state = resume(state_path, spec.group, spec.to, spec.baseline)
-        if state is not None:
-            view.require_stores(f"state file {state_path}", state.baseline)
-        found = None
-        if state is None or state.opened_ms is None:
-            progress(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
-            found = find_start(view, spec)
-            state = new_state(view, spec, found, () if state is None else state.copies)
+        state, found = open_state(view, spec, state_path, progress)
         run = _BounceRun(view, spec, state, state_path, log, progress, stop)
         if found is not None:
             run.start(found)

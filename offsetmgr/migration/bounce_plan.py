@@ -3,7 +3,7 @@ restart command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -160,22 +160,17 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path) -> BounceRe
     template is invalid.
     """
     spec.check_command()
-    state = resume(state_path, spec.group, spec.to, spec.baseline)
+    state, start = open_state(view, spec, state_path)
     copies: tuple[OffsetCopy, ...] = ()
-    report = None
-    if state is not None:
-        view.require_stores(f"state file {state_path}", state.baseline)
-    if state is None or state.opened_ms is None:
-        start = find_start(view, spec)
-        state, report = new_state(view, spec, start), start.report
-        if spec.to is CommitMode.ZOOKEEPER:
-            copies = tuple(
-                OffsetCopy(tp.topic, tp.partition, None, c.after.offset)
-                for tp, c in sorted(behind(start.history, read_writers(view, start.history)).items())
-                if c.after is not None
-            )
+    if start is not None and spec.to is CommitMode.ZOOKEEPER:
+        copies = tuple(
+            OffsetCopy(tp.topic, tp.partition, None, c.after.offset)
+            for tp, c in sorted(behind(start.history, read_writers(view, start.history)).items())
+            if c.after is not None
+        )
     for step in state.steps:
         step.command = step.command or spec.command_of(step)
+    report = None if start is None else start.report
     return BounceResult(BounceOutcome.PLANNED, spec.group, state.change, tuple(state.steps), copies, report)
 
 
@@ -311,7 +306,22 @@ def _committed(readings: Mapping[TopicPartition, OffsetReadResult]) -> dict[Topi
     return {tp: found for tp, found in readings.items() if not isinstance(found, OffsetMgrError)}
 
 
-def new_state(view: GroupView, spec: BounceSpec, start: BounceStart, copied: Iterable[OffsetCopy] = ()) -> BounceState:
+def open_state(
+    view: GroupView, spec: BounceSpec, path: Path, progress: Callable[[str], None] = lambda _text: None
+) -> tuple[BounceState, BounceStart | None]:
+    """Returns the saved state of a bounce, or a new one with the evidence that the bounce may begin. Raises the errors
+    of `resume` and `find_start`, and `OtherCluster`."""
+    saved = resume(path, spec.group, spec.to, spec.baseline)
+    if saved is not None:
+        view.require_stores(f"state file {path}", saved.baseline)
+        if saved.opened_ms is not None:
+            return saved, None
+    progress(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
+    start = find_start(view, spec)
+    return _new_state(view, spec, start, saved.copies if saved is not None else ()), start
+
+
+def _new_state(view: GroupView, spec: BounceSpec, start: BounceStart, copied: Iterable[OffsetCopy]) -> BounceState:
     """Returns a new state with one step for each live member of the baseline, or one step for a workload with all of
     them. A live member that is not in the baseline gets no step, because it has already been restarted. ``copied`` are
     the offsets that an earlier run has copied."""
