@@ -19,6 +19,7 @@ from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.manager_process import create_proxy
 from offsetmgr.server.network.socket_server import SocketServer
 from offsetmgr.server.proxy.brokers import ProxyPorts
+from offsetmgr.server.security.authorization import Authorizer
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class RunningRelay(EventLoopThread):
     def __init__(self, bootstrap: str, *, topic: str = "offsets-of-managers", authorizer: Any = None) -> None:
         super().__init__()
         self._options = serve_options(bootstrap, "--relay", "--offsets-topic", topic)
-        self._authorizer = authorizer
+        self._authorizer = authorizer or Authorizer()
         self.kept = RelayBackend()
         self.real = bootstrap
         self.relay: Any

@@ -219,12 +219,9 @@ class OffsetTable:
             return None
         if not isinstance(decoded, GroupKey):
             return None
-        last_active = self._last_active.get(decoded.group)
-        return (
-            (key, None)
-            if last_active is None
-            else self.record_format.encode_group(decoded.group, GroupValue(last_active))
-        )
+        if (last_active := self._last_active.get(decoded.group)) is None:
+            return key, None
+        return self.record_format.encode_group(decoded.group, GroupValue(last_active))
 
     # --- changes -------------------------------------------------------------------------------------
 

@@ -80,11 +80,9 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
             return CLOSE_CONNECTION
         layouts = [TopicLayout(name, None, ErrorCode.LEADER_NOT_AVAILABLE) for name in names]
         layouts += [TopicLayout(None, topic_id, ErrorCode.LEADER_NOT_AVAILABLE) for topic_id in ids]
-    operations = (
-        authorized_operations(ACL_DESCRIBE, ACL_READ)
-        if message.get("include_topic_authorized_operations")
-        else NOT_ASKED
-    )
+    operations = NOT_ASKED
+    if message.get("include_topic_authorized_operations"):
+        operations = authorized_operations(ACL_DESCRIBE, ACL_READ)
     if names is None:
         layouts = [layout for layout in layouts if layout.name is not None]
         codes = await _errors(context, request, [layout.name or "" for layout in layouts])

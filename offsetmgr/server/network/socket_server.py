@@ -760,11 +760,6 @@ class StreamSink:
             self._connection = None
             self._pipeline.stream_ended()
 
-    def abort(self) -> None:
-        """Closes the connection, because the response cannot be completed."""
-        if self._connection is not None:
-            self._connection.abort()
-
 
 def _response_header(request: ApiRequest, body: bytes) -> bytes:
     """The header of a response: length, correlation id and, in flexible versions, an empty set of tags. The header of

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor
 from offsetmgr.server.network.socket_server import ApiRequest
+from offsetmgr.server.proxy.response_rewrite import response_body
 
 _FIRST: Final = 7
 _FLEXIBLE: Final = 12
@@ -19,7 +20,6 @@ _WITHOUT_REPLICA: Final = 15
 _BEFORE_SESSION: Final = 13
 """Size of the fields in front of the session: wait time, minimum and maximum bytes, isolation level. Before version 15,
 the replica's id precedes these fields."""
-_RESPONSE_BODY: Final = 8
 _MAX_SESSIONS: Final = 100_000
 
 
@@ -64,8 +64,7 @@ def session_of(request: ApiRequest) -> Session | None:
 def session_in(version: int, frame: bytes) -> int:
     """Reads the session id of a whole Fetch response (with its length field); 0 if the response belongs to no session.
     Raises `InvalidRequest`."""
-    cursor = Cursor(frame, _RESPONSE_BODY, flexible=version >= _FLEXIBLE)
-    cursor.tags()
+    cursor = response_body(frame, flexible=version >= _FLEXIBLE)
     cursor.int32()  # throttle time
     cursor.number(INT16)
     return cursor.int32()

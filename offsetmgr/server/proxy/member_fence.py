@@ -120,11 +120,8 @@ class MemberFence:
         if generation < 0:
             if now - known.empty_at < EMPTY_GROUP_LIFETIME_S:
                 return 0
-            return (
-                ErrorCode.UNKNOWN_MEMBER_ID
-                if not member_id and now - known.occupied_at < EMPTY_GROUP_LIFETIME_S
-                else None
-            )
+            occupied = now - known.occupied_at < EMPTY_GROUP_LIFETIME_S
+            return ErrorCode.UNKNOWN_MEMBER_ID if occupied and not member_id else None
         if known.latest_generation is None or generation > known.latest_generation:
             return None
         if generation < known.latest_generation:

@@ -24,6 +24,7 @@ from offsetmgr.server.network.socket_server import CLOSE_CONNECTION, Answer, Api
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fence import MemberFence
+from offsetmgr.server.proxy.response_rewrite import response_body
 from offsetmgr.server.security.authorization import Operation
 
 # Parses JoinGroup, SyncGroup, Heartbeat and LeaveGroup, which the relay forwards, and builds their error responses.
@@ -50,7 +51,6 @@ GROUP_APIS: Final[Mapping[int, GroupApi]] = {
     ApiKey.SYNC_GROUP: GroupApi("SyncGroup", 5, 4, 1, 3),
 }
 _NO_GENERATION: Final = -1
-_BODY: Final = 8
 
 
 class GroupRequest(NamedTuple):
@@ -110,8 +110,7 @@ def error_response(request: ApiRequest, code: int, member_id: str = "") -> bytes
 
 
 def _after_throttle(api_key: int, version: int, frame: bytes) -> Cursor:
-    cursor = Cursor(frame, _BODY, flexible=version >= GROUP_APIS[api_key].flexible)
-    cursor.tags()
+    cursor = response_body(frame, flexible=version >= GROUP_APIS[api_key].flexible)
     if version >= GROUP_APIS[api_key].throttles:
         cursor.int32()
     return cursor

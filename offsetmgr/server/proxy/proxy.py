@@ -45,15 +45,14 @@ class Proxy:
         self,
         bootstrap: str,
         security: Security,
-        authorizer: Authorizer | None = None,
+        authorizer: Authorizer,
         reserved: ReservedGroups = _NOTHING,
     ) -> None:
         """``bootstrap`` and ``security``: how the relay connects to the real cluster. The brokers see only the
         principal of this connection. ``authorizer``: decides about admin APIs. ``reserved``: names that no client may
         use, see `RequestFilter`.
         """
-        allowed = authorizer or Authorizer()
-        self.authorizer: Authorizer = ReservedGroupsAuthorizer(allowed, reserved) if reserved.topic else allowed
+        self.authorizer = ReservedGroupsAuthorizer(authorizer, reserved) if reserved.topic else authorizer
         """The authorizer for the listener's handlers."""
         self._client = Client(bootstrap, security)
         self.brokers = Brokers(self._client, security)
@@ -64,7 +63,7 @@ class Proxy:
         self._backend: Backend | None = None
         self._fenced_backend: MemberFencingBackend | None = None
         self._monitor: ForeignCommitMonitor | None = None
-        self._filter = RequestFilter(self._upstreams, TopicIds(self._client), allowed, reserved)
+        self._filter = RequestFilter(self._upstreams, TopicIds(self._client), authorizer, reserved)
         self.fallback: Handler = partial(forward, self._filter)
         """Handles the requests for APIs that are not in the table, and for versions that the table does not support."""
 

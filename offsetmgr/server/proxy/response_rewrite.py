@@ -24,8 +24,8 @@ other bytes of the response by chance."""
 _MAX_ERROR_CODE: Final = 256
 _MIN_TOPIC_BYTES: Final = 4
 _MIN_PARTITION_BYTES: Final = 10
-_BODY: Final = 8
-"""Position of the body, after the length field and the correlation id."""
+_HEADER_TAGS: Final = 8
+"""Position of a response header's tagged fields, after the length field and the correlation id."""
 
 
 class NamedBroker(NamedTuple):
@@ -43,10 +43,16 @@ class BrokersPart(NamedTuple):
     brokers: tuple[NamedBroker, ...]
 
 
+def response_body(frame: bytes, *, flexible: bool) -> Cursor:
+    """Returns a reader of the body of a whole response (with its length field). Raises `InvalidRequest`."""
+    cursor = Cursor(frame, _HEADER_TAGS, flexible=flexible)
+    cursor.tags()
+    return cursor
+
+
 def find_brokers(frame: bytes, version: int) -> BrokersPart:
     """Reads the brokers of a whole Metadata response (with its length field). Raises `InvalidRequest`."""
-    cursor = Cursor(frame, _BODY, flexible=version >= FLEXIBLE)
-    cursor.tags()
+    cursor = response_body(frame, flexible=version >= FLEXIBLE)
     if version >= 3:
         cursor.int32()  # throttle time
     start = cursor.at

@@ -43,7 +43,8 @@ class StoreHealth:
     def record(self, group: str, errors: Iterable[OffsetMgrError | None]) -> None:
         """Records the results of a call for a group. In ``errors``, None stands for a success."""
         now = asyncio.get_running_loop().time()
-        down = next((error for error in errors if error is not None and _is_down(error)), None)
+        failures = (error for error in errors if error is not None)
+        down = next((e for e in failures if e.retriable or isinstance(e, AuthenticationFailed)), None)
         if down is None:
             self._last_success = now
             if self._error is not None:
@@ -77,7 +78,3 @@ class StoreHealth:
                 except TimeoutError:
                     self.record(group, [TimedOut(self._uri, f"did not answer within {wait_s:g} s")])
             await asyncio.sleep(interval_s)
-
-
-def _is_down(error: OffsetMgrError) -> bool:
-    return error.retriable or isinstance(error, AuthenticationFailed)

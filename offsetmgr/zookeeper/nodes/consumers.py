@@ -43,11 +43,8 @@ class ConsumerRegistration:
     """Version of the format; None for the format of Kafka 0.7."""
 
     def __str__(self) -> str:
-        return (
-            format_pairs(self.subscription)
-            if self.pattern == STATIC
-            else f"{self.pattern} {format_pairs(self.subscription)}"
-        )
+        pairs = format_pairs(self.subscription)
+        return pairs if self.pattern == STATIC else f"{self.pattern} {pairs}"
 
 
 class OwnerThread(NamedTuple):

@@ -64,11 +64,8 @@ def ensure_topic(
             transactions = await _find(client, TRANSACTIONS_TOPIC, deadline)
         except OffsetMgrError:  # the warnings are optional, and the principal may lack the authorization
             transactions = None
-        return (
-            state
-            if transactions is None
-            else replace(state, warnings=state.warnings + durability_warnings(transactions, state))
-        )
+        more = () if transactions is None else durability_warnings(transactions, state)
+        return replace(state, warnings=state.warnings + more)
 
     return _run(bootstrap, properties, timeout_s, ensure)
 
