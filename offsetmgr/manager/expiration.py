@@ -15,37 +15,12 @@ once.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.offset_table import OffsetTable
 from offsetmgr.manager.results import CoordinatorResult, InFlight
 from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetValue, RecordFormat
-
-
-class ExpiryReport(NamedTuple):
-    """Counts of an expiration pass, or of a part of a pass."""
-
-    groups: int = 0
-    """Groups that were checked."""
-    offsets: int = 0
-    """Offsets that expired."""
-    emptied: int = 0
-    """Groups whose last offsets the pass deleted."""
-    refreshed: int = 0
-    """Groups with members that received a new activity record."""
-    busy: int = 0
-    """Groups that were skipped because a request for them is in flight."""
-    unknown: int = 0
-    """Groups that were skipped because the manager could not determine whether they have members."""
-    limit_reached: bool = False
-    """Whether the pass stopped because it had deleted the maximum number of offsets. The next pass deletes further
-    offsets."""
-
-    def plus(self, other: ExpiryReport) -> ExpiryReport:
-        """Returns the sum of this report and ``other``."""
-        counts = [mine + theirs for mine, theirs in zip(self[:-1], other[:-1], strict=True)]
-        return ExpiryReport._make([*counts, self.limit_reached or other.limit_reached])
 
 
 def expires_at(value: OffsetValue, last_active: int | None, retention_ms: int, max_activity_age_ms: int) -> int:
@@ -121,25 +96,29 @@ class ExpiringTable(OffsetTable):
 
     def expire(
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str] | None = None
-    ) -> CoordinatorResult[ExpiryReport]:
+    ) -> CoordinatorResult[int]:
         """Returns tombstones for the offsets that have expired at ``now_ms``, and new activity records. ``groups``
-        limits the pass; None means all groups.
+        limits the pass; None means all groups. The response is the number of offsets that the tombstones delete. It is
+        at most ``max_tombstones``; the next pass deletes further offsets.
 
         ``active`` returns whether a group has members, or None if this is unknown. If ``active`` returns None, no
         offset of the group expires. ``active`` is called only for groups that are `expirable`.
         """
         records: list[EncodedRecord] = []
         groups_changed: list[str] = []
-        report = ExpiryReport()
+        deleted = 0
         for group in self.expiry_groups() if groups is None else groups:
-            found, part = self._expire_group(group, now_ms, active, self._settings.max_tombstones - report.offsets)
-            report = report.plus(part)
+            if not self.expirable(group, now_ms):
+                continue
+            limit = self._settings.max_tombstones - deleted
+            found, offsets, limit_reached = self._expire_group(group, now_ms, active(group), limit)
+            deleted += offsets
             if found:
                 records += found
                 groups_changed.append(group)
-            if part.limit_reached:
+            if limit_reached:
                 break
-        return self._put_in_flight(CoordinatorResult(report, records, groups_changed))
+        return self._put_in_flight(CoordinatorResult(deleted, records, groups_changed))
 
     def _put_in_flight(self, result: CoordinatorResult[R]) -> CoordinatorResult[R]:
         """Puts a result in flight if it has records."""
@@ -148,30 +127,26 @@ class ExpiringTable(OffsetTable):
         return result
 
     def _expire_group(
-        self, group: str, now_ms: int, active: Callable[[str], bool | None], limit: int
-    ) -> tuple[Sequence[EncodedRecord], ExpiryReport]:
-        if self._in_flight.has_group(group):
-            return (), ExpiryReport(groups=1, busy=1)
-        if not self.expirable(group, now_ms):
-            return (), ExpiryReport(groups=1)
-        has_members, last_active = active(group), self.last_active(group)
+        self, group: str, now_ms: int, has_members: bool | None, limit: int
+    ) -> tuple[Sequence[EncodedRecord], int, bool]:
+        """Returns the records of an expirable group, the number of offsets that they delete, and whether ``limit``
+        keeps further expired offsets."""
+        last_active = self.last_active(group)
         if has_members:
-            if not self.activity_is_old(group, now_ms):
-                return (), ExpiryReport(groups=1)
-            return [self.record_format.encode_group(group, GroupValue(now_ms))], ExpiryReport(groups=1, refreshed=1)
+            old = self.activity_is_old(group, now_ms)
+            return [self.record_format.encode_group(group, GroupValue(now_ms))] if old else (), 0, False
         recorded = self.has_group_record(group)
         if has_members is None or (recorded and last_active is None):
-            return (), ExpiryReport(groups=1, unknown=1)
+            return (), 0, False
         size = self.size(group)
         if size == 0:
             kept_ms = self._settings.max_activity_age_ms + self._settings.retention_ms
             record_expired = last_active is not None and last_active + kept_ms <= now_ms
-            return self.tombstones(group, (), with_record=record_expired), ExpiryReport(groups=1)
+            return self.tombstones(group, (), with_record=record_expired), 0, False
         expired = self._expired_offsets(group, now_ms)
         to_delete = expired[:limit]
-        emptied = len(to_delete) == size
-        report = ExpiryReport(1, len(to_delete), int(emptied), limit_reached=len(to_delete) < len(expired))
-        return self.tombstones(group, to_delete, with_record=emptied and recorded), report
+        tombstones = self.tombstones(group, to_delete, with_record=recorded and len(to_delete) == size)
+        return tombstones, len(to_delete), len(to_delete) < len(expired)
 
     def _expired_offsets(self, group: str, now_ms: int) -> list[tuple[str, int]]:
         """Returns the offsets that may expire if the group has no members. Unreadable offsets never expire, because

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.core.batches import batched_by_size
-from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport
+from offsetmgr.manager.expiration import ExpirationSchedule
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 60))
@@ -62,9 +62,3 @@ def test_a_partition_that_is_not_served_has_no_pass() -> None:
     schedule.stop(1)
 
     assert schedule.take_due(10_000.0) == []
-
-
-def test_reports_of_batches_add_up() -> None:
-    assert ExpiryReport(1, 2, 3, 4, 5, 6).plus(ExpiryReport(1, 1, 1, 1, 1, 1, limit_reached=True)) == ExpiryReport(
-        2, 3, 4, 5, 6, 7, limit_reached=True
-    )

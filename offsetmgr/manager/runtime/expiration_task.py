@@ -12,7 +12,7 @@ from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport
+from offsetmgr.manager.expiration import ExpirationSchedule
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
@@ -20,8 +20,8 @@ from offsetmgr.manager.shard import Shard
 _BATCH_OFFSETS: Final = 2_000
 """The number of offsets that a pass checks at a time. One such check occupies the loop for a few milliseconds."""
 
-RecordAppender: TypeAlias = Callable[[Shard, CoordinatorResult[ExpiryReport]], "asyncio.Future[ExpiryReport | None]"]
-"""Appends the records of a pass. The future's result is the report, or None if the append failed."""
+RecordAppender: TypeAlias = Callable[[Shard, CoordinatorResult[int]], "asyncio.Future[int | None]"]
+"""Appends the records of a pass. The future's result is the number of deleted offsets, or None if the append failed."""
 
 
 class ExpirationTask:
@@ -61,25 +61,22 @@ class ExpirationTask:
             if shard is not None:
                 await self.run(shard)
 
-    async def run(self, shard: Shard) -> ExpiryReport:
+    async def run(self, shard: Shard) -> None:
         """Runs one pass over a shard. The pass ends early if the shard is no longer served or an append fails."""
-        total = ExpiryReport()
         for groups in batched_by_size(shard.expiry_groups(), lambda group: 1 + shard.size(group), _BATCH_OFFSETS):
             await asyncio.sleep(0)
             if self._serving(shard.partition) is not shard:
                 break
-            found = await self._expire(shard, groups)
-            if found is None:
+            if (expired := await self._expire(shard, groups)) is None:
                 break
-            total = total.plus(found)
-        self._counters.expired_offsets += total.offsets
-        return total
+            self._counters.expired_offsets += expired
 
-    async def _expire(self, shard: Shard, groups: Sequence[str]) -> ExpiryReport | None:
+    async def _expire(self, shard: Shard, groups: Sequence[str]) -> int | None:
+        """Expires the offsets of these groups. Returns their number, or None if the pass must end."""
         now = self._clock.now_ms()
         expirable = [group for group in groups if shard.expirable(group, now)]
         if not expirable:
-            return ExpiryReport(groups=len(groups))
+            return 0
         members: Mapping[str, bool] = dict.fromkeys(expirable, False)
         if self._members is not None:
             try:
