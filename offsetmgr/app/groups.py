@@ -14,7 +14,7 @@ from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.offset_store import OtherGroupKind
-from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, GroupSelection, TopicSelection
+from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, GroupSelection, TopicSelection, accept_names
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import PlannedEdit
@@ -283,3 +283,6 @@ def where(
     clusters, the error of the first store if no store responds, `PlanError` and `JournalError`.
     """
     return LocatedGroups(connections, selection, window_s, plans)
+
+
+accept_names(globals())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import FileFailure, LimitExceeded, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection
+from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection, accept_names
 from offsetmgr.records.json_values import ValueFormat as ValueFormat
 
 if TYPE_CHECKING:
@@ -246,3 +246,6 @@ def offsets(
     found = saved.offsets(errors=False)
     plans = plan_import(store, found, allow_rewind=options.allow_rewind, crossing=crossing)
     return SavedOffsets(finish, edit=PlannedEdit(connections, "log offsets", store, plans, to))
+
+
+accept_names(globals())

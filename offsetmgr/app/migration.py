@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from offsetmgr.app import migrate
 from offsetmgr.app.connections import Connections
-from offsetmgr.app.offset_admin import GroupsArgument
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupsFailed
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.offset_store import AheadPolicy
-from offsetmgr.core.selection import GroupSelection
+from offsetmgr.core.selection import GroupsArgument, GroupSelection
 from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions, PlanSummary
 from offsetmgr.migration.progress import MigrationState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Self
 
 from offsetmgr.app import edits as edit_functions
 from offsetmgr.app import groups as group_functions
@@ -21,7 +21,7 @@ from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore, RunningEdit
 from offsetmgr.core.scenario import Scenario
-from offsetmgr.core.selection import GroupSelection, TopicsArgument, TopicSelection
+from offsetmgr.core.selection import GroupsArgument, GroupSelection, TopicsArgument, TopicSelection, groups_to_edit
 from offsetmgr.groups.describe import DescribedGroup
 from offsetmgr.groups.lag import GroupLag
 from offsetmgr.groups.operation_log import OperationLog
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from offsetmgr.migration.location import GroupLocation
     from offsetmgr.migration.observation import ObservationWindow
     from offsetmgr.snapshots.base import SnapshotReport
-
-
-GroupsArgument: TypeAlias = GroupSelection | str | Iterable[str]
-"""A name or a glob of groups, several of them, or a `GroupSelection`, which can exclude groups."""
-
-
-def groups_to_edit(groups: GroupsArgument | None) -> GroupSelection:
-    """Returns the selection. Raises `UsageError` if ``groups`` is None, so that an edit of all groups is explicit."""
-    if groups is None:
-        raise UsageError("groups", "no group is named", "name a group, or pass the glob '*' for all groups")
-    return GroupSelection.of(groups)
 
 
 class OffsetAdmin(Closeable):
@@ -87,8 +76,9 @@ class OffsetAdmin(Closeable):
         ``dual:NAME`` (a section of ``ConnectionConfig.stores``) or ``file:offsets.avro``.
 
         ``bootstrap_server`` (``host:port,...``) names the brokers whose logs give the lag, if the URI names no brokers.
-        ``zookeeper`` (``host:port/chroot``) names the registry of old consumers that commit to Kafka. ``config`` has
-        credentials and timeouts. Servers are contacted on first use. Raises `InvalidUri`.
+        ``zookeeper`` (``host:port/chroot``) names the registry of old consumers that commit to Kafka. Each is also the
+        other store of `where`, and of the notes of `lag`. ``config`` has credentials and timeouts. Servers are
+        contacted on first use. Raises `InvalidUri`.
 
         If ``running`` is given, edits include groups whose consumers run; see `RunningEdit`. Otherwise a plan has a
         problem for each group with members.
@@ -104,8 +94,11 @@ class OffsetAdmin(Closeable):
     @classmethod
     def from_settings(cls, context: str | None = None) -> Self:
         """Returns an `OffsetAdmin` with the settings of the command line: the ``OFFSETMGR_*`` variables, which take
-        precedence, and the section ``context`` of the configuration file (None: the default context). Raises
-        `ConfigError`, and `UsageError` if the settings name no store."""
+        precedence, and the section ``context`` of the configuration file (None: the default context).
+
+        Its store is ``OFFSETMGR_STORE``, else ``OFFSETMGR_ZOOKEEPER``, else ``OFFSETMGR_BOOTSTRAP_SERVER``. `groups`
+        lists only this store, and so does `lag` without names. Raises `ConfigError`, and `UsageError` if the settings
+        name no store."""
         connections = Connections(resolve(SettingsLayer(), context))
         admin = cls(connections.uri)
         admin._connections = connections
@@ -135,9 +128,9 @@ class OffsetAdmin(Closeable):
         a commit. If another configured store of the same cluster holds another offset, the row has a ``note``: the lag
         counts from the offset that was written last, and is None if nothing shows which this is.
 
-        Raises `GroupNotFound` for a named group that does not exist, `UnknownTopicOrPartition` for a topic that
-        matches nothing, `Unreachable`, `TimedOut`. An error of one group or partition is not raised: it is the
-        ``error`` of its `GroupLag` or `LagRow`.
+        Raises `GroupNotFound` if the only named group does not exist, `UnknownTopicOrPartition` for a topic that
+        matches nothing, `Unreachable`, `TimedOut`. An error of one of several groups, also of a missing one, or of a
+        partition is not raised: it is the ``error`` of its `GroupLag` or `LagRow`.
         """
         return offsets.lag(self._connections, GroupSelection.of(groups), self._topics(topics)).strict()
 

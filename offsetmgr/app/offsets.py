@@ -22,12 +22,22 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.model import (
+    MAX_OFFSET,
     OffsetAndMetadata,
     TopicPartition,
     dropped_text,
+    is_valid_offset,
 )
+from offsetmgr.core.offset_store import checked_offsets
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
-from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, GroupSelection, TopicSelection, literal_pattern
+from offsetmgr.core.selection import (
+    ALL_GROUPS,
+    ALL_TOPICS,
+    GroupSelection,
+    TopicSelection,
+    accept_names,
+    literal_pattern,
+)
 from offsetmgr.groups.scan import (
     TopicMatches,
     choose_groups,
@@ -388,14 +398,17 @@ def set_(
     `OffsetAdmin.plan_set`."""
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.edits import OutsideLogChecks
-    from offsetmgr.groups.reset import checked_offsets, plan_set, require_offset
+    from offsetmgr.groups.reset import plan_set
 
-    if isinstance(to, OffsetAndMetadata):
-        require_offset("offsets set", to.offset)
-        if not topics.patterns:
-            raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic=orders:0,1}"))
-    else:
+    if not to:
+        raise UsageError("offsets set", "no offset is given")
+    if not isinstance(to, OffsetAndMetadata):
         to = checked_offsets(to)
+    elif not topics.patterns:
+        raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic=orders:0,1}"))
+    for what, one in to.items() if isinstance(to, dict) else [("offsets set", to)]:
+        if not is_valid_offset(one.offset):
+            raise UsageError(str(what), f"{one.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
     store = connections.selected()
     running = _wait(connections, [group], active)
     found = plan_set(store, group, to, topics, create=create, keeps_metadata=keeps_metadata)
@@ -591,3 +604,6 @@ def _from_file(connections: Connections, store: OffsetStore, to: FromFile, group
             text = f"a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does"
             note(text, warning=True)
         return scenario
+
+
+accept_names(globals())

@@ -14,7 +14,7 @@ from offsetmgr.app.connections import Connections
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import UnknownTopicOrPartition, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection
+from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection, accept_names
 from offsetmgr.spark.settings import AuditOptions as AuditOptions
 from offsetmgr.spark.settings import Sides as Sides
 from offsetmgr.spark.settings import SparkSettings as SparkSettings
@@ -150,3 +150,6 @@ def copy(
             found = dry_run(rows, held, target, target_config, origin, metadata=keeps)
         yield found
         require_topics(topics, found, source)
+
+
+accept_names(globals())

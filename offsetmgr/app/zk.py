@@ -19,7 +19,7 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection
+from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection, accept_names
 from offsetmgr.zookeeper.nodes.fields import ReadErrors as ReadErrors
 
 if TYPE_CHECKING:
@@ -333,3 +333,6 @@ def _deletion_enabled(connections: Connections, controller: int | None) -> bool 
     if value is None:
         connections.ui.note(Advice("not checked: delete.topic.enable of the controller ({})", why))
     return None if value is None else value == "true"
+
+
+accept_names(globals())

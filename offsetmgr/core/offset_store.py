@@ -20,9 +20,32 @@ from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnsupportedOperation, UsageError
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
-from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
+from offsetmgr.core.model import (
+    ABSENT,
+    BrokerPartition,
+    Committed,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+    Weakness,
+)
+
+
+def checked_offsets(
+    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Returns the offsets as values to commit. Raises `UsageError` if a key is not a partition, or if an offset is no
+    int. A negative offset is no error here."""
+    values: dict[TopicPartition, OffsetAndMetadata] = {}
+    for tp, found in offsets.items():
+        if not isinstance(tp, TopicPartition):
+            raise UsageError(f"partition {tp!r}", "is not a TopicPartition", 'as in TopicPartition("orders", 0)')
+        values[tp] = found if isinstance(found, OffsetAndMetadata) else OffsetAndMetadata(found)
+        if not isinstance(values[tp].offset, int):
+            raise UsageError(str(tp), f"{found!r} is not an offset", "an offset is an int or an OffsetAndMetadata")
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,14 +383,14 @@ class OffsetStore(OffsetSource, Closeable):
     def commit(
         self,
         group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
         *,
         allow_rewind: bool = False,
         guard: Guard = Guard.LOCK,
     ) -> GroupEditResult:
-        """Commits offsets of one group. Raises `PartialFailure` with the successes and the failures if any partition
-        failed."""
-        changes = {tp: Change(after, allow_rewind=allow_rewind) for tp, after in offsets.items()}
+        """Commits offsets of one group. Raises `UsageError` for a value that is no int and no `OffsetAndMetadata`, and
+        `PartialFailure` with the successes and the failures if any partition failed."""
+        changes = {tp: Change(after, allow_rewind=allow_rewind) for tp, after in checked_offsets(offsets).items()}
         return self._edit_one("commit", GroupEdit(group, changes, guard))
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> GroupEditResult:

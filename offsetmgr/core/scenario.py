@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice
@@ -12,6 +13,11 @@ from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
+
+
+def _require_int(value: int) -> None:
+    if not isinstance(value, int):
+        raise UsageError("reset", f"{value!r} is no int")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,9 @@ class ToOffset:
 
     offset: int
 
+    def __post_init__(self) -> None:
+        _require_int(self.offset)
+
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
@@ -62,24 +71,36 @@ class ShiftBy:
 
     by: int
 
+    def __post_init__(self) -> None:
+        _require_int(self.by)
+
 
 @dataclass(frozen=True, slots=True)
 class ToTime:
     """The offset of the first record at or after a time, or the end of the log if there is no such record.
 
-    ``timestamp_ms`` is in milliseconds since 1970 UTC. Raises `UsageError` if it is negative.
+    ``timestamp_ms`` is in milliseconds since 1970 UTC. Raises `UsageError` if it is negative or no int.
 
     >>> from datetime import UTC, datetime
-    >>> ToTime(int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000))
+    >>> ToTime.at(datetime(2026, 3, 1, tzinfo=UTC))
     ToTime(timestamp_ms=1772323200000)
     """
 
     timestamp_ms: int
 
+    @classmethod
+    def at(cls, time: datetime) -> ToTime:
+        """Returns the scenario for an aware time. Raises `UsageError` if it has no time zone."""
+        if time.tzinfo is None:
+            raise UsageError("reset to a time", f"{time} has no time zone", "as in datetime.now(UTC)")
+        return cls(round(time.timestamp() * 1000))
+
     def __post_init__(self) -> None:
-        if not 0 <= self.timestamp_ms < 2**63:  # brokers use negative numbers for other positions
-            why = f"{self.timestamp_ms} is not a number of milliseconds since 1970"
-            raise UsageError("reset to a time", why, "ToEarliest goes to the log's start, ToLatest to its end")
+        # Brokers use negative numbers for other positions.
+        if not isinstance(self.timestamp_ms, int) or not 0 <= self.timestamp_ms < 2**63:
+            why = f"{self.timestamp_ms!r} is not a number of milliseconds since 1970"
+            hint = "ToTime.at takes a datetime; ToEarliest goes to the log's start, ToLatest to its end"
+            raise UsageError("reset to a time", why, hint)
 
 
 def to_time(at_ms: int, what: str, text: str) -> ToTime:

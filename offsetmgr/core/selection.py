@@ -7,6 +7,8 @@ import glob
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import wraps
+from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Argument, Invocation, option
@@ -125,11 +127,6 @@ class GroupSelection:
     def single(self) -> str | None:
         """The only name or glob of the selection: the group of a file that does not contain the group."""
         return self.patterns[0] if self.patterns is not None and len(self.patterns) == 1 else None
-
-    @property
-    def needs_list(self) -> bool:
-        """Whether the selected groups depend on the groups that exist."""
-        return self.patterns is None or any(map(is_pattern, self.patterns))
 
     def matches(self, group: str) -> bool:
         """Returns whether the selection contains the group."""
@@ -358,15 +355,6 @@ class TopicSelection(NamedTuple):
         known = (TopicPartition(topic, number) for topic in self.whole() for number in range(counts.get(topic, 0)))
         return sorted({*self.numbered(), *known})
 
-    def unmatched(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPattern, ...]:
-        """Returns the patterns that match none of ``partitions``; stops reading once every pattern has matched."""
-        left = list(self.patterns)
-        for tp in partitions:
-            if not left:
-                break
-            left = [pattern for pattern in left if not pattern.matches(tp)]
-        return tuple(left)
-
     def expand(
         self, counts: Mapping[str, int], committed: Iterable[TopicPartition], unread: Container[str] = ()
     ) -> list[TopicPartition]:
@@ -395,6 +383,17 @@ class TopicSelection(NamedTuple):
 TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition]
 """A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, or several of them."""
 
+GroupsArgument: TypeAlias = GroupSelection | str | Iterable[str]
+"""A name or a glob of groups, several of them, or a `GroupSelection`, which can exclude groups."""
+
+
+def groups_to_edit(groups: GroupsArgument | None) -> GroupSelection:
+    """Returns the selection. Raises `UsageError` if ``groups`` is None, so that an edit of all groups is explicit."""
+    if groups is None:
+        raise UsageError("groups", "no group is named", "name a group, or pass the glob '*' for all groups")
+    return GroupSelection.of(groups)
+
+
 ALL_TOPICS: Final = TopicSelection()
 ALL_GROUPS: Final = GroupSelection()
 KNOWN_GROUPS: Final = Advice("{} shows the groups", Invocation("groups list"))
@@ -410,7 +409,8 @@ def _parse_topic(text: str) -> TopicPattern:
     for part in numbers.split(","):
         first, dash, last = part.strip().partition("-")
         if any(_beyond(number) for number in (first, last)):
-            raise UsageError(f"topic {name}", f"{_cut(part)} is beyond the largest partition, {MAX_PARTITION}")
+            shown = f"{part[:30]}..." if len(part) > 30 else part
+            raise UsageError(f"topic {name}", f"{shown} is beyond the largest partition, {MAX_PARTITION}")
         if of_broker := BrokerPartition.parse(part.strip()):
             chosen.add(of_broker)
             if int(last) < int(first):
@@ -432,5 +432,32 @@ def _beyond(number: str) -> bool:
     return number.isdecimal() and (len(digits) > _DIGITS or int(digits or 0) > MAX_PARTITION)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 30 else f"{text[:30]}..."
+# Functions that take selections also take names, so that a program need not make selections.
+
+_SELECTIONS: Final[Mapping[str, Callable[[Any], object]]] = {
+    "GroupSelection": groups_to_edit,
+    "TopicSelection": TopicSelection.of,
+}
+"""What a function takes in place of a selection, by the annotation of the parameter."""
+
+
+def accept_names(module: dict[str, Any]) -> None:
+    """Lets the public functions of a module, whose namespace this is, also take what `GroupSelection.of` and
+    `TopicSelection.of` take. None is no selection of groups: use `ALL_GROUPS`."""
+    for name, function in list(module.items()):
+        if isinstance(function, FunctionType) and function.__module__ == module["__name__"] and name[0] != "_":
+            kinds = {key: _SELECTIONS[kind] for key, kind in function.__annotations__.items() if kind in _SELECTIONS}
+            module[name] = _converting(function, kinds) if kinds else function
+
+
+def _converting(function: FunctionType, kinds: Mapping[str, Callable[[Any], object]]) -> Callable[..., Any]:
+    names = getattr(function, "__wrapped__", function).__code__.co_varnames
+
+    def convert(name: str, value: object) -> object:
+        return kinds[name](value) if name in kinds else value
+
+    @wraps(function)
+    def converting(*given: object, **named: object) -> Any:
+        return function(*map(convert, names, given), **{name: convert(name, value) for name, value in named.items()})
+
+    return converting

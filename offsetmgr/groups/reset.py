@@ -19,14 +19,12 @@ from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, Unsup
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import (
     ABSENT,
-    MAX_OFFSET,
     Committed,
     LogRange,
     Offset,
     OffsetAndMetadata,
     TopicPartition,
     form_of,
-    is_valid_offset,
 )
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 from offsetmgr.core.plurals import list_of
@@ -298,30 +296,6 @@ def unless_moved(plan: GroupEditPlan, committed: int) -> GroupEditPlan:
         return change._replace(problem=Conflict(str(change.partition), why), writes=False)
 
     return replace(plan, changes=tuple(map(checked, plan.changes)))
-
-
-def require_offset(what: str, offset: int) -> None:
-    """Raises `UsageError` if the number is not an offset."""
-    if not is_valid_offset(offset):
-        raise UsageError(what, f"{offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
-
-
-def checked_offsets(
-    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Returns the offsets as values to commit. Raises `UsageError` if there are none, if a key is not a partition, or
-    if a value is not an offset."""
-    if not offsets:
-        raise UsageError("offsets set", "no offset is given")
-    values: dict[TopicPartition, OffsetAndMetadata] = {}
-    for tp, found in offsets.items():
-        if not isinstance(tp, TopicPartition):
-            raise UsageError(f"partition {tp!r}", "is not a TopicPartition", 'as in TopicPartition("orders", 0)')
-        if not isinstance(found, int | OffsetAndMetadata):
-            raise UsageError(str(tp), f"{found!r} is not an offset", "an offset is an int or an OffsetAndMetadata")
-        values[tp] = OffsetAndMetadata(found) if isinstance(found, int) else found
-        require_offset(str(tp), values[tp].offset)
-    return values
 
 
 def plan_set(

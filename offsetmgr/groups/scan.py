@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import CorruptData, GroupNotFound, NotAuthorized, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, fetch_group
-from offsetmgr.core.selection import KNOWN_GROUPS, GroupSelection, TopicPattern, TopicSelection
+from offsetmgr.core.selection import KNOWN_GROUPS, GroupSelection, TopicPattern, TopicSelection, is_pattern
 
 if TYPE_CHECKING:
     from offsetmgr.groups.edit_plan import GroupEditPlan
@@ -25,7 +25,7 @@ def choose_groups(store: OffsetStore, selection: GroupSelection, others: Iterabl
     ``store.groups()``, which is not called if the selection has only names.
     """
     return selection.within(
-        store.groups() if selection.needs_list else (),
+        store.groups() if selection.patterns is None or any(map(is_pattern, selection.patterns)) else (),
         store.uri,
         unlisted=True,
         others=lambda: (group for other in others for group in other.groups()),
@@ -124,25 +124,27 @@ class TopicMatches:
     """Receives partitions, and records the patterns of a selection that have not matched any partition yet."""
 
     def __init__(self, topics: TopicSelection) -> None:
-        self._unmatched = topics
+        self._left: Sequence[TopicPattern] = topics.patterns
         self._incomplete = False
         """Whether some partitions could not be read. A pattern without a match may match an unreadable partition."""
 
     def record(self, partitions: Iterable[TopicPartition], *, incomplete: bool = False) -> None:
         """Records partitions. ``incomplete`` is True if other partitions could not be read."""
         self._incomplete = self._incomplete or incomplete
-        if self._unmatched.patterns:
-            self._unmatched = self._unmatched._replace(patterns=self._unmatched.unmatched(partitions))
+        for tp in partitions:
+            if not self._left:
+                break
+            self._left = tuple(pattern for pattern in self._left if not pattern.matches(tp))
 
     def record_group(self, group: GroupOffsets) -> None:
         incomplete = group.error is not None or group.hidden is not None
-        self.record([*group.offsets, *group.errors] if self._unmatched.patterns else (), incomplete=incomplete)
+        self.record([*group.offsets, *group.errors] if self._left else (), incomplete=incomplete)
 
     @property
-    def missing(self) -> tuple[TopicPattern, ...]:
+    def missing(self) -> Sequence[TopicPattern]:
         """The patterns without a match. Empty if some partitions could not be read, because the read error is reported
         instead."""
-        return () if self._incomplete else self._unmatched.patterns
+        return () if self._incomplete else self._left
 
     def require_all(self, where: str) -> None:
         """Raises `UnknownTopicOrPartition` if patterns have no match. ``where`` is the store to name in the error."""

@@ -44,9 +44,9 @@ class BatchCommitter:
     ``ahead_of_checkpoint`` the committer also commits batch N after ``process``, before Spark records that the batch is
     finished (see the module's docstring).
 
-    If a commit fails, the batch waits while the committer retries, by default three times. If all attempts fail, the
-    committer reports the failure and the query continues; with ``stop_on_failure`` in the policy, the query fails with
-    the error instead.
+    If a commit fails, the batch waits while the committer retries: ``CommitPolicy.retries`` times, and three times
+    without a policy. If all attempts fail, the committer reports the failure and the query continues; with
+    ``stop_on_failure`` in the policy, the query fails with the error instead.
 
     Example::
 
@@ -150,13 +150,16 @@ class BatchCommitter:
         if self._query is not None and self._query.active:
             return
         directory = directory_of(self._files.root)
-        for active in (self._session or frame.sparkSession).streams.active:
+        session = self._session or getattr(frame, "sparkSession", None)
+        for active in session.streams.active if session is not None else ():
             query = QueryExecution(active)
             if directory_of(query.files.root) == directory:
                 self._use(query)
                 return
         raise SparkError(
-            "cannot commit offsets from foreachBatch", f"no running query has the checkpoint {self._files.root}"
+            "cannot commit offsets from foreachBatch",
+            f"no running query has the checkpoint {self._files.root}",
+            "a loop without foreachBatch commits with open_store(...).commit",
         )
 
     def _commit(self, read_batch: Callable[[], CheckpointBatch | None]) -> None:

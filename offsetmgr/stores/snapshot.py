@@ -229,7 +229,10 @@ def write_snapshot(
 
     def write(stream: BinaryIO) -> SnapshotReport:
         kept = groups if on_error is None else accepted(on_error)
-        report = form.write(stream, header, kept, keep_errors=keep_errors)
+        try:
+            report = form.write(stream, header, kept, keep_errors=keep_errors)
+        except UnsupportedOperation as error:
+            raise UnsupportedOperation(f"file {path} was not written", str(error), error.hint) from error
         if failures and not report.offsets:
             raise failures[0]
         return replace(report, path=str(path), size=stream.tell())

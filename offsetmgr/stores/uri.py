@@ -92,9 +92,10 @@ def parse_server_uri(
 
 def scheme_of(uri: str) -> Scheme:
     """Returns the scheme of ``uri``. Raises `InvalidUri` if the scheme is unknown."""
-    kind, colon, _ = uri.partition(":")
+    kind, colon, rest = uri.partition(":")
     if not colon or kind not in SCHEMES:
-        why, hint = f"unknown kind {kind!r}" if colon else "no kind", f"as in {example_uris()}"
+        why = f"unknown kind {kind!r}" if colon else "no kind"
+        hint = f"as in {redact(f'kafka://{uri}') if rest[:1].isdigit() else example_uris()}"
         if colon and kind == "switched":
             why = "an earlier offsetmgr had it"
             hint = "name the store that the group uses: zookeeper://... or kafka://..."

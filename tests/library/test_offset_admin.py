@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from offsetmgr import (
     OffsetAdmin,
     PlanOptions,
     ToEarliest,
+    ToOffset,
     TopicPartition,
     ToTime,
     errors,
 )
+from offsetmgr.app import groups, offsets
+from offsetmgr.app.connections import connect
 from offsetmgr.cli.render import Column
 from offsetmgr.cli.watch import totals
 from offsetmgr.core.model import is_valid_topic_name
@@ -62,6 +66,11 @@ WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
     # A broker reads -1 as the end of the log and -2 as its start.
     (lambda admin: admin.plan_reset("shop", ToTime(-1)), "not a number of milliseconds"),
     (lambda admin: admin.plan_reset("shop", ToEarliest), "is not a position"),
+    (lambda _: ToTime(datetime(2026, 3, 1, tzinfo=UTC)), "not a number of milliseconds"),  # type: ignore[arg-type]
+    (lambda _: ToTime.at(datetime(2026, 3, 1)), "has no time zone"),
+    (lambda _: ToOffset("5"), "'5' is no int"),  # type: ignore[arg-type]
+    (lambda admin: admin.store.commit("shop", {ORDERS: 4.5}), "4.5 is not an offset"),
+    (lambda admin: admin.store.commit("shop", {("orders", 0): 4}), "is not a TopicPartition"),
 ]
 
 
@@ -94,6 +103,24 @@ def test_the_lag_of_a_group_is_unknown_and_not_zero_if_one_lag_is(admin: OffsetA
     assert group._replace(rows=[group.rows[0]._replace(lag=0), group.rows[0]._replace(error=error)]).failure is error
     nothing = totals([Column("group"), Column("partition"), Column("lag")], [("shop", None, None)])
     assert list(nothing) == [("shop", 0, None, None, 0)]
+
+
+def test_a_snapshot_that_cannot_be_complete_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "offsets.csv").write_text("broken,orders,0,-2\n", "utf-8")
+    with OffsetAdmin(f"file:{tmp_path}/offsets.csv") as admin:
+        with pytest.raises(errors.UnsupportedOperation, match=r"csv was not written: group 'broken' is not"):
+            admin.write_snapshot(tmp_path / "out.csv")
+        assert isinstance(next(admin.lag()).failure, errors.CorruptData)
+
+
+def test_functions_take_names_in_place_of_selections(tmp_path: Path) -> None:
+    (tmp_path / "offsets.csv").write_text("shop,orders,0,4\n", "utf-8")
+    with connect(f"file:{tmp_path}/offsets.csv") as connections:
+        for name in ("shop", ["shop"]):
+            assert [one.name for one in offsets.lag(connections, name, topics="orders")] == ["shop"]  # type: ignore[arg-type]
+            assert groups.delete(connections, name).counts.writes == 1  # type: ignore[arg-type]
+        with pytest.raises(errors.UsageError, match="no group is named"):
+            groups.delete(connections, None)  # type: ignore[arg-type]
 
 
 def test_an_edit_that_is_refused_raises_its_report(admin: OffsetAdmin, tmp_path: Path) -> None:

@@ -279,6 +279,9 @@ def test_for_each_batch_finds_its_query_by_the_checkpoint_however_it_is_written(
     assert committed(store) == {"t-0": 9}
     with pytest.raises(SparkError, match="no running query has the checkpoint"):
         BatchCommitter(store, "g", lambda *_: None, checkpoint=f"{given.rstrip('/')}2", **options)(None, 1)
+    with pytest.raises(SparkError) as outside:  # of Spark
+        BatchCommitter(store, "g", lambda *_: None, checkpoint=f"{given.rstrip('/')}3")(None, 1)
+    assert "open_store(...).commit" in outside.value.hint
 
 
 def test_ahead_of_the_checkpoint_the_running_batch_is_committed_after_its_output(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def test_the_wrong_part_of_a_uri_is_named(uri: str, why: str) -> None:
     with pytest.raises(InvalidUri) as caught:
         parse_uri(uri)
     assert why in caught.value.why
+    assert uri != "h:9092" or caught.value.hint == "as in kafka://h:9092"
 
 
 @pytest.mark.parametrize(
