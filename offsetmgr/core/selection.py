@@ -438,12 +438,12 @@ _SELECTIONS: Final[Mapping[str, Callable[[Any], object]]] = {
     "GroupSelection": groups_to_edit,
     "TopicSelection": TopicSelection.of,
 }
-"""What a function takes in place of a selection, by the annotation of the parameter."""
+"""The functions that return selections, by the annotations of parameters."""
 
 
 def accept_names(module: dict[str, Any]) -> None:
     """Lets the public functions of a module, whose namespace this is, also take what `GroupSelection.of` and
-    `TopicSelection.of` take. None is no selection of groups: use `ALL_GROUPS`."""
+    `TopicSelection.of` take. A function that takes groups raises `UsageError` for None."""
     for name, function in list(module.items()):
         if isinstance(function, FunctionType) and function.__module__ == module["__name__"] and name[0] != "_":
             kinds = {key: _SELECTIONS[kind] for key, kind in function.__annotations__.items() if kind in _SELECTIONS}

@@ -94,7 +94,7 @@ def test_pages_and_examples_import_only_public_packages(page: Path) -> None:
     if "contributing" in page.parts:
         return
     imported = re.findall(r"(?:from|import) (offsetmgr(?:\.\w+)*)", page.read_text("utf-8"))
-    assert set(imported) <= {*PACKAGES, "offsetmgr.errors", "offsetmgr.results"}
+    assert set(imported) <= {*PACKAGES, "offsetmgr.app", "offsetmgr.errors", "offsetmgr.results"}
 
 
 def test_the_classes_and_errors_in_the_text_of_pages_exist() -> None:
