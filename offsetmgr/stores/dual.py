@@ -19,6 +19,7 @@ comparison.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -254,13 +255,8 @@ class DualStore(OffsetStore):
     def close(self) -> None:
         """Tries again to write the pending changes, then closes both stores. Changes that are still in `pending` after
         this call have not been written to the secondary."""
-        try:
+        with closing(self.secondary), closing(self.primary):
             self.flush()
-        finally:
-            try:
-                self.primary.close()
-            finally:
-                self.secondary.close()
 
     def _edit_batch(self, batch: list[GroupEdit]) -> Iterator[GroupEditResult]:
         first, second = read_batch(self.primary, batch), read_batch(self.secondary, batch)

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.client.connection import Security
     from offsetmgr.kafka.cluster import Logs
     from offsetmgr.kafka.groups.group_lock import StaticMemberLock
-    from offsetmgr.kafka.protocol.frames import Address
-    from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic, SavedGroups
 
 Item = TypeVar("Item")
@@ -87,21 +85,17 @@ class KafkaStore(ProtocolStore[KafkaEdits]):
         return Logs(self.store_thread())
 
     def weaknesses(self) -> tuple[Weakness, ...]:
+        from offsetmgr.kafka.client.topics import describe_brokers
         from offsetmgr.kafka.protocol.releases import weaknesses
 
         thread = self.store_thread()
-
-        async def request_versions(deadline: float) -> Mapping[Address, Versions | None]:
-            _, brokers = await thread.client.cluster(deadline)
-            return await thread.client.broker_versions(brokers, deadline)
-
-        found = thread.run(request_versions)
+        found = thread.run(lambda deadline: describe_brokers(thread.client, deadline))
         silent = [
-            Weakness(f"broker {address}", f"broker {address} does not answer, so its release is unknown")
-            for address, versions in found.items()
-            if versions is None
+            Weakness(f"broker {one.address}", f"broker {one.address} does not answer, so its release is unknown")
+            for one in found
+            if one.versions is None
         ]
-        return (*weaknesses([versions for versions in found.values() if versions is not None]), *silent)
+        return (*weaknesses([one.versions for one in found if one.versions is not None]), *silent)
 
     def unseen(self, groups: Sequence[str], *, by_deletion: bool, accept: bool = False) -> Mapping[str, OffsetMgrError]:
         """Returns the reason for each of the groups that must not be deleted, because it has offsets that the brokers

@@ -144,21 +144,17 @@ class ManagerEdits(ProtocolEdits):
             try:
                 values = {tp: edit.changes[tp].after for tp in progress.todo}
                 outcomes, retried = await commit_if(self._client, edit.group, values, progress.conditions, deadline)
+                if not progress.apply_responses(outcomes, repeated=retried):
+                    break
+                if not await retries.pause():
+                    progress.fail_remaining_as_conflicts()
+                    break
+                current = await self.fetch(edit.group, progress.todo, deadline)
             except UnsupportedOperation:
                 return await self._compare_and_write(edit, deadline, None)
             except NotAMember:
                 progress.fail(await self._group_active_error(edit.group, deadline))
                 break
-            except OffsetMgrError as error:
-                progress.fail(error)
-                break
-            if not progress.apply_responses(outcomes, repeated=retried):
-                break
-            if not await retries.pause():
-                progress.fail_remaining_as_conflicts()
-                break
-            try:
-                current = await self.fetch(edit.group, progress.todo, deadline)
             except OffsetMgrError as error:
                 progress.fail(error)
                 break

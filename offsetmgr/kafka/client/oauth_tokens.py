@@ -103,13 +103,9 @@ def _shared_source(settings: tuple[tuple[str, str], ...]) -> TokenSource:
     properties = dict(settings)
     pairs = (pair.partition("=") for pair in properties.get("sasl.oauthbearer.extensions", "").split(",") if pair)
     extensions = {key.strip(): value.strip() for key, _, value in pairs}
-    command, url = (
-        properties.get("sasl.oauthbearer.token.command"),
-        properties.get("sasl.oauthbearer.token.endpoint.url"),
-    )
-    if command:
+    if command := properties.get("sasl.oauthbearer.token.command"):
         return TokenSource("token command", _command(command), extensions, time.time, _COMMAND_HINT)
-    if url:
+    if url := properties.get("sasl.oauthbearer.token.endpoint.url"):
         return TokenSource(_endpoint_name(url), _endpoint(url, properties), extensions, time.time, _ENDPOINT_HINT)
     raise ConfigError(
         "SASL mechanism OAUTHBEARER",

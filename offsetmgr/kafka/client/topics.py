@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import ErrorCode, ServerError, TimedOut, Unreachable
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError, ServerError, TimedOut, Unreachable
 from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, attempt_deadline, remaining
@@ -212,17 +212,16 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
     connection = await client.any_connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return _DAY_MS if is_before("2.0", connection.versions) else 7 * _DAY_MS  # KIP-186
-    minutes, failure = None, None
+    failure: OffsetMgrError | None = None
     for broker in await client.brokers(deadline):
         try:
             minutes = await broker_setting(client, broker, "offsets.retention.minutes", attempt_deadline(deadline))
-            break
+            return None if minutes is None else int(minutes) * _MINUTE_MS
         except (Unreachable, TimedOut) as error:  # the cluster still lists a broker that has stopped
             failure = error
-    else:
-        if failure is not None:
-            raise failure
-    return None if minutes is None else int(minutes) * _MINUTE_MS
+    if failure is not None:
+        raise failure
+    return None
 
 
 async def broker_setting(client: Client, broker: int, name: str, deadline: float) -> str | None:

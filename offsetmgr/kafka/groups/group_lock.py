@@ -32,7 +32,7 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.core.offset_store import CommitErrors
 from offsetmgr.core.retry import REQUEST_BACKOFF, Backoff, Retries, cancel_tasks, is_retriable
-from offsetmgr.kafka.client.client import Client, commit_outcomes
+from offsetmgr.kafka.client.client import Client, commit_outcomes, with_retries
 from offsetmgr.kafka.client.connection import BrokerConnection, DedicatedConnection, remaining
 from offsetmgr.kafka.client.groups import describe
 from offsetmgr.kafka.protocol import requests
@@ -497,24 +497,23 @@ class StaticMemberLock(GroupLock):
 
         If the group has other members, the method raises `GroupActive` with their names.
         """
-        retries = Retries(deadline)
-        while True:
-            try:
-                described = value_of((await describe(client, [group], deadline))[group])
-                others = [str(member) for member in described.members if member.instance_id != instance_id]
-                if others:
-                    raise active_members_error(group, others, described.lock_ends_s)
-                coordinator = Address.parse(described.coordinator)
-                versions = await client.versions(coordinator, deadline)
-                keeps_epochs = KEEPS_EPOCHS.supported_by(versions)
-                if not HOLDS_LOCK.supported_by(versions):
-                    membership = non_member(group)
-                    return cls(client, coordinator, membership, replaced=False, keeps_epochs=keeps_epochs)
-                async with client.node(coordinator).dedicated_connection(deadline) as own:
-                    membership = await join_alone(own, client, group, instance_id, deadline)
-                return cls(client, coordinator, membership, replaced=bool(described.members), keeps_epochs=keeps_epochs)
-            except OffsetMgrError as error:
-                await retries.pause_or_raise(error)
+
+        async def attempt() -> StaticMemberLock:
+            described = value_of((await describe(client, [group], deadline))[group])
+            others = [str(member) for member in described.members if member.instance_id != instance_id]
+            if others:
+                raise active_members_error(group, others, described.lock_ends_s)
+            coordinator = Address.parse(described.coordinator)
+            versions = await client.versions(coordinator, deadline)
+            keeps_epochs = KEEPS_EPOCHS.supported_by(versions)
+            if not HOLDS_LOCK.supported_by(versions):
+                membership = non_member(group)
+                return cls(client, coordinator, membership, replaced=False, keeps_epochs=keeps_epochs)
+            async with client.node(coordinator).dedicated_connection(deadline) as own:
+                membership = await join_alone(own, client, group, instance_id, deadline)
+            return cls(client, coordinator, membership, replaced=bool(described.members), keeps_epochs=keeps_epochs)
+
+        return await with_retries(client, attempt, deadline)
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
         """Returns the committed offsets of the group. Raises `LockLost`."""
