@@ -123,13 +123,16 @@ class KafkaOffsetsTopic:
 
         A broker that has just started knows no topic until the controller sends the metadata. If the controller fails
         meanwhile, the broker may know only some partitions. So a response without any topic does not count, and a new
-        number is accepted only after two successive responses agree on it.
+        number is accepted only after two successive responses agree on it. Brokers before 0.11 create the offsets topic
+        if a request names it, so the requests ask for all topics until two responses have confirmed that it exists.
         """
         until = _from_now(min(max(timeout_s, _MIN_METADATA_WAIT_S), _MAX_METADATA_WAIT_S))
         retries = Retries(until, _METADATA_BACKOFF)
         before = self._confirmed_count
         while True:
-            count = await self._count_in_one_response(_from_now(timeout_s))
+            names = [OFFSETS_TOPIC] if self._confirmed_count or self._exists else None
+            counts = await partition_counts(self._client, names, _from_now(timeout_s))
+            count = counts.get(OFFSETS_TOPIC, 0) if counts else None
             if count is not None and count == before:
                 self._confirmed_count = count or None
                 return count
@@ -139,17 +142,6 @@ class KafkaOffsetsTopic:
         why = "the brokers list no topic at all, or do not agree on the number of this topic's partitions"
         hint = "try again if the brokers have just started; a cluster without any topic has no offsets to read"
         raise ServerError(OFFSETS_TOPIC, why, hint)
-
-    async def _count_in_one_response(self, deadline: float) -> int | None:
-        """Returns the number of partitions of the offsets topic according to one response (0 if the topic does not
-        exist); None if the response contains no topic at all.
-
-        Brokers before 0.11 create the offsets topic if a request names it. Requests therefore ask for all topics until
-        two responses have confirmed that the offsets topic exists.
-        """
-        names = [OFFSETS_TOPIC] if self._confirmed_count or self._exists else None
-        counts = await partition_counts(self._client, names, deadline)
-        return counts.get(OFFSETS_TOPIC, 0) if counts else None
 
     def _groups_of(self, tp: TopicPartition) -> SavedGroups:
         replay = self._replays.get(tp)

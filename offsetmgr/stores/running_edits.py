@@ -57,30 +57,6 @@ _MAX_RECORDS_PER_S: Final = 1_000_000
 """No consumer processes more records of a partition in a second."""
 
 
-@dataclass(slots=True)
-class TakeoverResult:
-    """The result of one takeover: the outcomes, the before-images, and the numbers for the report."""
-
-    outcomes: dict[TopicPartition, ChangeOutcome]
-    before: Mapping[TopicPartition, Offset]
-    members: int = 0
-    back: int = 0
-    seconds: float = 0.0
-    rewritten: int = 0
-    recreated: dict[TopicPartition, int] = field(default_factory=dict)
-    """The partitions whose offset was deleted and has been committed again by a member that held it."""
-    deleted: set[TopicPartition] = field(default_factory=set)
-    """The partitions whose new offset another client has deleted during the takeover."""
-    log_ends: dict[TopicPartition, int] = field(default_factory=dict)
-    """The log ends at the end of the takeover. A batch that a member holds from before the edit ends there at most."""
-    kept_partitions: bool = False
-    """Whether a member committed edited partitions while offsetmgr owned them, in the consumer protocol. The member may
-    have kept its positions."""
-    ended_early: str = ""
-    """The reason for which offsetmgr was no longer a member when the others came back."""
-    left_at: float = 0.0
-
-
 class WatchedPartition(NamedTuple):
     """An edited partition after the takeover: its new offset (None if the edit deleted it), its offset before the edit,
     and the log end at the end of the takeover (None if it is unknown)."""
@@ -138,6 +114,29 @@ class Evidence:
     def decided(self) -> set[TopicPartition]:
         """Returns the partitions that need not be read again."""
         return self.stale.keys() | self.unclear.keys() | self.moved.keys() | self.deleted
+
+
+@dataclass(slots=True)
+class TakeoverResult:
+    """The result of one takeover: the outcomes, the before-images, and the numbers for the report."""
+
+    outcomes: dict[TopicPartition, ChangeOutcome]
+    before: Mapping[TopicPartition, Offset]
+    members: int = 0
+    back: int = 0
+    seconds: float = 0.0
+    rewritten: int = 0
+    evidence: Evidence = field(default_factory=Evidence)
+    """Before the watch: the partitions whose offset was deleted and has been committed again by a member that held it
+    (``stale``), and those whose new offset another client has deleted during the takeover (``deleted``)."""
+    log_ends: dict[TopicPartition, int] = field(default_factory=dict)
+    """The log ends at the end of the takeover. A batch that a member holds from before the edit ends there at most."""
+    kept_partitions: bool = False
+    """Whether a member committed edited partitions while offsetmgr owned them, in the consumer protocol. The member may
+    have kept its positions."""
+    ended_early: str = ""
+    """The reason for which offsetmgr was no longer a member when the others came back."""
+    left_at: float = 0.0
 
 
 def watched_partitions(
@@ -432,9 +431,9 @@ class RunningEdits:
                 continue  # the watch reads it again
             if after is None:
                 if not isinstance(now, Absent):
-                    done.recreated[tp] = now.offset
+                    done.evidence.stale[tp] = now.offset
             elif isinstance(now, Absent):
-                done.deleted.add(tp)
+                done.evidence.deleted.add(tp)
             elif not same_value(now, after, COMPARED_FIELDS):
                 again[tp] = after
         if again:
@@ -455,7 +454,7 @@ class RunningEdits:
 
     async def _watch(self, edit: GroupEdit, held: Collection[TopicPartition], done: TakeoverResult) -> Evidence:
         """Reads the commits that the members make after the takeover."""
-        evidence = Evidence(stale=dict(done.recreated), deleted=set(done.deleted))
+        evidence = done.evidence
         now, until = asyncio.get_running_loop().time, done.left_at + _WATCH_S
         partitions = watched_partitions(edit.changes, held, done)
         errors: dict[TopicPartition, OffsetMgrError] = {}

@@ -358,18 +358,14 @@ class SnapshotStore(OffsetStore):
                 return self._opened
             self.close()
             stream = _seekable(self._path.open("rb"))
+            accept = self._accept_unterminated
+            try:
+                reader = open_snapshot(stream, self._name, self._group, what=what, accept_unterminated=accept)
+            except BaseException:
+                stream.close()
+                raise
         except OSError as error:
             raise FileFailure(what, reason(error)) from error
-        try:
-            reader = open_snapshot(
-                stream, self._name, self._group, what=what, accept_unterminated=self._accept_unterminated
-            )
-        except OSError as error:
-            stream.close()
-            raise FileFailure(what, reason(error)) from error
-        except BaseException:
-            stream.close()
-            raise
         self._opened = _OpenSnapshot(reader, stream, signature)
         return self._opened
 

@@ -15,16 +15,17 @@ from offsetmgr.core.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
     OffsetMgrError,
+    ServerError,
     UnsupportedOperation,
     value_of,
 )
 from offsetmgr.core.java_hash import java_hash
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors, OtherGroupKind
-from offsetmgr.kafka.client.client import Client, NotAMember, features, with_retries
+from offsetmgr.kafka.client.client import Client, commit_outcomes, features, with_retries
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, checked, kafka_error, reason
+from offsetmgr.kafka.protocol.errors import checked, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS, ApiKey
 from offsetmgr.kafka.protocol.requests import (
@@ -287,15 +288,8 @@ def _outcomes(group: str, answer: Message) -> CommitErrors:
     A retriable code in any partition makes the whole commit retriable. A retry is safe: if the first attempt has
     succeeded, the condition of the second attempt is false, so the second attempt changes nothing.
     """
-    outcomes: CommitErrors = {}
-    for tp, part in requests.parts_of(answer):
-        code = part["error_code"]
-        if code in NOT_A_MEMBER:
-            raise NotAMember(f"commit of group {group}", reason(code))
-        if code in RETRIABLE:
-            raise kafka_error(code, f"commit of group {group}")
-        if code == CONFLICT:
-            outcomes[tp] = Conflict(f"group {group}, {tp}", "its committed offset is not the expected one")
-        else:
-            outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
+    outcomes, why = value_of(commit_outcomes(group, answer)), "its committed offset is not the expected one"
+    for tp, error in outcomes.items():
+        if isinstance(error, ServerError) and error.kafka_code == CONFLICT:
+            outcomes[tp] = Conflict(f"group {group}, {tp}", why)
     return outcomes
