@@ -3,10 +3,12 @@ the simulation finds each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Final, NamedTuple, TypeAlias, cast
 
+import mutants
+import pytest
 from fenced_log_scenarios import (
     MANAGERS,
     NETWORK,
@@ -26,9 +28,8 @@ from simulated_network import SimulatedClient
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.client.fetch import ProduceResult
 from offsetmgr.kafka.client.producers import ProducerEpoch
-from offsetmgr.kafka.protocol.errors import ProducerFenced
-from offsetmgr.manager.log.base import AppendRejected, Fenced, TooLarge
-from offsetmgr.manager.log.kafka.partition_producer import BatchSender, PartitionProducer, Step
+from offsetmgr.manager.log.base import Fenced
+from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer, Step
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import CLAIM_KEY
@@ -36,7 +37,9 @@ from offsetmgr.segments import batch_builder
 from offsetmgr.segments.batch_builder import Producer
 from offsetmgr.segments.batch_reader import Record
 
-# --- claims -------------------------------------------------------------------------------------------
+WRITER, PRODUCER = "manager/log/kafka/writer", "manager/log/kafka/partition_producer"
+
+# --- faults that change more than a line --------------------------------------------------------------
 
 
 class NoClaimInOnePartition(KafkaShardGroupWriter):
@@ -74,105 +77,6 @@ class PresentsForeignEpoch(KafkaShardGroupWriter):
             await super()._new_epochs(numbers, deadline)
 
 
-class NoComparison(KafkaShardGroupWriter):
-    """Receives each epoch unconditionally."""
-
-    async def _new_epochs(self, partitions: Iterable[int], deadline: float) -> None:
-        self._epochs = {}
-        await super()._new_epochs(self._partitions, deadline)
-
-
-class IgnoresChangedId(KafkaShardGroupWriter):
-    """Goes on with another producer id, if the coordinator returns one."""
-
-    async def _new_epochs(self, partitions: Iterable[int], deadline: float) -> None:
-        current = {number: self._epochs.get(number) for number in partitions}
-        found = await self._connections.new_epochs(current, deadline)
-        self._epochs |= {number: epoch for number, epoch in found.items() if isinstance(epoch, ProducerEpoch)}
-        for error in found.values():
-            if isinstance(error, OffsetMgrError):
-                raise Fenced(self._what, "another manager") if isinstance(error, ProducerFenced) else error
-
-
-class FencesWithoutComparison(KafkaShardGroupWriter):
-    """Fences other producer ids, although they may be newer than its own."""
-
-    _fencing = False
-
-    async def _fence_other_ids(self, deadline: float) -> None:
-        self._fencing = True
-        await super()._fence_other_ids(deadline)
-        self._fencing = False
-
-    async def _new_epochs(self, partitions: Iterable[int], deadline: float) -> None:
-        if not self._fencing:
-            await super()._new_epochs(partitions, deadline)
-
-
-class LeavesOldId(KafkaShardGroupWriter):
-    """Does not fence the earlier producer ids."""
-
-    async def _fence_other_ids(self, deadline: float) -> None:
-        if others := await self._other_ids(deadline):
-            await self._new_epochs(others, deadline)
-
-
-class NoConfirmation(KafkaShardGroupWriter):
-    """Does not ask the coordinator again if the leader had no state of the producer id."""
-
-    async def _append_claims(self, deadline: float) -> dict[int, PartitionProducer]:
-        producers = await super()._append_claims(deadline)
-        self._unlisted.clear()
-        return producers
-
-
-class NoTokens(KafkaShardGroupWriter):
-    """Does not read its claims back."""
-
-    async def _compare_tokens(self, tokens: Mapping[int, str], ends: Mapping[int, int], deadline: float) -> None:
-        pass
-
-
-# --- batches ------------------------------------------------------------------------------------------
-
-
-class ReusesSequence(PartitionProducer):
-    """After a timeout, gives the sequence numbers of an uncertain batch to the next batch."""
-
-    def on_deadline(self) -> None:
-        self._uncertain = False
-        super().on_deadline()
-
-
-class TrustsRefusalOfResend(PartitionProducer):
-    """Takes a rejection of a resend for a rejection of the batch."""
-
-    def on_result(self, result: ProduceResult) -> Step:
-        if result.error_code in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.MESSAGE_TOO_LARGE):
-            self._uncertain = False
-        return super().on_result(result)
-
-
-class TrustsFormerLeader(PartitionProducer):
-    """Takes NOT_LEADER_OR_FOLLOWER for a rejection before the append."""
-
-    def on_result(self, result: ProduceResult) -> Step:
-        uncertain = self._uncertain
-        step = super().on_result(result)
-        if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            self._uncertain = uncertain
-        return step
-
-
-class TrustsFewReplicas(PartitionProducer):
-    """Takes NOT_ENOUGH_REPLICAS_AFTER_APPEND for a rejection before the append."""
-
-    def on_result(self, result: ProduceResult) -> Step:
-        if result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-            return self._fail(AppendRejected(self._what, "too few replicas"))
-        return super().on_result(result)
-
-
 class ResendsOutOfOrder(PartitionProducer):
     """Sends an uncertain batch with the next sequence numbers before the resend."""
 
@@ -197,93 +101,95 @@ class ResendsOutOfOrder(PartitionProducer):
         self.batch = batch_builder.batch(records, producer=Producer(self.epoch.id, self.epoch.epoch, sequence))
 
 
-class NoExpectedOffset(PartitionProducer):
-    """Does not compare the first offset of an acknowledged batch."""
-
-    def _on_success(self, first_offset: int) -> Step:
-        self.next_offset = None
-        return super()._on_success(first_offset)
-
-
-class KeepsSequence(PartitionProducer):
-    """Does not advance the sequence number after a batch."""
-
-    def _on_success(self, first_offset: int) -> Step:
-        sequence = self._sequence
-        step = super()._on_success(first_offset)
-        self._sequence = sequence
-        return step
-
-
-class SkipsSequence(PartitionProducer):
-    """Advances the sequence number after a rejected batch, too."""
-
-    def _fail(self, error: OffsetMgrError) -> Step:
-        if isinstance(error, TooLarge | AppendRejected):
-            self._sequence += self._records
-        return super()._fail(error)
-
-
-class ForgetsListedState(PartitionProducer):
-    """Does not notice that the leader has dropped the state of the producer since the claim began."""
-
-    def on_owners(self, epochs: dict[int, int]) -> None:
-        self._listed = False
-        super().on_owners(epochs)
-
-
-class NoCheckOfConnections(BatchSender):
-    """Sends batches over connections on which it has checked nothing."""
-
-    async def _check_owners(self, connection: Any, producers: Mapping[int, PartitionProducer], deadline: float) -> None:
-        connection.checked.update(producers)
-
-
 # --- the runs -------------------------------------------------------------------------------------------
 
+Copy: TypeAlias = type[KafkaShardGroupWriter] | type[PartitionProducer] | tuple[str, str, str]
+"""A faulty class, or the name of a module, a text of the module, and its replacement."""
 
-@dataclass(frozen=True)
-class Fault:
-    copy: type[KafkaShardGroupWriter] | type[PartitionProducer] | type[BatchSender]
+
+class Fault(NamedTuple):
+    name: str
+    copy: Copy
     scenario: Scenario
     weather: Weather
     seed: int
 
-    @property
-    def name(self) -> str:
-        return self.copy.__name__
-
-    @property
-    def writer(self) -> type[KafkaShardGroupWriter]:
-        return self.copy if issubclass(self.copy, KafkaShardGroupWriter) else KafkaShardGroupWriter
-
-    @property
-    def replaced(self) -> str:
-        """The name in the writer's module that the copy replaces; empty if the copy is a writer."""
-        kinds = {PartitionProducer: "PartitionProducer", BatchSender: "BatchSender"}
-        return next((name for kind, name in kinds.items() if issubclass(self.copy, kind)), "")
+    def plant(self, patch: pytest.MonkeyPatch) -> type[KafkaShardGroupWriter]:
+        """Replaces the parts of the writer by faulty ones. Returns the writer."""
+        if isinstance(self.copy, tuple):
+            parts = vars(module_with(*self.copy))
+        else:
+            parts = {base.__name__: self.copy for base in self.copy.__bases__}
+        for name in parts.keys() & {"PartitionProducer", "BatchSender"}:
+            patch.setattr(f"offsetmgr.manager.log.kafka.writer.{name}", parts[name])
+        return cast(type[KafkaShardGroupWriter], parts.get("KafkaShardGroupWriter", KafkaShardGroupWriter))
 
 
+def module_with(module: str, text: str, replacement: str) -> ModuleType:
+    """Returns a copy of a module of the package in which a text is replaced."""
+    source = (mutants.ROOT / "offsetmgr" / f"{module}.py").read_text("utf-8")
+    made = ModuleType(f"offsetmgr.{module.replace('/', '.')}")
+    exec(compile(mutants.planted(source, text, replacement), module, "exec"), made.__dict__)
+    return made
+
+
+def known(module: str, fault: str) -> tuple[str, str, str]:
+    """A fault that `scripts/mutants.py` plants, too."""
+    return (module, *mutants.FAULTS[module][fault])
+
+
+UNCERTAIN = "self._uncertain |= code in _AFTER_APPEND_CODES"
 FAULTS: Final = [
-    Fault(NoClaimInOnePartition, storm, MANAGERS, 3),
-    Fault(PresentsForeignEpoch, storm, MANAGERS, 2),
-    Fault(NoComparison, storm, MANAGERS, 4),
-    Fault(IgnoresChangedId, state_expires, NETWORK, 2),
-    Fault(FencesWithoutComparison, claims_race, NETWORK, 9),
-    Fault(LeavesOldId, epochs_end, MANAGERS, 0),
-    Fault(NoConfirmation, claims_race, NETWORK, 25),
-    Fault(NoTokens, epochs_repeat, NETWORK, 5),
-    Fault(ReusesSequence, storm, NETWORK, 0),
-    Fault(TrustsRefusalOfResend, storm, REPLICAS, 1),
-    Fault(TrustsFormerLeader, storm, REPLICAS._replace(leaders_moved=1.5, followers_stalled=0.7, brokers_killed=6), 1),
-    Fault(TrustsFewReplicas, storm, REPLICAS, 0),
-    Fault(ResendsOutOfOrder, storm, NETWORK, 0),
-    Fault(NoExpectedOffset, storm, Weather(foreign=5), 0),
-    Fault(KeepsSequence, storm, Weather(duration_s=5), 0),
-    Fault(SkipsSequence, storm, Weather(duration_s=5), 0),
-    Fault(ForgetsListedState, claim_freezes, Weather(), 8),
-    Fault(NoCheckOfConnections, state_expires, NETWORK, 2),
-]
+    Fault("no claim in one partition", NoClaimInOnePartition, storm, MANAGERS, 3),
+    Fault("a foreign epoch is presented", PresentsForeignEpoch, storm, MANAGERS, 2),
+    Fault("no comparison", known(WRITER, "step 1 of a later claim is unconditional"), storm, MANAGERS, 1),
+    Fault("a changed id is ignored", known(WRITER, "another producer id is accepted"), state_expires, NETWORK, 1),
+    Fault("no comparison of fences", known(WRITER, "step 3 fences without a comparison"), claims_race, NETWORK, 9),
+    Fault("an old id is left", (WRITER, "number, ids in others.items()", "number, ids in ()"), epochs_end, MANAGERS, 0),
+    Fault("no confirmation", known(WRITER, "step 5 is missing"), claims_race, NETWORK, 25),
+    Fault("no tokens", known(WRITER, "step 4 does not read back"), epochs_repeat, NETWORK, 1),
+    Fault(
+        "sequence numbers of an uncertain batch are used again after a timeout",
+        (PRODUCER, "kind = OutcomeUnknown if self._uncertain else AppendRejected", "kind = AppendRejected"),
+        storm, NETWORK, 0,
+    ),
+    Fault(
+        "a rejected resend decides",
+        (PRODUCER, "code = result.error_code", "code = result.error_code\n"
+            "        self._uncertain &= code not in {*_NOT_APPENDED_CODES, ErrorCode.MESSAGE_TOO_LARGE}"),
+        storm, REPLICAS, 1,
+    ),
+    Fault(
+        "a former leader decides",
+        (PRODUCER, UNCERTAIN, UNCERTAIN + " - {ErrorCode.NOT_LEADER_OR_FOLLOWER}"),
+        storm, REPLICAS._replace(leaders_moved=1.5, followers_stalled=0.7, brokers_killed=6), 21,
+    ),
+    Fault(
+        "too few replicas after the append reject it",
+        (PRODUCER, "        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,\n", ""),
+        storm, REPLICAS, 0,
+    ),
+    Fault("a resend is out of order", ResendsOutOfOrder, storm, NETWORK, 0),
+    Fault("any offset", known(PRODUCER, "an acknowledgement may have any offset"), storm, Weather(foreign=5), 0),
+    Fault(
+        "the sequence number does not advance",
+        (PRODUCER, "(self._sequence + self._records) % _SEQUENCES", "self._sequence"),
+        storm, Weather(duration_s=5), 0,
+    ),
+    Fault(
+        "the sequence number advances after a rejection",
+        (PRODUCER, "        self.failure, self.batch = error, b\"\"\n",
+            "        self.failure, self.batch = error, b\"\"\n"
+            "        self._sequence += self._records * isinstance(error, TooLarge | AppendRejected)\n"),
+        storm, Weather(duration_s=5), 0,
+    ),
+    Fault("lost state", known(PRODUCER, "lost state of the producer is accepted"), claim_freezes, Weather(), 53),
+    Fault(
+        "no check of connections",
+        (PRODUCER, "await self._check_owners(connection, producers, attempt)", "connection.checked.update(producers)"),
+        state_expires, NETWORK, 1,
+    ),
+]  # fmt: skip
 
 
 def cluster_of(writer: KafkaShardGroupWriter) -> Cluster:

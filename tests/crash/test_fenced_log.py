@@ -36,6 +36,8 @@ from processes import fails
 from simulated_cluster import Settings
 from simulated_managers import CLAIM_TIMEOUT_S, REFRESH_S, Simulation
 
+from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter
+
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 FIRST_SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
 SEEDS = range(FIRST_SEED, FIRST_SEED + (500 if SOAK else 3))
@@ -114,14 +116,13 @@ def test_an_owner_reads_the_records_of_another_client_that_precede_its_refresh()
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a change of the writer makes a recorded seed useless, the failure names other seeds for `FAULTS`."""
-    if fault.replaced:
-        monkeypatch.setattr(f"offsetmgr.manager.log.kafka.writer.{fault.replaced}", fault.copy)
-    if not shows_fault(fault, fault.seed):
-        others = (seed for seed in range(SEARCHED_SEEDS) if shows_fault(fault, seed))
+    writer = fault.plant(monkeypatch)
+    if not shows_fault(fault, writer, fault.seed):
+        others = (seed for seed in range(SEARCHED_SEEDS) if shows_fault(fault, writer, seed))
         pytest.fail(f"{fault.name} does not show on seed {fault.seed}, but on {list(islice(others, 3))}")
 
 
-def shows_fault(fault: Fault, seed: int) -> bool:
+def shows_fault(fault: Fault, writer: type[KafkaShardGroupWriter], seed: int) -> bool:
     """Returns whether a run of the simulation with a faulty copy fails."""
-    with Simulation(seed, writer=fault.writer) as world:
+    with Simulation(seed, writer=writer) as world:
         return fails(Violation, fault.scenario, world, fault.weather)
