@@ -550,7 +550,7 @@ class LockableStore(Protocol):
         ...
 
 
-# `RunningGroupStore`, the interface of stores that edit groups while their consumers run.
+# The edits of groups while their consumers run.
 
 CLASSIC_HEARTBEAT_S: Final = 3.0
 """The default of ``heartbeat.interval.ms`` of consumers in seconds. Brokers do not know the setting of a consumer."""
@@ -602,7 +602,7 @@ class RunningEdit(NamedTuple):
 
 
 class RunningEditListener(Protocol):
-    """Callbacks of `RunningGroupStore.edit_running`. They run in a thread of the store."""
+    """Callbacks of `KafkaStore.edit_running`. They run in a thread of the store."""
 
     def on_before(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Receives the before-images of a group: the offsets at the moment at which its members can no longer commit.
@@ -612,29 +612,6 @@ class RunningEditListener(Protocol):
 
     def on_step(self, text: str) -> None:
         """Receives a line that describes the progress."""
-        ...
-
-
-@runtime_checkable
-class RunningGroupStore(Protocol):
-    """A store that can change the offsets of a group without stopping its consumers."""
-
-    def inspect_running(self, groups: Iterable[str]) -> Iterator[tuple[str, RunningGroup | OffsetMgrError]]:
-        """Describes groups before an edit. The error of a group is `UnsupportedOperation` if an edit cannot be exact
-        while its members run."""
-        ...
-
-    def edit_running(
-        self, edits: Iterable[GroupEdit], listener: RunningEditListener, *, wait_s: float, conditional: bool
-    ) -> Iterator[GroupEditResult]:
-        """Executes edits, one group at a time, and yields one result for each edit. The members leave their group for a
-        moment, and continue at the edited offsets.
-
-        If ``conditional`` is True, a change fails with `Conflict` if its ``expected`` differs from the offset at which
-        the members were stopped. Otherwise ``expected`` applies only to groups without members. ``wait_s`` is the
-        maximum time in seconds for which the store waits until the members are back. `how` of a result describes the
-        evidence that the members continue at the new offsets. `atomic` is False if the evidence is incomplete.
-        """
         ...
 
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
@@ -399,15 +399,6 @@ def start_deletion(
     return SavedEdit(started.images, results_of_pair())
 
 
-@runtime_checkable
-class GroupRemovingStore(Protocol):
-    """A store whose groups can exist without offsets."""
-
-    def delete_group(self, group: str) -> object:
-        """Deletes the group with its offsets. Raises `GroupActive`, `GroupNotFound`."""
-        ...
-
-
 def remove_groups(
     store: OffsetStore, groups: Iterable[str], *, accept_unseen: bool = False
 ) -> Iterator[tuple[str, OffsetMgrError | None]]:
@@ -418,7 +409,9 @@ def remove_groups(
     error `Conflict`. The same applies to a Kafka group with unseen offsets, unless ``accept_unseen``.
     In some stores a group consists only of its offsets; for these stores the function does nothing.
     """
-    if not isinstance(store, GroupRemovingStore):
+    from offsetmgr.stores.protocol_edits import ProtocolStore
+
+    if not isinstance(store, ProtocolStore):
         return
     for group in groups:
         try:

@@ -164,8 +164,8 @@ def _partitions(
     found: GroupOffsets, topics: TopicSelection, scenario: Scenario, counts: Mapping[str, int]
 ) -> list[TopicPartition]:
     if isinstance(scenario, ToOffsets):
-        known = {*scenario.offsets.get(found.group, {}), *_unread(found.group, scenario).errors}
-        return sorted(filter(topics.matches, known))
+        unread = scenario.unread.get(found.group, GroupOffsets(found.group, {}))
+        return sorted(filter(topics.matches, {*scenario.offsets.get(found.group, {}), *unread.errors}))
     return topics.expand(counts, [*found.offsets, *found.errors])
 
 
@@ -199,21 +199,19 @@ def _plan_group(
     scenario: Scenario,
     named_topics: Collection[str],
 ) -> GroupEditPlan:
-    unread = _unread(found.group, scenario)
+    file = scenario if isinstance(scenario, ToOffsets) else ToOffsets({})
+    unread = file.unread.get(found.group, GroupOffsets(found.group, {}))
     if (problem := found.error or unread.error) is not None:
         return GroupEditPlan(found.group, (), problem)
     if not partitions:
         return GroupEditPlan(found.group, (), _nothing_to_reset(found.group, scenario))
-    explicit_offsets = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToOffsets) else {}
+    explicit_offsets = file.offsets.get(found.group, {})
 
     def change(tp: TopicPartition) -> PlannedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
         log, for_time, unreadable = logs.ranges.known[tp], logs.times.get(tp), found.errors.get(tp)
         replaces = isinstance(unreadable, NegativeOffset) and tp.topic in named_topics
-        if replaces:
-            unreadable = None
-        if isinstance(scenario, ToOffsets) and unreadable is None:
-            unreadable = scenario.rejected.get(tp) or unread.errors.get(tp)
+        unreadable = (None if replaces else unreadable) or file.rejected.get(tp) or unread.errors.get(tp)
         if unreadable is not None:
             return PlannedChange(tp, current, None, problem=unreadable, writes=False)
         try:
@@ -226,11 +224,6 @@ def _plan_group(
 
     changes = tuple(change(tp) for tp in partitions)
     return GroupEditPlan(found.group, changes, unrecognised=found.unrecognised)
-
-
-def _unread(group: str, scenario: Scenario) -> GroupOffsets:
-    nothing = GroupOffsets(group, {})
-    return scenario.unread.get(group, nothing) if isinstance(scenario, ToOffsets) else nothing
 
 
 def _nothing_to_reset(group: str, scenario: Scenario) -> GroupNotFound:

@@ -7,24 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.log_origin import FetchLogRanges
 from offsetmgr.core.model import GroupDescription, LogRange, Offset, TopicPartition
-from offsetmgr.core.offset_store import (
-    OffsetStore,
-    RunningEdit,
-    RunningGroup,
-    RunningGroupStore,
-)
+from offsetmgr.core.offset_store import OffsetStore, RunningEdit, RunningGroup
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.before_images import BeforeImageFile, image_file
 from offsetmgr.groups.describe import GROUPS_AT_ONCE, DescribeGroups
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 from offsetmgr.groups.execute import SavedEdit, execute
+
+if TYPE_CHECKING:
+    from offsetmgr.stores.kafka import KafkaStore
 
 UNDO_OPTIONS: Final = {"running": True, "allow_rewind": True}
 """The arguments of the call that undoes an edit of running groups."""
@@ -42,9 +40,11 @@ class RunningChecks(NamedTuple):
     """`check_running` adds the groups that can be edited."""
 
 
-def require_running_store(store: OffsetStore) -> RunningGroupStore:
+def require_running_store(store: OffsetStore) -> KafkaStore:
     """Returns ``store``. Raises `UnsupportedOperation` if the store cannot edit groups whose consumers run."""
-    if isinstance(store, RunningGroupStore):
+    from offsetmgr.stores.kafka import KafkaStore
+
+    if isinstance(store, KafkaStore):
         return store
     why = "only a Kafka cluster can remove members from a group for a moment"
     if store.uri.startswith("zookeeper:"):

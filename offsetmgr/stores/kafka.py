@@ -135,7 +135,8 @@ class KafkaStore(ProtocolStore[KafkaEdits]):
         return thread.run(lambda deadline: self._offsets_topic().read(deadline, names, limit_s))
 
     def inspect_running(self, groups: Iterable[str]) -> Iterator[tuple[str, RunningGroup | OffsetMgrError]]:
-        """See `offsetmgr.core.offset_store.RunningGroupStore`."""
+        """Describes groups before an edit. The error of a group is `UnsupportedOperation` if an edit cannot be exact
+        while its members run."""
         from offsetmgr.kafka.groups.group_inspection import inspect_group
 
         thread = self.store_thread()
@@ -145,7 +146,14 @@ class KafkaStore(ProtocolStore[KafkaEdits]):
     def edit_running(
         self, edits: Iterable[GroupEdit], listener: RunningEditListener, *, wait_s: float, conditional: bool
     ) -> Iterator[GroupEditResult]:
-        """See `offsetmgr.core.offset_store.RunningGroupStore`."""
+        """Executes edits, one group at a time, and yields one result for each edit. The members leave their group for a
+        moment, and continue at the edited offsets.
+
+        If ``conditional`` is True, a change fails with `Conflict` if its ``expected`` differs from the offset at which
+        the members were stopped. Otherwise ``expected`` applies only to groups without members. ``wait_s`` is the
+        maximum time in seconds for which the store waits until the members are back. `how` of a result describes the
+        evidence that the members continue at the new offsets. `atomic` is False if the evidence is incomplete.
+        """
         from offsetmgr.stores.running_edits import RunningEdits
 
         running = RunningEdits(self.store_thread().client, self.store_thread().edits, listener, wait_s)
