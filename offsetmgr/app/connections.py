@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import FinalizeGate
     from offsetmgr.migration.fleet import FleetView
-    from offsetmgr.migration.group_locator import GroupLocator
-    from offsetmgr.migration.location import OtherHome
+    from offsetmgr.migration.group_locator import GroupLocator, OtherHome
     from offsetmgr.migration.mirror import ChangeNotifier, ReadLegacyGroups
     from offsetmgr.migration.observation import GroupView, ObservationWindow
     from offsetmgr.migration.partition_map import PartitionMap
@@ -162,7 +161,6 @@ class Connections(Closeable):
         """Returns the store from which to read these groups: the selected store, or the store in which all of them live
         if no option names one. Tells the user which store is read, and the groups that do not live there."""
         from offsetmgr.groups.scan import choose_groups
-        from offsetmgr.migration.location import homes_text
 
         store = self.selected()
         groups = choose_groups(store, selection)
@@ -171,6 +169,8 @@ class Connections(Closeable):
         moved = uris.pop() if len(uris) == 1 and len(homes) == len(groups) else None
         here = moved or store.uri
         for uri in dict.fromkeys(home.uri for home in homes) if here not in self._noted else ():
+            from offsetmgr.migration.group_locator import homes_text
+
             found = [home for home in homes if home.uri == uri]
             others = [one for one in found[0].candidates if one != here] if uri in (None, here) else [uri]
             self.ui.reads(f"reading {here}: {homes_text(found)}", warning=moved is None)
@@ -403,13 +403,14 @@ class Connections(Closeable):
     def homes(self, groups: Iterable[str]) -> Mapping[str, OtherHome]:
         """Returns the home of each of the groups that is not known to live in the selected store; none if an option
         names the store, or if the settings name no other store of its cluster."""
-        from offsetmgr.migration.location import other_home
         from offsetmgr.stores.uri import parse_uri
 
         names, kind = list(groups), parse_uri(self.uri).kind
         if self.resolved.store_is_named or kind not in (stores := self.configured_stores()) or len(stores) < 2:
             return {}
         if new := [name for name in dict.fromkeys(names) if name not in self._homes]:
+            from offsetmgr.migration.group_locator import other_home
+
             self._homes.update(dict.fromkeys(new))
             with suppress(OtherCluster):  # then the other store has nothing of these groups
                 for one in (locator := self.group_locator()).locate(new):

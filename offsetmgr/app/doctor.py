@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from offsetmgr.app.connections import nothing_named
 from offsetmgr.config.connection import ResolvedConnection
 from offsetmgr.config.user_directories import check_state_directory
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
@@ -97,8 +97,7 @@ def _phase_result(one: GroupLocation, connections: Connections) -> CheckResult:
     elif one.sample.plan is None and one.phase not in ("unknown", "dual"):
         status, fix = CheckStatus.OK, ""
     else:
-        call = step.call._replace(named={**step.call.named, **connections.given})
-        status, fix = CheckStatus.WARNING, Advice("{}", call)
+        status, fix = CheckStatus.WARNING, step.command_line(Invocation("", (), connections.given).options())
     return CheckResult("phase", f"group {one.name}", status, detail, fix)
 
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
-    from offsetmgr.migration.bounce_checkpoint import OpenBounce
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.fleet import FleetStatus as FleetStatus
     from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter
@@ -807,6 +806,7 @@ def status(
     Raises `GroupNotFound` and `UsageError` for groups and waves that the plan does not have, `PlanError`,
     `JournalError`, `Unreachable` and `TimedOut`.
     """
+    from offsetmgr.migration.bounce_checkpoint import open_bounces
     from offsetmgr.migration.fleet import FleetStatus
     from offsetmgr.migration.location import group_statuses
     from offsetmgr.migration.observation import ObservationWindow
@@ -818,14 +818,5 @@ def status(
         connections.ui.note(f"asking the servers, and watching live members for up to {window_s:g} s")
         window = ObservationWindow(window_s, waiting=connections.waits.for_commits)
         live = stores.fleet_view(file, state, window).observe(only)
-    found = group_statuses(file, state, only, live, _open_bounces(file, only))
+    found = group_statuses(file, state, only, live, open_bounces(file.groups_of(only), file.header))
     return FleetStatus(file, state, summary_of(file, only), found, live is not None)
-
-
-def _open_bounces(plan: PlanFile, only: GroupScope | None) -> dict[str, OpenBounce]:
-    """Returns the open bounces of the groups, by their names in the plan."""
-    from offsetmgr.migration.bounce_checkpoint import open_bounces
-
-    to_zookeeper = plan.header.target.kind == "zookeeper"
-    names = {one.target_group if to_zookeeper else one.group: one.group for one in plan.groups_of(only)}
-    return {names[name]: found for name, found in open_bounces(names, plan.header).items()}

@@ -25,7 +25,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.operation_log import OperationLog, own_command_line
 from offsetmgr.migration import observation
 from offsetmgr.migration.observation import Observation, RegisteredMember
-from offsetmgr.migration.plan import PlanHeader
+from offsetmgr.migration.plan import GroupPlan, PlanHeader
 
 OPERATION: Final = "runbook bounce"
 """The name of a bounce in the operation log."""
@@ -315,13 +315,18 @@ class OpenBounce(NamedTuple):
     state: BounceState | None = None
 
 
-def open_bounces(groups: Iterable[str], header: PlanHeader) -> dict[str, OpenBounce]:
-    """Returns the open bounces of these groups, by their names in ZooKeeper, between the stores of a plan. The
-    operation log of this account names the state files. Raises `FileFailure`."""
+def open_bounces(groups: Iterable[GroupPlan], header: PlanHeader) -> dict[str, OpenBounce]:
+    """Returns the open bounces of the groups of a plan, by their names in the plan, between its stores. The operation
+    log of this account names the state files. Raises `FileFailure`."""
+    runs = [one for one in OperationLog().operations() if one.start.name == OPERATION]
+    if not runs:
+        return {}
+    to_zookeeper = header.target.kind == "zookeeper"
+    names = {one.target_group if to_zookeeper else one.group: one.group for one in groups}
     found: dict[str, OpenBounce] = {}
     files: dict[str, dict[str, BounceState] | OffsetMgrError] = {}
-    wanted, ids = set(groups), {header.source.id, header.target.id}
-    for one in reversed([one for one in OperationLog().operations() if one.start.name == OPERATION]):
+    wanted, ids = set(names), {header.source.id, header.target.id}
+    for one in reversed(runs):
         path = one.start.files[0]
         if path not in files:
             try:
@@ -332,10 +337,10 @@ def open_bounces(groups: Iterable[str], header: PlanHeader) -> dict[str, OpenBou
         running = f" (process {one.pid} is working on it)" if one.is_running else ""
         for name in wanted.intersection(one.start.groups):
             if isinstance(saved, OffsetMgrError):
-                found[name] = OpenBounce(path, at_ms, f"{saved}")
+                found[names[name]] = OpenBounce(path, at_ms, f"{saved}")
             elif (state := saved.get(name)) is None or ids.isdisjoint(state.baseline.stores.values() or ids):
                 continue  # a file of an older release does not name the stores
             elif state.is_open:
-                found[name] = OpenBounce(path, at_ms, f"{state.progress}{running}", state)
+                found[names[name]] = OpenBounce(path, at_ms, f"{state.progress}{running}", state)
             wanted.discard(name)
     return found

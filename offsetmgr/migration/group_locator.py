@@ -1,23 +1,29 @@
-"""Reads groups from all configured stores in bulk, and locates them (`location`).
+"""Reads groups from all configured stores in bulk, and locates them (`location`), also if another store is selected.
 
 The number of requests depends on the number of stores and of batches, not on the number of groups. Writes nothing.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from offsetmgr.core import title_of
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.commit_mode import PhaseEvidence
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.commit_mode import Phase, PhaseEvidence
+from offsetmgr.core.errors import GateRefused, OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, scan_store
+from offsetmgr.core.plurals import list_of
+from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.describe import DescribeGroups
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter
 from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
@@ -29,6 +35,7 @@ from offsetmgr.migration.location import (
     LocatedPartition,
     MigratedGroup,
     StoreSample,
+    call_of,
     locate,
     migrated_group,
 )
@@ -38,6 +45,7 @@ from offsetmgr.migration.observation import (
     Observation,
     ObservationWindow,
     PartitionOwner,
+    has_phases,
     watch,
 )
 from offsetmgr.migration.plan import PlanFile, StoreEndpoint
@@ -48,6 +56,7 @@ from offsetmgr.zookeeper.groups.registry import owners_many
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import KafkaCluster
+    from offsetmgr.migration.bounce_checkpoint import OpenBounce
 
 
 _NO_OWNER: Final = PartitionOwner("no registered owner", 0)
@@ -218,9 +227,15 @@ class GroupLocator:
         if here is None and there is None:
             return migrated
         self._journals.append((plan, state))
+        bounces: Mapping[str, OpenBounce] = {}
+        if has_phases(plan.header):
+            from offsetmgr.migration.bounce_checkpoint import open_bounces
+
+            with suppress(OffsetMgrError):  # `_add_recorded` tells about an operation log that cannot be read
+                bounces = open_bounces(plan.groups(), plan.header)
         for group in plan.groups():
             if not group.error:
-                found = migrated_group(plan, state, group, here, there)
+                found = migrated_group(plan, state, group, (here, there), bounces.get(group.group))
                 migrated.update(dict.fromkeys((group.group, group.target_group), found))
         return migrated
 
@@ -326,6 +341,85 @@ def _offsets(group: str, read: StoreSample) -> GroupOffsets:
 def _live(described: GroupDescription) -> tuple[GroupMember, ...]:
     """Returns the members, without processes of offsetmgr that hold the group lock."""
     return () if described.lock_ends_s else described.members
+
+
+# --- the store in which a group lives -------------------------------------------------------------------
+
+
+class OtherHome(NamedTuple):
+    """The home of a group that is not known to live in the selected store ``selected``. ``uri`` is the store to which
+    its consumers commit, ``name`` the name of the group there, and ``why`` the evidence; if ``uri`` is None, the home
+    is unknown. ``candidates`` are the configured stores that may be the home, and ``same`` is whether they hold the
+    same offsets. ``options`` are the connection options of a command that `refusal` names."""
+
+    group: str
+    name: str
+    selected: str
+    uri: str | None
+    why: str
+    candidates: tuple[str, ...]
+    same: bool = False
+    options: str = ""
+
+    @property
+    def text(self) -> str:
+        """The home of the group, with the evidence."""
+        if self.uri is None:
+            return f"the store to which its consumers commit is not known: {self.why}"
+        there, here = map(title_of, (self.uri, self.selected))
+        name = "" if self.name == self.group else f" as {self.name!r}"
+        return f"its consumers commit to {there}{name}, not to {here}: {self.why}"
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a command can read the group under its own name in a configured store."""
+        return self.name == self.group and self.uri in self.candidates
+
+    def refusal(self) -> GateRefused:
+        """Returns the error of an edit in the selected store."""
+        if self.uri is None:
+            named = " or ".join("{store} {}" for _ in self.candidates)
+            watch = call_of("groups where", (), literal_pattern(self.group), window=60)
+            uris = map(shlex.quote, self.candidates)
+            hint = Advice(f"name the store: add {named}; {{}}{{}} watches commits", *uris, watch, self.options)
+        else:
+            named, here = shlex.quote(self.uri), shlex.quote(self.selected)
+            name = "" if self.name == self.group else f" and name the group {self.name!r}"
+            text = "add {store} {}{}; {store} {} edits the offsets that its consumers do not use"
+            hint = Advice(text, named, name, here)
+        return GateRefused(f"group {self.group!r}", self.text, hint)
+
+
+def homes_text(homes: Sequence[OtherHome]) -> str:
+    """Returns the names of groups, and the home of the first."""
+    first = homes[0]
+    if len(homes) == 1:
+        return f"group {first.group!r}: {first.text}"
+    return f"groups {list_of((repr(home.group) for home in homes), 5)}: of {first.group!r}, {first.text}"
+
+
+def other_home(one: GroupLocation, kind: str, options: str = "") -> OtherHome | None:
+    """Returns the home of a group; None if it lives in the selected store, which is of this kind, or if no other store
+    has anything of it. See `OtherHome` for ``options``."""
+    sample, phase, plan = one.sample, one.phase, one.sample.plan
+    selected = sample.store(kind)
+    others = [store for store in sample.stores if store.name != kind]
+    used = [store for store in others if store.may_have_group]
+    if phase == kind or selected is None:
+        return None
+    name, uri = one.name, None
+    if phase is Phase.MOVED and plan is not None:
+        if (plan.target, plan.target_group) == (kind, one.name):
+            return None
+        target = sample.store(plan.target or "")
+        name, uri = plan.target_group, plan.target_uri if target is None else target.uri
+    elif (there := sample.store(phase)) is not None:
+        uri = there.uri
+    elif not used:
+        return None
+    same = all(not store.problem and store.committed == selected.committed for store in (selected, *used))
+    candidates = (selected.uri, *(store.uri for store in used))
+    return OtherHome(one.name, name, selected.uri, uri, one.why, candidates, same, options)
 
 
 def document_of(one: GroupLocation, options: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Where groups are, how sure that is, and what to do next: the phase with its evidence, the lag, the store in which a
-group lives, the state of each group of a plan, and the next step.
+"""Where groups are, how sure that is, and what to do next: the phase with its evidence, the lag, the state of each
+group of a plan, and the next step.
 
-Pure. `locator` reads the stores, and a plan only adds what its journal records. A store that could not be read, or that
-the settings do not name, never counts as a store without offsets: the phase is then unknown, and the evidence names
-the store.
+Pure. `group_locator` reads the stores, and a plan only adds what its journal records. A store that could not be read,
+or that the settings do not name, never counts as a store without offsets: the phase is then unknown, and the evidence
+names the store.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.core import TITLES, title_of
-from offsetmgr.core.advice import Advice, Argument, Invocation, option
+from offsetmgr.core import TITLES
+from offsetmgr.core.advice import Argument, Invocation, option
 from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.document import moment
-from offsetmgr.core.errors import GateRefused, GroupNotFound, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import (
     ABSENT,
     BrokerPartition,
@@ -29,7 +29,7 @@ from offsetmgr.core.model import (
     TopicPartition,
 )
 from offsetmgr.core.offset_store import OtherGroupKind, UnrecognisedData
-from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.lag import BELOW_START, lag_of, state_of
 from offsetmgr.groups.last_writes import LastWriter
@@ -111,12 +111,23 @@ class MigratedGroup:
     source_deleted: bool = False
     expires_at: int | None = None
     """The time at which the copied offsets expire if no consumer commits them again; None if it is unknown."""
+    bounce: OpenBounce | None = None
+    """The bounce of the members that has begun and is not finished."""
 
 
 def migrated_group(
-    plan: PlanFile, state: MigrationState, group: GroupPlan, source: str | None = None, target: str | None = None
+    plan: PlanFile,
+    state: MigrationState,
+    group: GroupPlan,
+    sides: tuple[str | None, str | None] = (None, None),
+    bounce: OpenBounce | None = None,
 ) -> MigratedGroup:
-    """Returns the migration of a group. ``source`` and ``target`` are the kinds of the configured stores."""
+    """Returns the migration of a group. ``sides`` are the kinds of the source and the target among the configured
+    stores. ``bounce`` is left out if the journal has a later phase or the end of the group."""
+    note = state.phases.get(group.group)
+    later = (note and note.at, state.group_finalized_at(group.group))
+    if bounce is not None and any(at is not None and at > bounce.at_ms for at in later):
+        bounce = None
     finalized_at = state.group_finalized_at(group.group)
     if state.phase_after_end(group.group, plan.header.end) is not None:
         finalized_at = None  # its members were taken back afterwards
@@ -125,13 +136,13 @@ def migrated_group(
         group.group,
         group.target_group,
         state.stage_of(group),
-        source,
-        target,
+        *sides,
         plan.header.source.uri,
         plan.header.target.uri,
         finalized_at,
         source_deleted=group.group in state.delete.done,
         expires_at=plan.header.expiry_of(state.copied_at(group)),
+        bounce=bounce,
     )
 
 
@@ -466,85 +477,6 @@ def _lag(
     return lag, BELOW_START if below else ""
 
 
-# --- the store in which a group lives -------------------------------------------------------------------
-
-
-class OtherHome(NamedTuple):
-    """The home of a group that is not known to live in the selected store ``selected``. ``uri`` is the store to which
-    its consumers commit, ``name`` the name of the group there, and ``why`` the evidence; if ``uri`` is None, the home
-    is unknown. ``candidates`` are the configured stores that may be the home, and ``same`` is whether they hold the
-    same offsets. ``options`` are the connection options of a command that `refusal` names."""
-
-    group: str
-    name: str
-    selected: str
-    uri: str | None
-    why: str
-    candidates: tuple[str, ...]
-    same: bool = False
-    options: str = ""
-
-    @property
-    def text(self) -> str:
-        """The home of the group, with the evidence."""
-        if self.uri is None:
-            return f"the store to which its consumers commit is not known: {self.why}"
-        there, here = map(title_of, (self.uri, self.selected))
-        name = "" if self.name == self.group else f" as {self.name!r}"
-        return f"its consumers commit to {there}{name}, not to {here}: {self.why}"
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether a command can read the group under its own name in a configured store."""
-        return self.name == self.group and self.uri in self.candidates
-
-    def refusal(self) -> GateRefused:
-        """Returns the error of an edit in the selected store."""
-        if self.uri is None:
-            named = " or ".join("{store} {}" for _ in self.candidates)
-            watch = _of_name("groups where", (), literal_pattern(self.group), window=60)
-            uris = map(shlex.quote, self.candidates)
-            hint = Advice(f"name the store: add {named}; {{}}{{}} watches commits", *uris, watch, self.options)
-        else:
-            named, here = shlex.quote(self.uri), shlex.quote(self.selected)
-            name = "" if self.name == self.group else f" and name the group {self.name!r}"
-            text = "add {store} {}{}; {store} {} edits the offsets that its consumers do not use"
-            hint = Advice(text, named, name, here)
-        return GateRefused(f"group {self.group!r}", self.text, hint)
-
-
-def homes_text(homes: Sequence[OtherHome]) -> str:
-    """Returns the names of groups, and the home of the first."""
-    first = homes[0]
-    if len(homes) == 1:
-        return f"group {first.group!r}: {first.text}"
-    return f"groups {list_of((repr(home.group) for home in homes), 5)}: of {first.group!r}, {first.text}"
-
-
-def other_home(one: GroupLocation, kind: str, options: str = "") -> OtherHome | None:
-    """Returns the home of a group; None if it lives in the selected store, which is of this kind, or if no other store
-    has anything of it. See `OtherHome` for ``options``."""
-    sample, phase, plan = one.sample, one.phase, one.sample.plan
-    selected = sample.store(kind)
-    others = [store for store in sample.stores if store.name != kind]
-    used = [store for store in others if store.may_have_group]
-    if phase == kind or selected is None:
-        return None
-    name, uri = one.name, None
-    if phase is Phase.MOVED and plan is not None:
-        if (plan.target, plan.target_group) == (kind, one.name):
-            return None
-        target = sample.store(plan.target or "")
-        name, uri = plan.target_group, plan.target_uri if target is None else target.uri
-    elif (there := sample.store(phase)) is not None:
-        uri = there.uri
-    elif not used:
-        return None
-    same = all(not store.problem and store.committed == selected.committed for store in (selected, *used))
-    candidates = (selected.uri, *(store.uri for store in used))
-    return OtherHome(one.name, name, selected.uri, uri, one.why, candidates, same, options)
-
-
 # --- the groups of a plan ---------------------------------------------------------------------------------
 
 
@@ -622,7 +554,8 @@ class _Statuses:
         return Phase.KAFKA if self.end is Phase.ZOOKEEPER else Phase.ZOOKEEPER
 
     def status(self, group: GroupPlan, live: LiveGroup | None) -> GroupStatus:
-        word, since, evidence = self._recorded(group)
+        plan = migrated_group(self.plan, self.state, group, bounce=self.bounces.get(group.group))
+        word, since, evidence = self._recorded(group, plan.bounce)
         known = Confidence.RECORDED
         left_end = word is Stage.FINALIZED and live is not None and _has_left(live, self.end)
         if live is not None and (word not in _CLOSED or left_end):
@@ -631,17 +564,14 @@ class _Statuses:
             seen = self.end if in_end else self._visible(self.end if left_end else word, live.phase)
             since = since if seen is word else None  # the journal does not record the time of this change
             word = seen
-        blocked = "; ".join(dict.fromkeys(self._obstacles(group, word, live)))
-        names, now = (group.group, group.target_group, group.wave, group.owner), self._situation(group, word, live)
+        blocked = "; ".join(dict.fromkeys(self._obstacles(group, word, live, plan.bounce)))
+        names, now = (
+            (group.group, group.target_group, group.wave, group.owner),
+            self._now(group, plan, word, live),
+        )
         return GroupStatus(*names, word, since, known, evidence, blocked, next_step(now), now.expires_ms)
 
-    def _bounce(self, name: str) -> OpenBounce | None:
-        """Returns the open bounce of a group; None if the journal has a later phase or the end of the group."""
-        bounce, note = self.bounces.get(name), self.state.phases.get(name)
-        later = (note and note.at, self.state.group_finalized_at(name))
-        return None if bounce is None or any(at is not None and at > bounce.at_ms for at in later) else bounce
-
-    def _recorded(self, group: GroupPlan) -> tuple[Stage | Phase, int | None, str]:
+    def _recorded(self, group: GroupPlan, bounce: OpenBounce | None) -> tuple[Stage | Phase, int | None, str]:
         """Returns the state that the plan and the journal record, its time and its evidence."""
         name, state = group.group, self.state
         stage, note = state.stage_of(group), state.phases.get(name)
@@ -650,7 +580,7 @@ class _Statuses:
         if stage is Stage.FINALIZED:
             if (later := state.phase_after_end(name, self.plan.header.end)) is not None and later.phase is not None:
                 return Phase.of(later.phase), later.at, later.text
-            if (bounce := self._bounce(name)) is not None and bounce.state is not None:
+            if bounce is not None and bounce.state is not None:
                 return Phase.of(bounce.state.change.start), bounce.at_ms, bounce.text
             removed = "the source's offsets were deleted" if name in state.delete.done else ""
             return stage, state.group_finalized_at(name), removed
@@ -667,14 +597,15 @@ class _Statuses:
         is_before = phase is self.start and isinstance(recorded, Stage)
         return recorded if phase is Phase.UNKNOWN or is_before else phase
 
-    def _obstacles(self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None) -> Iterator[str]:
+    def _obstacles(
+        self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None, bounce: OpenBounce | None
+    ) -> Iterator[str]:
         if word is Stage.NOT_PLANNED:
             yield group.error
         if self._was_undo_last(group.group) and (
             failures := self._failures(self.state.undo, group.group, "not rolled back")
         ):
             yield failures
-        bounce = self._bounce(group.group)
         if bounce is not None and word not in _ROLLED_BACK:
             yield bounce.text
         if word is Stage.FINALIZED and live is not None:
@@ -727,9 +658,8 @@ class _Statuses:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"{label}: {topic}-{partition}: {why}{more}"
 
-    def _situation(self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None) -> Situation:
+    def _now(self, group: GroupPlan, plan: MigratedGroup, word: Stage | Phase, live: LiveGroup | None) -> Situation:
         phase = word if isinstance(word, Phase) else Phase.MOVED if word is Stage.FINALIZED else self.start
-        plan = migrated_group(self.plan, self.state, group)
         if plan.stage is Stage.PLANNED and self.state.is_applied(group):  # apply has nothing to write
             plan = replace(plan, stage=Stage.APPLIED)
         is_lost = live is not None and live.is_lost
@@ -741,7 +671,6 @@ class _Statuses:
             plan,
             has_members=bool(group.old_members if live is None else live.members),
             is_committed=is_lost or (bool(live.members) if live is not None else group.group in self.state.phases),
-            bounce=self._bounce(group.group),
             is_lost=is_lost and word is Stage.APPLIED,
             verifies=live is None or live.verifies,
         )
@@ -808,7 +737,6 @@ class Situation(NamedTuple):
     has_members: bool = False
     is_committed: bool = False
     location: GroupLocation | None = None
-    bounce: OpenBounce | None = None
     is_lost: bool = False
     verifies: bool = True
 
@@ -847,7 +775,7 @@ def next_step(now: Situation) -> NextStep:
     if plan is not None and plan.stage is Stage.ROLLED_BACK_IN_PART:
         return NextStep(_of_group("migrate rollback", plan), "completes the rollback")
     if now.location is not None and now.phase is Phase.UNKNOWN:
-        return _determine(now.location)
+        return (plan and _resumed(plan)) or _determine(now.location)
     if now.phase is Phase.MOVED:
         return _after_the_end(now, plan)
     if plan is not None and (found := _by_plan(now, plan)) is not None:
@@ -881,9 +809,8 @@ def _by_plan(now: Situation, plan: MigratedGroup) -> NextStep | None:
         return NextStep(_show_members(now.name), f"{again}; find the consumer that still commits there")
     if plan.stage in (Stage.NOT_PLANNED, Stage.ROLLED_BACK):
         return None
-    if now.bounce is not None and now.bounce.state is not None:
-        to, state = now.bounce.state.change.to.value, now.bounce.path
-        return NextStep(_bounce(plan, to, state=state, execute=True), "resumes the bounce")
+    if (resumed := _resumed(plan)) is not None:
+        return resumed
     if plan.stage in (Stage.PLANNED, Stage.APPLIED_IN_PART) and (not of_location or phase in (now.start, Phase.DUAL)):
         return NextStep(_of_group("migrate apply", plan), "copies the offsets of the plan")
     if plan.stage is not Stage.APPLIED and (of_location or plan.stage is not Stage.FINALIZED):
@@ -902,6 +829,14 @@ def _by_plan(now: Situation, plan: MigratedGroup) -> NextStep | None:
     return NextStep(
         None, f"the offsets are copied to {plan.target_uri}, and the group still commits to {TITLES[phase]}"
     )
+
+
+def _resumed(plan: MigratedGroup) -> NextStep | None:
+    """Returns the step that resumes the open bounce of a group; None if there is none."""
+    if plan.bounce is None or plan.bounce.state is None or plan.stage in (Stage.NOT_PLANNED, Stage.ROLLED_BACK):
+        return None
+    to, state = plan.bounce.state.change.to.value, plan.bounce.path
+    return NextStep(_bounce(plan, to, state=state, execute=True), "resumes the bounce")
 
 
 def _to_next_phase(now: Situation, plan: MigratedGroup) -> NextStep:
@@ -952,12 +887,12 @@ def _determine(one: GroupLocation) -> NextStep:
         ("kafka", "bootstrap_server", "HOST:PORT"),
     ):
         if sample.store(name) is None and sample.store("manager") is None:
-            return NextStep(_of_name("groups where", (), one.name, **{argument: address}), "also reads the other store")
+            return NextStep(call_of("groups where", (), one.name, **{argument: address}), "also reads the other store")
     if one.confidence is Confidence.SEEN or all(
         any(s.members for s in sample.stores if (s.name == "zookeeper") is old) for old in (True, False)
     ):
         return NextStep(_show_members(one.name), "shows the members that differ")
-    return NextStep(_of_name("groups where", (), one.name, window=60), "watches commits for at most 60 s")
+    return NextStep(call_of("groups where", (), one.name, window=60), "watches commits for at most 60 s")
 
 
 def file_label(text: str) -> str:
@@ -987,10 +922,10 @@ def _of_group(verb: str, plan: MigratedGroup) -> Invocation:
 
 
 def _finalize(plan: MigratedGroup, **more: Argument) -> Invocation:
-    return _of_name("migrate finalize", (plan.path,), literal_pattern(plan.group), **more)
+    return call_of("migrate finalize", (plan.path,), literal_pattern(plan.group), **more)
 
 
-def _of_name(verb: str, positional: tuple[str, ...], name: str, **more: Argument) -> Invocation:
+def call_of(verb: str, positional: tuple[str, ...], name: str, **more: Argument) -> Invocation:
     """Returns an invocation with the name of a group. The command line would parse a name that begins with a dash as an
     option."""
     if name.startswith("-"):

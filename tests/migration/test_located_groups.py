@@ -6,6 +6,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,7 +17,7 @@ from recorded_observations import NEW
 
 from offsetmgr import PlanOptions
 from offsetmgr.app.connections import Connections
-from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence
 from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition
 from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
 from offsetmgr.migration.location import GroupLocation, GroupSample, MigratedGroup, StoreSample, locate
@@ -107,6 +109,17 @@ def test_the_old_offsets_are_not_deleted_while_the_members_may_be_dual() -> None
     assert moved("m", in_zookeeper=7) == write
     delete = "offsetmgr migrate finalize p.json shop --delete-source"
     assert moved("m", in_zookeeper=5) == moved(in_zookeeper=7) == delete
+
+
+@pytest.mark.parametrize("phase", [Phase.UNKNOWN, DUAL])
+def test_a_bounce_that_is_not_finished_is_resumed_first(phase: Phase) -> None:
+    change = CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL)
+    bounce: Any = SimpleNamespace(path="s.json", state=SimpleNamespace(change=change))
+    plan = replace(MOVED, stage=Stage.APPLIED, finalized_at=None, bounce=bounce)
+    sides = sample(held("zookeeper", 5, "m"), held("kafka", 7), plan=plan)
+    step = GroupLocation(sides, PhaseEvidence(phase, Confidence.SEEN, ""), ()).next
+    more = '--to-phase dual --state s.json --command "$RESTART" --execute'
+    assert step.command_line() == f"offsetmgr runbook bounce --plan p.json --group shop {more}"
 
 
 @pytest.mark.parametrize(
