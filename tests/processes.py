@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from forked_commands import ForkedCommand, fits
 
 from offsetmgr.core.errors import PartialFailure
@@ -122,6 +122,19 @@ def create_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) 
     admin.create_topics([NewTopic(name, partitions, replicas)], operation_timeout=30)[name].result(60)
     wait_for(lambda: is_led(admin, name, partitions), f"{name} has leaders")
     return name
+
+
+def delete_topic(admin: AdminClient, topic: str) -> None:
+    """Deletes a topic and waits until it is gone from the broker's metadata, which a KRaft broker updates after the
+    controller has responded."""
+    admin.delete_topics([topic])[topic].result(60)
+    wait_for(lambda: topic not in admin.list_topics(timeout=60).topics, "the topic is deleted")
+
+
+def set_topic(admin: AdminClient, topic: str, settings: Mapping[str, str]) -> None:
+    entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in settings.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(90)
 
 
 def fill(bootstrap: str, topic: str, *counts: int) -> None:

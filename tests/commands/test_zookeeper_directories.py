@@ -18,7 +18,7 @@ from kazoo.exceptions import BadArgumentsError
 from kazoo.security import make_digest_acl
 from kazoo_client import connected
 from planted_tree import Planted, only
-from processes import wait_for
+from processes import set_topic, wait_for
 
 from offsetmgr.core.errors import UsageError
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
@@ -407,13 +407,10 @@ def test_the_tree_of_a_real_broker(kafka: KafkaBroker, make_topic: MakeTopic, un
 
 
 def test_a_real_brokers_notice_of_a_changed_config(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> None:
-    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+    from confluent_kafka.admin import AdminClient
 
     topic = make_topic(unique)
-    change = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(90)
+    set_topic(AdminClient({"bootstrap.servers": kafka.bootstrap}), topic, {"retention.ms": "60000"})
     tree = rows("zk", "tree", "/config", "--zookeeper", kafka.zookeeper)
     notices = [row for row in tree if row["kind"] == "config change"]
     assert f"topics/{topic}" in {row["value"] for row in notices}

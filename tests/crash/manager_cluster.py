@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from committing_client import commit, fetch
+from committing_client import commit, consumer, fetch
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from history import COMMIT, Operation, read_history
@@ -234,3 +234,10 @@ def acknowledged(file: Path) -> int:
 
 def history_of(files: list[Path]) -> list[Operation]:
     return list(read_history(files))
+
+
+def commit_at(address: str, group: str, value: int) -> None:
+    """Commits a value at one manager."""
+    client = consumer(address, group)
+    commit_until_acknowledged(client, value)
+    client.close()

@@ -17,7 +17,7 @@ import late_manager
 import pytest
 from committing_client import PARTITIONS, consumer, fetch
 from late_manager import IGNORE_LEASE, TRIGGER
-from manager_cluster import SHARDS, Manager, commit_until_acknowledged, fetch_until_answered, served
+from manager_cluster import SHARDS, Manager, commit_at, commit_until_acknowledged, fetch_until_answered, served
 from processes import wait_for
 from raw_log import PartitionHistory, RawLogReader
 
@@ -67,12 +67,6 @@ def manager(directory: Path, name: str, broker: KraftBroker, topic: str) -> Mana
     return Manager(directory, name, broker.bootstrap, *options, program=LATE_MANAGER)
 
 
-def commit_at(address: str, value: int) -> None:
-    client = consumer(address, GROUP)
-    commit_until_acknowledged(client, value)
-    client.close()
-
-
 async def known_producers(broker: KraftBroker, topic: str) -> set[int]:
     """The producer ids of which the leader has a state in any partition."""
     client = Client(broker.bootstrap, Security.of({}))
@@ -118,7 +112,7 @@ async def outcomes_of_a_frozen_manager(
     await asyncio.to_thread(wait_for, frozen.is_frozen, "the manager is frozen before it sends the batch")
     fetching = asyncio.create_task(fetch_offset(connections[1]))
     await asyncio.to_thread(wait_for, lambda: served(successor.address, 1), "the successor serves all shards")
-    await asyncio.to_thread(commit_at, successor.address, 200)
+    await asyncio.to_thread(commit_at, successor.address, GROUP, 200)
     assert await asyncio.to_thread(successor.stop) == 0
     for _ in range(600):
         if not await known_producers(broker, topic):
@@ -148,7 +142,7 @@ def test_a_manager_that_wakes_after_the_brokers_forgot_its_successor_acknowledge
             wait_for(
                 lambda: served(frozen.address, 1) or frozen.start_if_ended(), "the first manager serves all shards"
             )
-        commit_at(frozen.address, 100)
+        commit_at(frozen.address, GROUP, 100)
         successor.start()
         with RawLogReader(broker.bootstrap, unique, [shard_for(GROUP, SHARDS)], history.add):
             outcomes = asyncio.run(outcomes_of_a_frozen_manager(frozen, successor, broker, unique))
@@ -163,7 +157,7 @@ def test_a_manager_that_wakes_after_the_brokers_forgot_its_successor_acknowledge
                 client.close()
             else:
                 wait_for(lambda: served(frozen.address, 1), "the manager serves all shards again")
-                commit_at(frozen.address, 300)
+                commit_at(frozen.address, GROUP, 300)
     finally:
         frozen.kill()
         successor.kill()

@@ -17,6 +17,7 @@ from conftest import MakeTopic
 from manager_cluster import (
     Manager,
     addresses_of,
+    commit_at,
     commit_until_acknowledged,
     fetch_until_answered,
     managers_of,
@@ -67,19 +68,13 @@ async def request_while_frozen(frozen: Manager, other: Manager, group: str) -> t
         asyncio.create_task(fetch_outcome(c, fetching)) for c, fetching in zip(connections, (False, True), strict=True)
     ]
     await asyncio.to_thread(wait_for, lambda: served(other.address, 1), "the other manager serves everything")
-    await asyncio.to_thread(commit_at, other, group)
+    await asyncio.to_thread(commit_at, other.address, group, 200)
     assert not any(task.done() for task in pending)
     frozen.thaw()
     outcomes = await asyncio.gather(*pending)
     for connection in connections:
         await connection.close()
     return outcomes[0], outcomes[1]
-
-
-def commit_at(manager: Manager, group: str) -> None:
-    client = consumer(manager.address, group)
-    commit_until_acknowledged(client, 200)
-    client.close()
 
 
 def test_a_manager_resumed_after_losing_ownership_serves_no_request(two: list[Manager]) -> None:

@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from processes import Commands, wait_for
+from release_fixtures import ReleaseCluster
 from secured_broker import Secured
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -58,6 +59,12 @@ def test_brokers_with_default_settings_are_accepted(request: pytest.FixtureReque
     found: KafkaBroker | KraftBroker = request.getfixturevalue(broker)
 
     assert check(found.bootstrap) == FenceSettings(3_600, 86_400, 600, (f"{number} ({found.bootstrap})",))
+
+
+@pytest.mark.matrix
+def test_2_8_is_accepted_and_one_setting_rules_both_expirations(start_release: Callable[[str], ReleaseCluster]) -> None:
+    bootstrap = start_release("2.8.2").bootstrap
+    assert check(bootstrap) == FenceSettings(3_600, 7 * 24 * 60 * 60, 600, (f"0 ({bootstrap})",))
 
 
 # --- other settings -------------------------------------------------------------------------------

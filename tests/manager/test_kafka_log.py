@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pytest
 from blocking_writer import BlockingWriter, claimed
 from confluent_kafka.admin import AdminClient
 from log_contract import PARTITIONS, TIMEOUT_S, LogContract, read_to
-from processes import fails, wait_for
+from processes import delete_topic, fails, set_topic, wait_for
 from stopwatch import Stopwatch
 
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
@@ -25,6 +25,10 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 pytestmark = pytest.mark.servers
 
 UNUSED_PORT = "127.0.0.1:1"
+
+
+def admin_of(cluster: KafkaLog | KafkaBroker | KraftBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap})
 
 
 def open_log(bootstrap: str, topic: str) -> KafkaLog:
@@ -40,7 +44,7 @@ class TestKafkaLog(LogContract):
 
     def recreate(self, log: PartitionLog) -> None:
         assert isinstance(log, KafkaLog)
-        delete_topic(log.bootstrap, log.topic)
+        delete_topic(admin_of(log), log.topic)
         wait_for(lambda: open_log(log.bootstrap, log.topic), "the topic is recreated")
 
     def test_a_claim_ends_the_append_of_a_process_that_was_killed_in_the_middle(
@@ -90,7 +94,7 @@ class TestKafkaLog(LogContract):
     def test_a_batch_that_the_broker_rejects_as_too_large_leaves_the_writer_usable(
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
-        set_topic(broker.bootstrap, log.topic, {"max.message.bytes": "5000"})
+        set_topic(admin_of(broker), log.topic, {"max.message.bytes": "5000"})
         writer = claimed(log, 1)
         batch = {9: [(b"big", b"x" * 9000)]}
         wait_for(lambda: fails(TooLarge, writer.append, batch, TIMEOUT_S), "the leader has the new limit")
@@ -104,7 +108,7 @@ class TestKafkaLog(LogContract):
 
     def test_an_append_to_a_deleted_topic_fails(self, log: KafkaLog, broker: KafkaBroker | KraftBroker) -> None:
         writer = claimed(log, 1)
-        delete_topic(broker.bootstrap, log.topic)
+        delete_topic(admin_of(broker), log.topic)
 
         # A broker that has lost a partition may have appended the batch before, so the outcome may be unknown.
         with Stopwatch() as watch, pytest.raises((AppendRejected, OutcomeUnknown)):
@@ -132,7 +136,7 @@ def test_an_end_offset_below_an_acknowledged_append_is_not_returned(kraft: Kraft
     log = open_log(kraft.bootstrap, unique)
     writer = claimed(log, 1)
     last = writer.append({1: [(b"k", b"v")]}, TIMEOUT_S)
-    delete_topic(kraft.bootstrap, unique)
+    delete_topic(admin_of(kraft), unique)
     wait_for(lambda: open_log(kraft.bootstrap, unique), "the topic is recreated")
 
     with pytest.raises(TimedOut):  # the last attempt may end without an answer
@@ -159,21 +163,3 @@ def raised_within(seconds: float, call: Callable[..., object]) -> type[OffsetMgr
             error = type(raised)
     assert watch.seconds < seconds
     return error
-
-
-def delete_topic(bootstrap: str, topic: str) -> None:
-    """Deletes a topic and waits until it is gone from the broker's metadata, which a KRaft broker updates after the
-    controller has responded."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-    wait_for(lambda: topic not in admin.list_topics(timeout=TIMEOUT_S).topics, "the topic is deleted")
-
-
-def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-
-    entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in settings.items()]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(TIMEOUT_S)

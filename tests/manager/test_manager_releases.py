@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +11,6 @@ from processes import Commands
 from release_fixtures import ReleaseCluster
 
 from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import Security
-from offsetmgr.manager.log.kafka.broker_checks import check_brokers
-from offsetmgr.manager.log.topic import FenceSettings
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox import broker as sandbox_broker
 
@@ -37,20 +32,6 @@ def test_2_7_is_rejected_by_the_name_of_the_missing_request(
         expected = "it does not support DescribeProducers (Kafka 2.8 and later)"
         assert f"error: broker {broker.bootstrap}: {expected}\n" in done.stderr
         assert not AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).topics
-
-
-def test_2_8_is_accepted_and_one_setting_rules_both_expirations(start_release: Callable[[str], ReleaseCluster]) -> None:
-    bootstrap = start_release("2.8.2").bootstrap
-
-    async def check() -> FenceSettings:
-        client = Client(bootstrap, Security.of({}))
-        try:
-            return await check_brokers(client, asyncio.get_running_loop().time() + 120)
-        finally:
-            await client.close()
-
-    week_s = 7 * 24 * 60 * 60
-    assert asyncio.run(check()) == FenceSettings(3_600, week_s, 600, (f"0 ({bootstrap})",))
 
 
 def test_a_manager_on_2_8_claims_commits_and_takes_over(

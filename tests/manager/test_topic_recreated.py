@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 from backend_listeners import ManagerListener
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, NewTopic
 from memory_listener import FETCH, WireClient, commit_errors
-from processes import wait_for
+from processes import delete_topic, set_topic, wait_for
 
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.sandbox import KafkaBroker
@@ -66,11 +66,6 @@ def serving(kafka: KafkaBroker, topic: str) -> Iterator[Manager]:
         yield manager
 
 
-def delete_topic(admin: AdminClient, topic: str) -> None:
-    admin.delete_topics([topic])[topic].result(30)
-    wait_for(lambda: topic not in admin.list_topics(timeout=60).topics, "the topic is deleted")
-
-
 def create_topic_with_defaults(admin: AdminClient, topic: str) -> None:
     while True:
         try:
@@ -115,14 +110,8 @@ def test_an_unsuitable_new_topic_is_not_served_until_it_is_fixed(kafka: KafkaBro
         wait_for(lambda: manager.fetch()[0] == KafkaError.COORDINATOR_NOT_AVAILABLE, "the group is not served")
         manager.wait_for_alarm("cleanup.policy is delete")
         assert manager.commit(6) == KafkaError.COORDINATOR_NOT_AVAILABLE
-        set_topic(admin, unique, "cleanup.policy", "compact")
+        set_topic(admin, unique, {"cleanup.policy": "compact"})
         manager.wait_for_alarm("message.timestamp.type is CreateTime")
-        set_topic(admin, unique, "message.timestamp.type", "LogAppendTime")
+        set_topic(admin, unique, {"message.timestamp.type": "LogAppendTime"})
         wait_for(lambda: manager.fetch() == (0, -1), "the new topic is served")
         wait_for(lambda: ["recreated" in alarm for alarm in manager.alarms] == [True], "one alarm remains")
-
-
-def set_topic(admin: AdminClient, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(90)

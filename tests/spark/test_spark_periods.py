@@ -22,10 +22,11 @@ import pytest
 from committed_offsets import offsets
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions
 from conftest import MakeTopic
 from kazoo_client import connected
 from period_job import Row, rows_in, write
+from processes import set_topic
 
 from offsetmgr.cli.app import run as offsetmgr
 from offsetmgr.core.errors import Conflict, OffsetOutOfRange, UnsupportedOperation
@@ -343,9 +344,7 @@ def test_a_rerun_of_data_that_no_longer_exists_is_rejected(
 
 def set_policy(admin: AdminClient, topic: str, policy: str) -> None:
     """Sets the cleanup policy, and returns when the broker has applied it."""
-    setting = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    setting.add_incremental_config(ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET))
-    admin.incremental_alter_configs([setting])[setting].result(90)
+    set_topic(admin, topic, {"cleanup.policy": policy})
     deadline = time.monotonic() + 120
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     while admin.describe_configs([resource])[resource].result(90)["cleanup.policy"].value != policy:

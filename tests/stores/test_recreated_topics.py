@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
-from processes import fill, own_environment, run_command, wait_for
+from processes import delete_topic, fill, own_environment, run_command, wait_for
 from recreation import recreate
 from store_backend_setup import running
 from streaming_queries import Driver, Query, source
@@ -100,8 +100,7 @@ def test_a_deleted_topic_of_a_pattern_is_reported_once_and_the_other_topics_are_
     committer = sides.committer("kafka", query)
     assert committer.reconcile(60)
     admin = AdminClient({"bootstrap.servers": sides.bootstrap})
-    admin.delete_topics([deleted], operation_timeout=30)[deleted].result(60)
-    wait_for(lambda: deleted not in admin.list_topics(timeout=60).topics, "the deletion")
+    delete_topic(admin, deleted)
     for batch in range(1, 5):
         query.write(batch, f'v1\n{{}}\n{{"{sides.topic}":{{"0":{5 + batch // 2}}},"{deleted}":{{"0":0}}}}')
         assert not committer.reconcile(60)
