@@ -402,11 +402,7 @@ class RunningEdits:
         return take_over(self._client, described, deadline)
 
     async def _bring_back(
-        self,
-        group: GroupTakeover,
-        edit: GroupEdit,
-        held: Sequence[TopicPartition],
-        done: TakeoverResult,
+        self, group: GroupTakeover, edit: GroupEdit, held: Sequence[TopicPartition], done: TakeoverResult
     ) -> None:
         """Waits until the members are back, and writes the offsets again that a member has overwritten meanwhile."""
         done.back = await group.readmit(held, self._in(self._wait_s))
