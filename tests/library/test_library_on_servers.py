@@ -94,8 +94,9 @@ def test_a_group_with_members_is_a_problem_of_the_plan(servers: Servers) -> None
     with OffsetAdmin(servers.kafka) as admin:
         plan = admin.plan_reset(servers.group, ToEarliest())
         assert isinstance(plan.problems[servers.group], errors.GroupActive)
-        report = plan.execute()
-        assert (report.written, report.rejected, report.ok) == (0, 1, False)
+        with pytest.raises(errors.GroupsFailed) as refused:
+            plan.execute()
+        assert (refused.value.report.written, refused.value.report.rejected) == (0, 1)
         (described,) = admin.describe(servers.group)
         assert [row.owner is not None for row in described.partitions] == [True]
     consumer.close()
