@@ -21,7 +21,7 @@ from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, U
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import GroupSelection, is_pattern
+from offsetmgr.core.selection import GroupsArgument, GroupSelection, accept_names, is_pattern
 from offsetmgr.migration.journaled_writer import PlanRun, journaled_writer, open_plan, open_renewed
 from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import GroupPlan as GroupPlan
@@ -77,6 +77,11 @@ class PlanSelection(NamedTuple):
 
     groups: GroupSelection = GroupSelection()
     waves: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, groups: PlanSelection | GroupsArgument | None) -> PlanSelection:
+        """Returns ``groups`` as a selection; all groups of the plan if it is None."""
+        return groups if isinstance(groups, PlanSelection) else cls(GroupSelection.of(groups))
 
     @property
     def arguments(self) -> dict[str, Argument]:
@@ -820,3 +825,6 @@ def status(
         live = stores.fleet_view(file, state, window).observe(only)
     found = group_statuses(file, state, only, live, open_bounces(file.groups_of(only), file.header))
     return FleetStatus(file, state, summary_of(file, only), found, live is not None)
+
+
+accept_names(globals(), PlanSelection=PlanSelection.of)

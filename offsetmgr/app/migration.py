@@ -16,7 +16,7 @@ from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupsFailed
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.offset_store import AheadPolicy
-from offsetmgr.core.selection import GroupsArgument, GroupSelection
+from offsetmgr.core.selection import GroupsArgument
 from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions, PlanSummary
 from offsetmgr.migration.progress import MigrationState
@@ -178,9 +178,8 @@ class Migration(Closeable):
         **options: Any,
     ) -> _T:
         """Executes a step with the given groups of the plan, until ``stop`` returns True."""
-        selection = migrate.PlanSelection(GroupSelection.of(groups))
         self._connections.ui = _StoppedBy(stop)
-        return step(self._connections, self._plan.path, selection, sides=self._sides, **options)
+        return step(self._connections, self._plan.path, groups, sides=self._sides, **options)
 
     def verify(self, *, groups: GroupsArgument | None = None) -> VerifyResults:
         """Reads both stores again, and compares every partition with the plan. Changes nothing. ``groups`` is as in

@@ -14,6 +14,7 @@ from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import FileFailure, GateRefused, OffsetMgrError, os_error_as
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.selection import accept_names
 from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.migration.bounce import BounceRun as BounceRun
 from offsetmgr.migration.bounce import GroupBounce as GroupBounce
@@ -376,3 +377,6 @@ def _report(one: GroupBounce, plan: PlannedGroups | None, ui: Ui, *, several: bo
             ui.note(line)
     if one.error is not None and several:
         ui.note(_refusal(one.group, Advice("{}: {}", one.error.what, one.error.why), one.error.hint))
+
+
+accept_names(globals(), PlanSelection=PlanSelection.of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from keyword import iskeyword
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -101,7 +101,7 @@ class Advice(str):
     values: tuple[object, ...]
 
     def __new__(cls, template: str, *values: object) -> Advice:
-        text = super().__new__(cls, _worded(template, values, _argument_with, str))
+        text = super().__new__(cls, _worded(template, values, as_command=False))
         text.template, text.values = template, values
         return text
 
@@ -120,7 +120,7 @@ class Advice(str):
 
     def command_line(self) -> str:
         """Returns the text for the command line."""
-        return _worded(self.template, self.values, _option_with, for_command_line)
+        return _worded(self.template, self.values, as_command=True)
 
 
 def for_command_line(text: object) -> str:
@@ -138,28 +138,19 @@ def _argument(name: str, verb: str = "") -> str:
     return _ARGUMENTS.get(f"{verb} {name}") or _ARGUMENTS.get(name, name)
 
 
-def _argument_with(name: str, _as_option: str, value: str, _space: str) -> str:
-    return f"{_argument(name)}={value}"
-
-
-def _option_with(_name: str, as_option: str, value: str, space: str) -> str:
-    return (option(as_option) if value in ("", "True") else f"{option(as_option)} {value}") + space
-
-
 def _number(value: str | float) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _worded(
-    template: str,
-    values: tuple[object, ...],
-    argument: Callable[[str, str, str, str], str],
-    text_of: Callable[[object], str],
-) -> str:
+def _worded(template: str, values: tuple[object, ...], *, as_command: bool) -> str:
     rest = iter(values)
 
     def word(field: re.Match[str]) -> str:
         name, as_option, value, space = field.groups(default="")
-        return argument(name, as_option or name, value, space) if name else text_of(next(rest)) + space
+        if not name:
+            return (for_command_line if as_command else str)(next(rest)) + space
+        if not as_command:
+            return f"{_argument(name)}={value}"
+        return option(as_option or name) + ("" if value in ("", "True") else f" {value}") + space
 
     return _FIELD.sub(word, template)

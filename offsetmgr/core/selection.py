@@ -441,12 +441,14 @@ _SELECTIONS: Final[Mapping[str, Callable[[Any], object]]] = {
 """The functions that return selections, by the annotations of parameters."""
 
 
-def accept_names(module: dict[str, Any]) -> None:
+def accept_names(module: dict[str, Any], **more: Callable[[Any], object]) -> None:
     """Lets the public functions of a module, whose namespace this is, also take what `GroupSelection.of` and
-    `TopicSelection.of` take. A function that takes groups raises `UsageError` for None."""
+    `TopicSelection.of` take. A function that takes a `GroupSelection` raises `UsageError` for None. ``more`` has
+    functions for further annotations."""
+    of = {**_SELECTIONS, **more}
     for name, function in list(module.items()):
         if isinstance(function, FunctionType) and function.__module__ == module["__name__"] and name[0] != "_":
-            kinds = {key: _SELECTIONS[kind] for key, kind in function.__annotations__.items() if kind in _SELECTIONS}
+            kinds = {key: of[kind] for key, kind in function.__annotations__.items() if kind in of}
             module[name] = _converting(function, kinds) if kinds else function
 
 
