@@ -123,9 +123,5 @@ def alarms(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int, int, str]]:
     return [
         (found["offset"], found["producer_id"], found["producer_epoch"], found["why"])
         for found in (record.__dict__ for record in caplog.records)
-        if record_is_alarm(found)
+        if found["levelno"] == logging.ERROR and found["partition"] == PARTITION
     ]
-
-
-def record_is_alarm(found: dict[str, object]) -> bool:
-    return found["levelno"] == logging.ERROR and found["partition"] == PARTITION

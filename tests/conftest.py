@@ -211,6 +211,14 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture
+def migration(tmp_path: Path) -> Any:
+    """A `one_migration.Migration`, which has not been planned yet."""
+    from one_migration import Migration
+
+    return Migration(tmp_path)
+
+
+@pytest.fixture
 def dead_server() -> Iterator[str]:
     """An address without a listener, reserved so that no other process can use it."""
     with socket.socket() as taken:

@@ -214,7 +214,8 @@ def _wrong_loads(
         if known and largest[known - 1] >= claim.claim_end:
             yield f"offset {largest[known - 1]} was acknowledged before, but the claim's end is lower: {claim}"
         for offset in range(position, claim.reached):
-            _apply(state, history.keys[offset], history.values[offset])
+            if (key := history.keys[offset] or b"").startswith(b"key-"):
+                state[key] = history.values[offset]
         position = max(position, claim.reached)
         for key in state.keys() | {key.encode() for key in claim.state}:
             text = claim.state.get(key.decode())
@@ -232,11 +233,6 @@ def _was_overwritten(history: PartitionHistory, key: bytes, claim: Claimed) -> b
         if history.keys[offset] == key:
             return True
     return False
-
-
-def _apply(state: dict[bytes, bytes | None], key: bytes | None, value: bytes | None) -> None:
-    if key is not None and key.startswith(b"key-"):
-        state[key] = value
 
 
 def _wrong_compaction(

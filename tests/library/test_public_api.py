@@ -25,13 +25,10 @@ PACKAGES = (
 )
 
 
-def section(package: str) -> str:
-    return PAGE.read_text("utf-8").partition(f"\n## {package}\n")[2].partition("\n## ")[0]
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_api_page_lists_exactly_the_public_names(package: str) -> None:
-    assert set(re.findall(r"`(\w+)`", section(package))) == set(import_module(package).__all__)
+    section = PAGE.read_text("utf-8").partition(f"\n## {package}\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", section)) == set(import_module(package).__all__)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -25,11 +25,6 @@ pytestmark = pytest.mark.servers
 PARTITIONS = 8
 
 
-def topic_of(kafka: KafkaBroker, name: str) -> str:
-    ensure_topic(kafka.bootstrap, {}, name, partitions=PARTITIONS)
-    return name
-
-
 @asynccontextmanager
 async def manager(
     kafka: KafkaBroker, topic: str, *, shard_groups: Sequence[int] = range(PARTITIONS), standby: bool = False
@@ -65,7 +60,8 @@ def offsets(runtime: ManagerRuntime, group: str) -> list[int]:
 
 @async_test
 async def test_a_standby_takes_over_and_the_predecessor_is_fenced(kafka: KafkaBroker, unique: str) -> None:
-    topic = topic_of(kafka, unique)
+    topic = unique
+    ensure_topic(kafka.bootstrap, {}, topic, partitions=PARTITIONS)
     async with manager(kafka, topic) as (old, lease), manager(kafka, topic, shard_groups=(), standby=True) as (new, _):
         await written([old.commit(commit(f"g{number}", number)) for number in range(200)])
         await until(lambda: sum(status.offsets for status in new.status()) == 1000)

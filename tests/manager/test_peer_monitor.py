@@ -121,15 +121,11 @@ class Removals:
 @asynccontextmanager
 async def monitor_of(removals: Removals, *ports: int) -> AsyncIterator[PeerMonitor]:
     monitor = PeerMonitor(removals.remove)
-    monitor.update(peers(*ports))
+    monitor.update({f"m{n}": NodeAddress(n, "127.0.0.1", port) for n, port in enumerate(ports)})
     try:
         yield monitor
     finally:
         await monitor.close()
-
-
-def peers(*ports: int) -> dict[str, NodeAddress]:
-    return {f"m{n}": NodeAddress(n, "127.0.0.1", port) for n, port in enumerate(ports)}
 
 
 @contextlib.contextmanager

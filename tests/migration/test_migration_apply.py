@@ -18,8 +18,6 @@ from offsetmgr.core.model import Committed, LogRange
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.testing.memory import MemoryStore
 
-pytest_plugins = ["migration_fixtures"]
-
 
 def steps(plan: Migration) -> dict[TopicPartition, str]:
     return {step.tp: step.action.value for group in plan.groups() for step in group.steps}

@@ -14,8 +14,6 @@ from offsetmgr.core.errors import JournalError
 from offsetmgr.migration import journaled_writer
 from offsetmgr.migration.progress import Journal, read_journal
 
-pytest_plugins = ["migration_fixtures"]
-
 
 class Killed(BaseException):
     """Simulates SIGKILL at a journal step. The tests in tests/crash send the real signal."""

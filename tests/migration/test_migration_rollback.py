@@ -19,8 +19,6 @@ from offsetmgr.core.model import Committed
 from offsetmgr.migration.progress import Journal
 from offsetmgr.testing.memory import MemoryStore
 
-pytest_plugins = ["migration_fixtures"]
-
 
 def test_rollback_refuses_offsets_that_changed_since_unless_forced(migration):
     migration.start([10, 20], [1, 2])

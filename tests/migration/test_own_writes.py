@@ -22,8 +22,6 @@ from offsetmgr.migration.copied_offsets import CopiedOffsets
 from offsetmgr.migration.observation import GroupHistory, Observation
 from offsetmgr.testing.memory import MemoryStore
 
-pytest_plugins = ["migration_fixtures"]
-
 HOUR_MS = 3_600_000
 NUMBERS = itertools.count()
 

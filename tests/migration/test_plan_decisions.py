@@ -19,8 +19,6 @@ from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.last_writes import KnownWrite, LastWriter
 from offsetmgr.migration.plan import Action, MissingTopic, PlanStep, decide
 
-pytest_plugins = ["migration_fixtures"]
-
 
 @pytest.mark.parametrize(
     ("source", "target", "log", "options", "action", "after"),

@@ -22,10 +22,6 @@ from offsetmgr.cli.app import run
 STEPS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "ftruncate")
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def kill_at_call(name: str, real: Callable[..., Any], fatal_call: int, moment: str, count: itertools.count[int]) -> Any:
     def call(*arguments: Any, **options: Any) -> Any:
         if next(count) != fatal_call:
@@ -35,7 +31,7 @@ def kill_at_call(name: str, real: Callable[..., Any], fatal_call: int, moment: s
         elif moment == "after":
             with contextlib.suppress(OSError):  # as for a directory that exists already
                 real(*arguments, **options)
-        die()
+        os.kill(os.getpid(), signal.SIGKILL)
         return None
 
     return call
