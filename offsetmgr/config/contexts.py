@@ -52,9 +52,8 @@ class Contexts:
     default: str | None
 
     @classmethod
-    def read(cls, environ: Mapping[str, str] | None = None) -> Contexts:
+    def read(cls, environ: Mapping[str, str] = os.environ) -> Contexts:
         """Reads the configuration file. Raises `ConfigError` for errors that do not belong to one context."""
-        environ = os.environ if environ is None else environ
         path = config_path(environ)
         document = load_document(path, required="OFFSETMGR_CONFIG" in environ)
         return cls(path, read_contexts(document, path), default_context(document))

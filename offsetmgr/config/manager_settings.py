@@ -338,10 +338,9 @@ def with_options(values: Mapping[str, Any], **others: Any) -> ManagerSettings:
     return ManagerSettings(**given, **others)
 
 
-def configured_settings(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+def configured_settings(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Returns the values of ``[manager]`` in the configuration file by argument. Raises `ConfigError` for an unknown
     key, and for a value of another type than that of the option."""
-    environ = os.environ if environ is None else environ
     path = config_path(environ)
     table = load_document(path, required="OFFSETMGR_CONFIG" in environ).get("manager", {})
     where = f"config file {path}: [manager]"

@@ -34,17 +34,15 @@ def user_directory(environ: Mapping[str, str], own: str, xdg: str, below_home: s
     return home_directory(environ) / below_home / name
 
 
-def downloads_directory(environ: Mapping[str, str] | None = None) -> Path:
+def downloads_directory(environ: Mapping[str, str] = os.environ) -> Path:
     """Returns the directory of downloaded jars: ``OFFSETMGR_CACHE``, else ``$XDG_CACHE_HOME/offsetmgr``, else
     ``~/.cache/offsetmgr``. The function does not create the directory."""
-    env = os.environ if environ is None else environ
-    return user_directory(env, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr")
+    return user_directory(environ, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr")
 
 
-def state_directory(environ: Mapping[str, str] | None = None) -> Path:
+def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
     """Returns the directory for before-images, ``offsetmgr`` in the XDG state directory. The function does not create
     the directory."""
-    environ = os.environ if environ is None else environ
     return Path(environ.get("XDG_STATE_HOME") or home_directory(environ) / ".local" / "state") / "offsetmgr"
 
 

@@ -53,18 +53,20 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUse:
-    """Whether a broker uses a directory, and the evidence for this. ``known`` is *seen*, *inferred* or *unknown*;
-    ``how`` describes the evidence."""
+    """Whether a broker uses a directory, and the evidence for this."""
 
     use: Use
-    known: str
     how: str
+    """Describes the evidence."""
     log_dir: Path | None = None
     """The broker's log directory: the examined directory or its nearest parent that is a log directory; `None` if there
     is none."""
+    inferred: bool = False
+    """Whether the evidence is indirect: no lock shows the use."""
 
     def __str__(self) -> str:
-        return f"{self.use} ({self.known}: {self.how})"
+        known = "unknown" if self.use is Use.UNKNOWN else "inferred" if self.inferred else "seen"
+        return f"{self.use} ({known}: {self.how})"
 
 
 def detect_broker(path: Path) -> BrokerUse:
@@ -98,9 +100,7 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
     Raises `Conflict` if a broker uses the directory or may use it; ``elsewhere`` is the alternative that the hint of
     the `Conflict` proposes. Raises `FileFailure` if the lock file cannot be opened.
     """
-    found = detect_broker(path)
-    if found.use is not Use.IDLE:
-        raise in_use_error(path, found, elsewhere)
+    found = require_idle(path, elsewhere)
     if found.log_dir is None:
         yield found
         return
@@ -134,14 +134,18 @@ def check_parent_unused(target: Path, elsewhere: str = _ELSEWHERE) -> None:
     """Raises `Conflict` if ``target`` is in a broker's log directory and a broker uses or may use this directory. Takes
     no lock."""
     parent = _nearest(target)
-    if _log_dir(parent) is not None and (found := detect_broker(parent)).use is not Use.IDLE:
-        raise in_use_error(parent, found, elsewhere)
+    if _log_dir(parent) is not None:
+        require_idle(parent, elsewhere)
 
 
-def in_use_error(path: Path, found: BrokerUse, elsewhere: str = _ELSEWHERE) -> Conflict:
-    """Returns the error for a directory that a broker uses or may use."""
+def require_idle(path: Path, elsewhere: str = _ELSEWHERE) -> BrokerUse:
+    """Returns the evidence that no broker uses the log directory of ``path``. Raises `Conflict` if a broker uses or may
+    use it. Takes no lock."""
+    found = detect_broker(path)
+    if found.use is Use.IDLE:
+        return found
     hint = "stop the broker" if found.use is Use.RUNNING else "run this as the user that the broker runs as"
-    return Conflict(f"directory {path}", str(found), Advice("{}, or {}", hint, elsewhere))
+    raise Conflict(f"directory {path}", str(found), Advice("{}, or {}", hint, elsewhere))
 
 
 def _nearest(target: Path) -> Path:
@@ -174,25 +178,23 @@ def _log_dir(directory: Path) -> Path | None:
 def _by_lock(log_dir: Path) -> BrokerUse:
     lock = log_dir / LOCK
     if sys.platform != "linux":
-        return BrokerUse(Use.UNKNOWN, "unknown", f"only Linux shows which process holds the lock of {lock}", log_dir)
+        return BrokerUse(Use.UNKNOWN, f"only Linux shows which process holds the lock of {lock}", log_dir)
     try:
         with _lock:
             if lock in _locked_files:
-                return BrokerUse(Use.IDLE, "seen", f"this process itself holds the lock of {lock}", log_dir)
+                return BrokerUse(Use.IDLE, f"this process itself holds the lock of {lock}", log_dir)
             descriptor = os.open(lock, os.O_RDONLY)
             try:
                 answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
             finally:
                 os.close(descriptor)
     except OSError as error:
-        return BrokerUse(Use.UNKNOWN, "unknown", f"cannot check the lock of {lock}: {error.strerror or error}", log_dir)
+        return BrokerUse(Use.UNKNOWN, f"cannot check the lock of {lock}: {error.strerror or error}", log_dir)
     kind, _, _, _, process = _FLOCK.unpack(answer)
     if kind == fcntl.F_UNLCK:
-        return BrokerUse(
-            Use.IDLE, "seen", f"no process holds the lock of {lock}, which a running broker holds", log_dir
-        )
+        return BrokerUse(Use.IDLE, f"no process holds the lock of {lock}, which a running broker holds", log_dir)
     who = f"process {process}" if process > 0 else "a process of another container or machine"
-    return BrokerUse(Use.RUNNING, "seen", f"{who} holds the lock of {lock}", log_dir)
+    return BrokerUse(Use.RUNNING, f"{who} holds the lock of {lock}", log_dir)
 
 
 def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
@@ -200,13 +202,11 @@ def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
     its indexes into memory and does not keep them open."""
     missing = f"no {LOCK} in {log_dir}" if log_dir else "it is not in a broker's log directory"
     if not (_PROC / "self" / "fd").exists():
-        return BrokerUse(
-            Use.UNKNOWN, "unknown", f"{missing}, and this system does not show which files are open", log_dir
-        )
+        return BrokerUse(Use.UNKNOWN, f"{missing}, and this system does not show which files are open", log_dir)
     try:
         files = {(s.st_dev, s.st_ino) for s in (file.stat() for file in directory.rglob("*") if file.is_file())}
     except OSError as error:
-        return BrokerUse(Use.UNKNOWN, "unknown", f"{missing}, and {directory}: {error.strerror or error}", log_dir)
+        return BrokerUse(Use.UNKNOWN, f"{missing}, and {directory}: {error.strerror or error}", log_dir)
     hidden = 0
     for process in _PROC.iterdir():
         if not process.name.isdecimal() or int(process.name) == os.getpid():
@@ -216,11 +216,11 @@ def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
             hidden += 1
         elif writes:
             why = f"{missing}, but process {process.name} has {writes} open for writing"
-            return BrokerUse(Use.RUNNING, "seen", why, log_dir)
+            return BrokerUse(Use.RUNNING, why, log_dir)
     if hidden:
         why = f"{missing}, and the open files of {hidden} processes cannot be read"
-        return BrokerUse(Use.UNKNOWN, "unknown", why, log_dir)
-    return BrokerUse(Use.IDLE, "inferred", f"{missing}, and no process has a file of it open for writing", log_dir)
+        return BrokerUse(Use.UNKNOWN, why, log_dir)
+    return BrokerUse(Use.IDLE, f"{missing}, and no process has a file of it open for writing", log_dir, True)
 
 
 def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:

@@ -38,10 +38,8 @@ from offsetmgr.core.errors import (
     os_error_as,
 )
 from offsetmgr.segments.broker_lock import (
-    Use,
     check_parent_unused,
-    detect_broker,
-    in_use_error,
+    require_idle,
     require_unused,
     require_unused_parent,
 )
@@ -312,9 +310,7 @@ class LogRepair:
         return target
 
     def _backup(self, source: Path, examined: ExaminedSegment, position: int) -> Path:
-        found = detect_broker(source)
-        if found.use is not Use.IDLE:
-            raise in_use_error(source, found)
+        require_idle(source)
         if self._keep is not None:
             check_parent_unused(self._keep, _OTHER_KEEP)
         return backup_path(examined.segment.log, position, self._keep)

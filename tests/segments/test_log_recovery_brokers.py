@@ -99,7 +99,7 @@ def test_without_a_lock_file_a_process_that_has_a_log_open_for_writing_is_a_runn
     (log_dir / ".lock").unlink()
     for process in process_holding(log, "open"):
         found = detect_broker(log)
-        assert (found.use, found.known) == (Use.RUNNING, "seen")
+        assert found.use is Use.RUNNING and not found.inferred
         assert found.how == f"no .lock in {log_dir}, but process {process.pid} has {log} open for writing"
 
 
