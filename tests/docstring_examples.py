@@ -10,14 +10,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-PACKAGES = (
-    "offsetmgr",
-    "offsetmgr.spark",
-    "offsetmgr.period",
-    "offsetmgr.consumer",
-    "offsetmgr.segments",
-    "offsetmgr.testing",
-)
+PACKAGES = ("offsetmgr", *(f"offsetmgr.{name}" for name in ("spark", "period", "consumer", "segments", "testing")))
+"""The packages with public names, except `offsetmgr.results`, which has only types."""
 
 _BLOCK = re.compile(r"^Example[^\n]*::\n((?:\n|[ \t]+[^\n]*\n?)+)", re.MULTILINE)
 

@@ -9,20 +9,13 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import docstring_examples
 import pytest
 
 from offsetmgr import OffsetStore
 
+PACKAGES = (*docstring_examples.PACKAGES, "offsetmgr.results")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
-PACKAGES = (
-    "offsetmgr",
-    "offsetmgr.spark",
-    "offsetmgr.period",
-    "offsetmgr.consumer",
-    "offsetmgr.segments",
-    "offsetmgr.testing",
-    "offsetmgr.results",
-)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from docs_site import PROJECT, build_site
+from docstring_examples import PACKAGES
 
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed|object|link(?![^>]*rel="(?:canonical|next|prev)"))\b[^>]*?"""
@@ -75,17 +76,7 @@ def test_the_check_for_other_hosts_distinguishes_loading_from_links(text: str, l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "package",
-    [
-        "offsetmgr",
-        "offsetmgr.spark",
-        "offsetmgr.period",
-        "offsetmgr.consumer",
-        "offsetmgr.segments",
-        "offsetmgr.testing",
-    ],
-)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_the_api_reference_describes_every_public_name(site: Path, package: str) -> None:
     page = site / "reference" / "python" / f"{package.rpartition('.')[2]}.html"
     described = set(re.findall(rf'id="{re.escape(package)}\.(\w+)"', page.read_text("utf-8")))
