@@ -80,10 +80,9 @@ def _check_phases(connections: Connections, groups: Sequence[str]) -> list[Check
     unsafe = [one for one in rows if one.status is not CheckStatus.OK]
     read = f"{len(rows)} of " if len(rows) < len(names) else ""
     count = f"{read}{count_of(len(names), 'group')} of unfinished migrations by this account, {len(unsafe)} with a fix"
-    lost = count_of(len(locator.unread_plans), "recorded plan")
-    unread = f" ({lost} could not be read)" if locator.unread_plans else ""
-    where = connections.invocation("groups where", all_groups=True)
-    detail = Advice("{}{}; {} locates all groups", count, unread, where)
+    if lost := len(locator.unread_plans):
+        count += f" ({count_of(lost, 'recorded plan')} could not be read)"
+    detail = Advice("{}; {} locates all groups", count, connections.invocation("groups where", all_groups=True))
     return [*unsafe[:_MOST_NAMED], CheckResult("phases", "groups", CheckStatus.OK, detail)]
 
 

@@ -488,37 +488,22 @@ def _notes(observation: Observation, baseline: Observation | None) -> tuple[str,
 # --- members -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Restart:
-    """The evidence whether a member was restarted. ``ok`` is None if only the member's commits can show that the member
-    was restarted."""
-
-    ok: bool | None
-    confidence: Confidence
-    why: str
-
-
-def _restart(member: RegisteredMember, baseline: Observation | None) -> _Restart:
+def _restart(member: RegisteredMember, baseline: Observation | None) -> tuple[bool | None, Confidence, str]:
+    """Returns the evidence whether a member was restarted. The first value is None if only the member's commits can
+    show this."""
     if baseline is None:
-        return _Restart(None, Confidence.UNKNOWN, "no baseline to compare its id with")
+        return None, Confidence.UNKNOWN, "no baseline to compare its id with"
     before = baseline.members.get(member.id)
     if before is None:
-        return _Restart(
-            True, Confidence.SEEN, f"new since {at(baseline.at_ms)} (registered {at(member.registered_at_ms)})"
-        )
+        registered = f"(registered {at(member.registered_at_ms)})"
+        return True, Confidence.SEEN, f"new since {at(baseline.at_ms)} {registered}"
     same = f"its id was registered at {at(baseline.at_ms)}"
     if member.host is not None:
-        return _Restart(False, Confidence.SEEN, f"{_NOT_BOUNCED}: {same}, and every start makes a new id")
+        return False, Confidence.SEEN, f"{_NOT_BOUNCED}: {same}, and every start makes a new id"
     if before.czxid == member.czxid:
-        return _Restart(
-            False, Confidence.SEEN, f"{_NOT_BOUNCED}: {same} (a configured consumer.id), in the same session"
-        )
-    return _Restart(
-        None,
-        Confidence.UNKNOWN,
-        f"{same} (a configured consumer.id, so the id shows no restart); it has registered again since, after a"
-        " restart or after its session had expired",
-    )
+        return False, Confidence.SEEN, f"{_NOT_BOUNCED}: {same} (a configured consumer.id), in the same session"
+    why = "it has registered again since, after a restart or after its session had expired"
+    return None, Confidence.UNKNOWN, f"{same} (a configured consumer.id, so the id shows no restart); {why}"
 
 
 def _assess_member(
@@ -528,7 +513,7 @@ def _assess_member(
     rules: EvidenceThresholds,
     steady_ms: int,
 ) -> MemberEvidence:
-    restart = _restart(member, baseline)
+    is_restarted, known_by_id, restarted = _restart(member, baseline)
     tps = tuple(v.partition for v in owned)
 
     def result(
@@ -536,13 +521,13 @@ def _assess_member(
     ) -> MemberEvidence:
         return MemberEvidence(member.id, member.host, ok, known, why, remedy, final, wrong, tps)
 
-    if restart.ok is False:
-        return result(False, restart.confidence, restart.why, "restart it with the phase's settings", wrong=True)
+    if is_restarted is False:
+        return result(False, known_by_id, restarted, "restart it with the phase's settings", wrong=True)
     if not owned:
         # The rebalance that follows a registration may still assign partitions to this member.
         unchanged_for = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
-        why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {unchanged_for}"
-        if not (rules.accept_spare and restart.ok):
+        why = f"{restarted}; it owns no partition, so its commits cannot be seen; {unchanged_for}"
+        if not (rules.accept_spare and is_restarted):
             run = "run fewer members than partitions, or pass {accept_spare} (then its settings are not checked)"
             return result(False, Confidence.UNKNOWN, why, Advice(run), final=False)
         if steady_ms < rules.quiet_ms:
@@ -554,16 +539,16 @@ def _assess_member(
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         wrong = any(v.confidence is not Confidence.UNKNOWN for v in bad)
         final = any(v.confidence is not Confidence.UNKNOWN and v.final for v in bad) or all(v.final for v in owned)
-        why = f"{restart.why}; {worst.partition}: {worst.why}{more}"
+        why = f"{restarted}; {worst.partition}: {worst.why}{more}"
         remedy = worst.remedy or ("restart it with the phase's settings" if wrong else "")
         return result(False, worst.confidence, why, remedy, final=final, wrong=wrong)
     proven = [v for v in owned if v.confidence is Confidence.SEEN]
-    if restart.ok is None and not proven:
-        why = f"{restart.why}; and none of its partitions has traffic"
+    if is_restarted is None and not proven:
+        why = f"{restarted}; and none of its partitions has traffic"
         return result(False, Confidence.UNKNOWN, why, "send a message to one of its partitions")
-    best = Confidence.SEEN if restart.ok and len(proven) == len(owned) else Confidence.INFERRED
+    best = Confidence.SEEN if is_restarted and len(proven) == len(owned) else Confidence.INFERRED
     commits = f"commits of the phase seen on {len(proven)} of its {count_of(len(owned), 'partition')}"
-    return result(True, best, f"{restart.why}; {commits}")
+    return result(True, best, f"{restarted}; {commits}")
 
 
 # --- the phase of the group --------------------------------------------------------------------------

@@ -288,9 +288,8 @@ def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | 
 
 def _without_old_consumers(members: tuple[str, ...], described: GroupDescription | OffsetMgrError | None) -> LiveGroup:
     if isinstance(described, OffsetMgrError):
-        return LiveGroup(
-            Phase.UNKNOWN, Confidence.UNKNOWN, f"Kafka's coordinator did not report the members: {described}"
-        )
+        why = f"Kafka's coordinator did not report the members: {described}"
+        return LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, why)
     if members:
         found = phase_of_members("kafka", len(members), is_registry_known=True)
         return LiveGroup(found.phase, found.confidence, found.why, members)

@@ -296,12 +296,8 @@ class Planner:
         if (unfit := unfit_name(self.target, name)) is not None:
             return GroupPlan(group, name, (), error=Advice("target: {}", unfit.text))
         unread = source.error or source.hidden
-        if (
-            failed := unread
-            or target.error
-            or target.hidden
-            or (described if isinstance(described, OffsetMgrError) else None)
-        ):
+        undescribed = described if isinstance(described, OffsetMgrError) else None
+        if failed := unread or target.error or target.hidden or undescribed:
             side = "source" if unread else "target"
             return GroupPlan(group, name, (), error=Advice("{}: {}", side, failed.text))
         registered = registered_members(old, name, group)
@@ -337,9 +333,8 @@ class Planner:
         """Returns the step of a partition that the target cannot hold unchanged, because one side is a store of Kafka
         0.7."""
         if tp in source.errors:
-            return PlanStep(
-                tp, Action.REFUSE_UNREADABLE, None, None, None, Advice("source: {}", source.errors[tp].text)
-            )
+            unread = Advice("source: {}", source.errors[tp].text)
+            return PlanStep(tp, Action.REFUSE_UNREADABLE, None, None, None, unread)
         position = OffsetAndMetadata(source.offsets[tp].offset)
         refusal = PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None)
         if not isinstance(tp.partition, BrokerPartition):

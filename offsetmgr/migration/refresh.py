@@ -87,11 +87,8 @@ def renew_retention(
         raise UsageError(Advice("{refresh}"), f"offsets in {store.uri} do not expire")
     state.reject_ended(plan.path, finalized=False)
     if not state.apply.opened:
-        raise JournalError(
-            f"plan {plan.path}",
-            "it was not applied yet",
-            Advice("run: {}", Invocation("migrate apply", (str(plan.path),))),
-        )
+        hint = Advice("run: {}", Invocation("migrate apply", (str(plan.path),)))
+        raise JournalError(f"plan {plan.path}", "it was not applied yet", hint)
     report = RefreshReport()
     existing, recreated = set(store.groups()), recreated_topics(plan, store)
     clock = writer.clock

@@ -207,12 +207,9 @@ class Rollback:
         for task in self._tasks():
             yield from ((step.tp, step.after.offset) for step in task.steps if step.after is not None)
 
-    def compare(
-        self,
-        report: RollbackReport,
-        progress: Callable[[Iterable[RollbackDifference], str], Iterable[RollbackDifference]],
-    ) -> None:
-        """Adds the differences that a rollback left to its ``report``, and what apply had created."""
+    def compare(self, report: RollbackReport, progress: Callable[..., Iterable[RollbackDifference]]) -> None:
+        """Adds the differences that a rollback left to its ``report``, and what apply had created. ``progress`` yields
+        the differences that it gets, with a second argument that names the work."""
         if report.interrupted:
             return
         plan, state = self.plan, self.state

@@ -170,12 +170,8 @@ def _compare_with_source(
         return result_so_far if step.source is None else gone
     planned = -1 if step.source is None else step.source.offset
     if source.offset > target.offset and source.offset != planned:
-        behind = source.offset - target.offset
-        return (
-            Status.SOURCE_AHEAD,
-            Confidence.SEEN,
-            f"the source moved on after the plan; a start from the target would repeat {behind} messages",
-        )
+        repeats = f"a start from the target would repeat {source.offset - target.offset} messages"
+        return Status.SOURCE_AHEAD, Confidence.SEEN, f"the source moved on after the plan; {repeats}"
     if source.offset < planned:
         back = planned - source.offset
         return Status.SOURCE_REWOUND, Confidence.SEEN, f"the source was moved back by {back} after the plan"
