@@ -87,6 +87,13 @@ async def manager(
         await runtime.close()
 
 
+@asynccontextmanager
+async def manager_of_new_log(*arguments: Any, **options: Any) -> AsyncIterator[tuple[MemoryLog, ManagerRuntime]]:
+    log = MemoryLog(PARTITIONS)
+    async with manager(log, *arguments, **options) as runtime:
+        yield log, runtime
+
+
 def commit(group: str, offset: int, *, partitions: int = 1, metadata: str = "") -> CommitRequest:
     return CommitRequest(group, [("t", [(partition, offset, -1, metadata) for partition in range(partitions)])])
 

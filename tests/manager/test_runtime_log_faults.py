@@ -24,6 +24,7 @@ from runtimes import (
     commit,
     fetch_error,
     manager,
+    manager_of_new_log,
     offset,
     shard_group_of,
     until,
@@ -58,9 +59,8 @@ async def test_a_shard_group_assigned_again_after_its_log_was_recreated_serves_n
 
 @async_test
 async def test_a_shard_group_assigned_immediately_after_its_log_was_recreated_serves_no_old_offset() -> None:
-    log = MemoryLog(PARTITIONS)
     config = ManagerSettings(standby_poll_s=0.01, lag_interval_s=60)
-    async with manager(log, config=config) as runtime:
+    async with manager_of_new_log(config=config) as (log, runtime):
         await written([runtime.commit(commit("g", 1))])
         shard_group = shard_group_of(runtime, "g")
         await runtime.on_revoked(shard_group)
@@ -74,9 +74,8 @@ async def test_a_shard_group_assigned_immediately_after_its_log_was_recreated_se
 
 @async_test
 async def test_a_log_recreated_while_an_outcome_is_unknown_is_reloaded() -> None:
-    log = MemoryLog(PARTITIONS)
     lease = Lease()
-    async with manager(log, lease) as runtime:
+    async with manager_of_new_log(lease) as (log, runtime):
         await written([runtime.commit(commit("g", 1))])
         shard_group = shard_group_of(runtime, "g")
         log.fail_next_append(shard_group, Failure.UNKNOWN_OPEN)
@@ -99,8 +98,7 @@ def _fill(log: MemoryLog, shard_group: int) -> None:
 
 @async_test
 async def test_a_log_that_is_recreated_under_its_owner_is_reloaded_before_anything_else_is_acknowledged() -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         for number in range(10):
             await written([runtime.commit(commit("g", number))])
         for partition in log._partitions:
@@ -185,8 +183,7 @@ async def test_a_load_logs_unreadable_records_once_per_shard_with_their_versions
 async def test_a_value_that_becomes_unreadable_is_logged_only_at_its_first_fetch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager(MemoryLog(PARTITIONS)) as runtime:
         await written([runtime.commit(commit("loop", 7))])
         shard: Any = runtime._serving[SHARD]
         shard.replay(shard.position, record_of(3)[0], newer(record_of(3)[1]))

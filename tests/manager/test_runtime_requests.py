@@ -21,6 +21,7 @@ from runtimes import (
     commit,
     fetch_error,
     manager,
+    manager_of_new_log,
     offset,
     shard_group_of,
     until,
@@ -37,8 +38,7 @@ from offsetmgr.manager.results import CommitResponse, FetchRequest
 
 @async_test
 async def test_a_commit_is_visible_once_it_is_acknowledged_and_not_before() -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         await written([runtime.commit(commit("g", 41))])
         log.hold = True
         answer = runtime.commit(commit("g", 42))
@@ -52,9 +52,8 @@ async def test_a_commit_is_visible_once_it_is_acknowledged_and_not_before() -> N
 
 @async_test
 async def test_an_append_is_bounded_in_records() -> None:
-    log = MemoryLog(PARTITIONS)
     config = ManagerSettings(max_append_records=100, standby=False)
-    async with manager(log, config=config) as runtime:
+    async with manager_of_new_log(config=config) as (log, runtime):
         log.hold = True
         answers = [runtime.commit(commit("g", 0))]
         await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
@@ -69,8 +68,7 @@ async def test_an_append_is_bounded_in_records() -> None:
 
 @async_test
 async def test_deletes_go_through_the_log_and_an_unknown_group_is_an_error() -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         await written([runtime.commit(commit("g", 5, partitions=3))])
         assert (await runtime.delete_offsets("g", [("t", [1])])).error == KafkaError.NO_ERROR
         assert runtime.fetch(FetchRequest("g", None)).topics == [("t", [(0, 5, -1, "", 0), (2, 5, -1, "", 0)])]
@@ -83,8 +81,7 @@ async def test_deletes_go_through_the_log_and_an_unknown_group_is_an_error() -> 
 
 @async_test
 async def test_wait_for_writes_waits_for_earlier_writes_only() -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         assert runtime.wait_for_writes("g").done()
         log.hold = True
         answer = runtime.commit(commit("g", 1))
@@ -101,9 +98,8 @@ async def test_wait_for_writes_waits_for_earlier_writes_only() -> None:
 
 @async_test
 async def test_wait_for_writes_waits_for_an_append_whose_commit_has_timed_out() -> None:
-    log = MemoryLog(PARTITIONS)
     lease = Lease()
-    async with manager(log, lease) as runtime:
+    async with manager_of_new_log(lease) as (log, runtime):
         shard_group = shard_group_of(runtime, "g")
         log.fail_next_append(shard_group, Failure.UNKNOWN_OPEN_WRITTEN)
         log.fail_next_claim(shard_group, Unreachable("broker"))
@@ -121,10 +117,9 @@ async def test_wait_for_writes_waits_for_an_append_whose_commit_has_timed_out() 
 @pytest.mark.slow
 @async_test
 async def test_wait_for_writes_times_out_while_the_outcome_of_an_append_is_unknown() -> None:
-    log = MemoryLog(PARTITIONS)
     config = replace(QUICK, commit_timeout_s=1.0, claim_timeout_s=0.1)
     lease = Lease()
-    async with manager(log, lease, config) as runtime:
+    async with manager_of_new_log(lease, config) as (log, runtime):
         log.fail_next_append(shard_group_of(runtime, "g"), Failure.UNKNOWN_OPEN_WRITTEN)
         answer = runtime.commit(commit("g", 1))
         earlier_writes = runtime.wait_for_writes("g")
@@ -136,9 +131,8 @@ async def test_wait_for_writes_times_out_while_the_outcome_of_an_append_is_unkno
 
 @async_test
 async def test_backpressure_lasts_until_half_of_the_records_in_flight_are_written() -> None:
-    log = MemoryLog(PARTITIONS)
     config = ManagerSettings(max_pending_records=100, max_append_records=10, standby=False)
-    async with manager(log, config=config) as runtime:
+    async with manager_of_new_log(config=config) as (log, runtime):
         log.hold = True
         assert runtime.backpressure() is None
         answers = [runtime.commit(commit("g", number, partitions=10)) for number in range(10)]
@@ -161,9 +155,8 @@ async def test_backpressure_lasts_until_half_of_the_records_in_flight_are_writte
 @pytest.mark.slow
 @async_test
 async def test_a_commit_is_answered_at_its_timeout_counted_from_the_call() -> None:
-    log = MemoryLog(PARTITIONS)
     config = ManagerSettings(commit_timeout_s=2.0, retry_pause_s=0.01, standby=False)
-    async with manager(log, config=config) as runtime:
+    async with manager_of_new_log(config=config) as (log, runtime):
         log.hold = True
         with Stopwatch() as watch:
             first = runtime.commit(commit("g", 1))
@@ -205,8 +198,7 @@ async def test_only_the_commit_that_is_too_large_fails() -> None:
 async def test_a_failed_append_counts_if_it_is_in_the_log_and_the_next_commits_follow_it(
     failure: Failure, found: int
 ) -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         shard_group = shard_group_of(runtime, "g")
         other = next(g for g in map(str, range(999)) if shard_group_of(runtime, g) == shard_group and g != "g")
         await written([runtime.commit(commit("g", 1))])
@@ -225,8 +217,7 @@ async def test_a_failed_append_counts_if_it_is_in_the_log_and_the_next_commits_f
 
 @async_test
 async def test_while_an_outcome_is_unknown_fetches_return_acknowledged_offsets_and_commits_wait() -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         shard_group = shard_group_of(runtime, "g")
         await written([runtime.commit(commit("g", 1))])
         for _ in range(5):
@@ -264,8 +255,7 @@ async def test_after_an_unknown_outcome_no_shard_group_is_claimed_without_a_leas
 @async_test
 async def test_a_shard_group_whose_state_diverges_from_the_log_is_reloaded() -> None:
     """After a defect, or with full memory, the manager must serve only the content of the log."""
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager(MemoryLog(PARTITIONS)) as runtime:
         await written([runtime.commit(commit("g", 1))])
         shard = runtime._serving[runtime.partition_of("g")]
         assert shard is not None
@@ -341,8 +331,7 @@ async def test_the_housekeeping_ends_if_an_answer_about_members_arrives_during_t
 
 @async_test
 async def test_the_metrics_count_shards_offsets_and_failed_commits() -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         await written([runtime.commit(commit("g", 1, partitions=3))])
         log.fail_next_append(shard_group_of(runtime, "g"), Failure.NOT_WRITTEN)
         await runtime.commit(commit("g", 2))

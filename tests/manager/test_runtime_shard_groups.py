@@ -25,6 +25,7 @@ from runtimes import (
     commit,
     fetch_error,
     manager,
+    manager_of_new_log,
     offset,
     shard_group_of,
     until,
@@ -113,8 +114,7 @@ async def test_a_claim_that_ends_after_the_lease_loads_and_serves_nothing() -> N
 
 @async_test
 async def test_a_revoked_shard_group_finishes_the_commits_in_flight_and_rejects_new_ones() -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         shard_group = shard_group_of(runtime, "g")
         log.hold = True
         answers = [runtime.commit(commit("g", 1))]
@@ -164,8 +164,7 @@ async def test_a_failed_claim_is_reported_and_retried() -> None:
 
 @async_test
 async def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         log.hold = True
         answer = runtime.commit(commit("g", 1))
         await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
@@ -185,9 +184,8 @@ async def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> Non
 
 @async_test
 async def test_closing_is_bounded_when_the_log_does_not_answer() -> None:
-    log = MemoryLog(PARTITIONS)
     config = ManagerSettings(commit_timeout_s=0.2, standby=False)
-    async with manager(log, config=config) as runtime:
+    async with manager_of_new_log(config=config) as (log, runtime):
         log.hold = True
         answers = [runtime.commit(commit(str(number), 1)) for number in range(50)]
         with Stopwatch() as watch:
@@ -261,8 +259,7 @@ async def test_a_standby_has_all_acknowledged_offsets_and_takes_over_with_the_ta
 
 @async_test
 async def test_an_error_is_shown_until_the_next_success() -> None:
-    log = MemoryLog(PARTITIONS)
-    async with manager(log) as runtime:
+    async with manager_of_new_log() as (log, runtime):
         shard_group = shard_group_of(runtime, "g")
 
         def shown() -> set[str]:
@@ -283,9 +280,8 @@ async def test_an_error_is_shown_until_the_next_success() -> None:
 @async_test
 async def test_a_standby_that_was_disconnected_for_too_long_reloads_everything() -> None:
     """The cleaner may have removed a tombstone that the standby never read."""
-    log = MemoryLog(PARTITIONS)
     config = ManagerSettings(standby=True, standby_poll_s=0.01, lag_interval_s=0.02, max_standby_age_s=0.3)
-    async with manager(log) as owner:
+    async with manager_of_new_log() as (log, owner):
         await written([owner.commit(commit("g", 1)), owner.commit(commit("other", 1))])
         partition = owner.partition_of("g")
         async with manager(log, config=config, shard_groups=()) as standby:
