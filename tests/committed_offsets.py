@@ -8,8 +8,10 @@ from contextlib import contextmanager
 import confluent_kafka as ck
 
 from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
 from offsetmgr.stores.uri import open_store
+
+PARTITIONS = 4
 
 
 def offsets(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, int]:
@@ -43,3 +45,13 @@ def pending_commit(bootstrap: str, group: str, topic: str, partition: int) -> It
     producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 60)
     yield producer
     consumer.close()
+
+
+def at(topic: str, offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The same offset for each of `PARTITIONS` partitions."""
+    return {TopicPartition(topic, p): OffsetAndMetadata(offset) for p in range(PARTITIONS)}
+
+
+def edit_of(group: str, topic: str, offset: int) -> GroupEdit:
+    """An edit that sets each partition to the same offset."""
+    return GroupEdit(group, {tp: Change(after) for tp, after in at(topic, offset).items()})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from committed_offsets import PARTITIONS
 from conftest import MakeTopic
-from offsets_of_partitions import PARTITIONS
 from processes import fill
 
 from offsetmgr.config.connection import ConnectionConfig

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from committed_offsets import offsets_of, pending_commit
-from offsets_of_partitions import at
+from committed_offsets import at, offsets_of, pending_commit
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import PartialFailure, UnknownTopicOrPartition

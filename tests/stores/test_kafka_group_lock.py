@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import confluent_kafka as ck
 import pytest
-from committed_offsets import offsets_of
+from committed_offsets import PARTITIONS, at, edit_of, offsets_of
 from confluent_kafka.admin import AdminClient
 from manual_lock import ManualLock
-from offsets_of_partitions import PARTITIONS, at, edit_of, state_of
 from polling_consumer import PollingConsumer
 from processes import wait_for
 
@@ -23,6 +22,12 @@ from offsetmgr.stores.kafka import KafkaStore
 pytest_plugins = ["group_lock_fixtures"]
 
 pytestmark = pytest.mark.servers
+
+
+def state_of(cluster: KafkaCluster, group: str) -> str:
+    described = cluster.describe_groups([group])[group]
+    assert isinstance(described, GroupDescription)
+    return described.state
 
 
 def test_a_new_and_an_existing_idle_group_are_edited_under_the_lock(kafka_store, kafka_cluster, filled_topic, unique):

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from committed_offsets import offsets_of
-from offsets_of_partitions import PARTITIONS, at, edit_of
+from committed_offsets import PARTITIONS, at, edit_of, offsets_of
 from polling_consumer import PollingConsumer
 from processes import wait_for
 from stopwatch import Stopwatch
