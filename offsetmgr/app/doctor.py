@@ -79,7 +79,8 @@ def _check_phases(connections: Connections, groups: Sequence[str]) -> list[Check
         return rows
     unsafe = [one for one in rows if one.status is not CheckStatus.OK]
     read = f"{len(rows)} of " if len(rows) < len(names) else ""
-    count = f"{read}{count_of(len(names), 'group')} of unfinished migrations by this account, {len(unsafe)} with a fix"
+    count = f"{read}{count_of(len(names), 'group')} in unfinished migrations of this account"
+    count += f", {count_of(len(unsafe), 'warning')}" if unsafe else ""
     if lost := len(locator.unread_plans):
         count += f" ({count_of(lost, 'recorded plan')} could not be read)"
     detail = Advice("{}; {} locates all groups", count, connections.invocation("groups where", all_groups=True))
@@ -88,7 +89,7 @@ def _check_phases(connections: Connections, groups: Sequence[str]) -> list[Check
 
 def _phase_result(one: GroupLocation, connections: Connections) -> CheckResult:
     """Returns the phase of a group, with a fix if it is unknown or dual, or if a migration of the group has begun."""
-    detail, step = f"{one.phase} ({one.confidence}): {one.why}", one.next
+    detail, step = f"{one.evidence.known_phase}: {one.why}", one.next
     if not any(store.may_have_group for store in one.sample.stores):
         return CheckResult("phase", f"group {one.name}", CheckStatus.UNKNOWN, one.why)
     if step.call is None:

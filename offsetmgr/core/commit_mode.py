@@ -250,3 +250,8 @@ class PhaseEvidence(NamedTuple):
     confidence: Confidence
     why: str
     members: frozenset[CommitMode] = frozenset()
+
+    @property
+    def known_phase(self) -> str:
+        """The phase and its confidence, as in ``kafka (seen)``; without evidence only ``unknown``."""
+        return self.phase if self.confidence is Confidence.UNKNOWN else f"{self.phase} ({self.confidence})"

@@ -348,8 +348,8 @@ class PhaseReport:
             if one.remedy:
                 lines.append(f"      remedy: {for_command_line(one.remedy)}")
         if self.location is not None and self.next is not None:
-            found = f"phase {self.location.phase} ({self.location.confidence})"
-            lines.append(f"group {self.group}: {found}; next: {self.next.text()}")
+            found = self.location.evidence.known_phase
+            lines.append(f"group {self.group}: phase {found}; next: {self.next.text()}")
         return lines
 
     def to_json(self) -> dict[str, Any]:
