@@ -40,6 +40,10 @@ def wait_for(condition: Callable[[], object], description: str, seconds: float =
         began = time.monotonic()
 
 
+def until(condition: Callable[[], object], seconds: float = 300) -> None:
+    wait_for(condition, "the condition", seconds)
+
+
 def _is_true(condition: Callable[[], object]) -> bool:
     """Returns False also if a condition cannot read an offset: the first commit of an old consumer to Kafka is -1."""
     try:

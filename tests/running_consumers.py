@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from offsets_topic import commit_records
-from processes import wait_for
 
 from offsetmgr.sandbox import jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
@@ -257,10 +256,6 @@ def longest_pause(deliveries: Sequence[Delivery], begin: float, end: float) -> f
     """The longest time without a delivery between ``begin`` and ``end``. The deliveries are sorted."""
     times = [begin, *(one.at for one in between(deliveries, begin, end)), end]
     return max(b - a for a, b in itertools.pairwise(times))
-
-
-def until(condition: Callable[[], bool], seconds: float = 300) -> None:
-    wait_for(condition, "the condition", seconds)
 
 
 class ProcessMember(Member):

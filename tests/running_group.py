@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from committed_offsets import offsets
-from processes import finish, own_environment, process_state, start_command
-from running_consumers import Deliveries, Load, RdkafkaMember, until
+from processes import finish, own_environment, process_state, start_command, until
+from running_consumers import Deliveries, Load, RdkafkaMember
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription, TopicPartition

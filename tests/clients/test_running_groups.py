@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from conftest import MakeTopic
+from processes import until
 from running_consumers import (
     Deliveries,
     Delivery,
@@ -34,7 +35,6 @@ from running_consumers import (
     between,
     commits_of,
     longest_pause,
-    until,
 )
 
 from offsetmgr.core.errors import OffsetMgrError

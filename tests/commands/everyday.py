@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from processes import own_environment, run_command, wait_for
+from processes import own_environment, run_command
 
 
 class Cli:
@@ -51,7 +51,3 @@ def named_store(flags: list[str]) -> str:
 def committed(cli: Cli, flags: list[str], group: str) -> dict[int, int]:
     rows = cli.rows("offsets", "get", "--group", group, *flags)
     return {row["partition"]: row["offset"] for row in rows}
-
-
-def until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    wait_for(condition, "the condition", seconds)

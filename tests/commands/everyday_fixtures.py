@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from everyday import Cli, until
+from everyday import Cli
+from processes import until
 from same_cluster import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer

@@ -17,9 +17,9 @@ from urllib.parse import quote
 import pytest
 from committed_offsets import commit
 from confluent_kafka import Consumer
-from everyday import Cli, committed, named_store, until
+from everyday import Cli, committed, named_store
 from kazoo_client import connected
-from processes import start_command
+from processes import start_command, until
 from same_cluster import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeTopic
-from processes import fill
-from running_consumers import until
+from processes import fill, until
 
 from offsetmgr.cli.app import run
 from offsetmgr.sandbox import KraftBroker, jars

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 from conftest import MakeTopic
-from everyday import Cli, committed, until
-from processes import fill
+from everyday import Cli, committed
+from processes import fill, until
 
 from offsetmgr import OffsetAdmin, RunningEdit, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer

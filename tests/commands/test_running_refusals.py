@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from conftest import MakeTopic
-from processes import fill
+from processes import fill, until
 from release_fixtures import ReleaseCluster
-from running_consumers import Deliveries, RdkafkaMember, until
+from running_consumers import Deliveries, RdkafkaMember
 from running_group import RunningGroup
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer, jars

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
-from everyday import Cli, until
-from processes import create_topic, fill
+from everyday import Cli
+from processes import create_topic, fill, until
 from secured_broker import Secured
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store

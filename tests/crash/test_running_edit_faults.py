@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from conftest import MakeTopic
+from processes import until
 from release_fixtures import QUICK_HEARTBEATS
-from running_consumers import RdkafkaMember, until
+from running_consumers import RdkafkaMember
 from running_group import PARTITIONS, running_group
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from conftest import MakeTopic
 from event_loop_thread import EventLoopThread
-from everyday import Cli, until
-from processes import fill, start_command
+from everyday import Cli
+from processes import fill, start_command, until
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit

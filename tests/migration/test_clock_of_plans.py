@@ -49,16 +49,12 @@ def expected_ms() -> int:
     return time.time_ns() // 1_000_000 + RETENTION_MS
 
 
-def shown(expires_ms: int) -> str:
-    return datetime.fromtimestamp(expires_ms / 1000, tz=UTC).strftime("%Y-%m-%d")
-
-
 @pytest.mark.usefixtures("wrong_clock")
 def test_a_plan_for_kraft_asks_the_controller(kraft, make_topic, unique, planned):
     topic = make_topic(unique, bootstrap=kraft.bootstrap)
     expires, messages = planned(kraft.bootstrap, topic)
     assert abs(expires - expected_ms()) < TOLERANCE_MS
-    assert f"expire about {shown(expires)}" in messages
+    assert f"expire about {datetime.fromtimestamp(expires / 1000, tz=UTC):%Y-%m-%d}" in messages
     assert "by the brokers' clock" in messages
     assert "warning the brokers' clock is 10 d behind this machine, +/- " in messages
 

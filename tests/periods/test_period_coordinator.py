@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from everyday import until
 from period_runs import Runs
+from processes import until
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import (

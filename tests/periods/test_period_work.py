@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from confluent_kafka import Producer
 from conftest import MakeTopic
-from everyday import until
 from period_runs import Runs
+from processes import until
 
 from offsetmgr import KafkaCluster
 from offsetmgr.core.errors import Conflict, LateRecord, RunEnded, Superseded, TimedOut
