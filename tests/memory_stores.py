@@ -51,7 +51,7 @@ class HidingStore(MemoryStore):
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         for found in super().scan(groups):
-            hidden = CorruptData(f"group {found.group!r}", "its offsets may be incomplete")
+            hidden = CorruptData(f"group {found.name!r}", "its offsets may be incomplete")
             yield replace(found, hidden=hidden, unrecognised=(UnrecognisedData("/consumers/g/x", "holds '7'"),))
 
 

@@ -31,7 +31,7 @@ def groups_of_plan(path: Path, limit_s: float) -> Iterable[str]:
     """Returns the groups of a plan file; none if the file cannot be read."""
     from offsetmgr.migration.plan import PlanFile
 
-    return _within_limit([lambda: [plan.group for plan in PlanFile(path).groups()]], limit_s)[0] or ()
+    return _within_limit([lambda: [plan.name for plan in PlanFile(path).groups()]], limit_s)[0] or ()
 
 
 def operations() -> list[str]:

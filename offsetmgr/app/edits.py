@@ -84,7 +84,7 @@ class PlannedEdit(Closeable):
             plan = admin.plan_reset("shop", ToEarliest(), topics="orders")
             for proposal in plan:
                 for change in proposal.changes:
-                    print(proposal.group, change.partition, change.before, "->", change.after, change.note)
+                    print(proposal.name, change.partition, change.before, "->", change.after, change.note)
             if not plan.problems:
                 report = plan.execute()
                 print(report.written, "written; undo with", report.before_images)
@@ -170,7 +170,7 @@ class PlannedEdit(Closeable):
         for group in self:
             reasons = [group.problem, *(change.problem for change in group.changes)]
             if (reason := next((one for one in reasons if one is not None), None)) is not None:
-                found[group.group] = reason
+                found[group.name] = reason
         return found
 
     def weaknesses(self) -> tuple[Weakness, ...]:

@@ -67,7 +67,7 @@ def list_(
     selection = GroupSelection(selection.patterns, exclude=selection.excluded, on_missing=errors.append)
     names = selection.within(known, store.uri, unlisted=True)
     unlisted = [name for name in names if name not in known]
-    kinds = {found.group: found.error for found in store.scan(unlisted)}
+    kinds = {found.name: found.error for found in store.scan(unlisted)}
     for name in unlisted:
         absent = GroupNotFound(f"group {name!r}", f"does not exist in {store.uri}", KNOWN_GROUPS, groups=[name])
         errors.append(kind if isinstance(kind := kinds.get(name), OtherGroupKind) else absent)

@@ -642,7 +642,7 @@ def finalize(
     plan, state = step.plan, step.state
     verifier = step.stores.verifier(plan, state)
     if step.only is None and (state.finalized or state.undo.done or state.undo.written) and not state.is_rolled_back:
-        step.only = frozenset(group.group for group in plan.groups() if not state.is_group_rolled_back(group.group))
+        step.only = frozenset(group.name for group in plan.groups() if not state.is_group_rolled_back(group.name))
     verifier.only = step.only
     scope = step.announce()
     if rules.delete_source:
@@ -672,11 +672,11 @@ def _warn_of_finalized(step: _Step, state: MigrationState, live: set[str]) -> No
 
     plan, warn = step.plan, step.connections.warn
     for group in plan.groups_of(step.only):
-        later = state.phase_after_end(group.group, plan.header.end)
+        later = state.phase_after_end(group.name, plan.header.end)
         if later is not None and later.phase is not None:
             went_back = f"{later.phase.value} on {time_text(later.at)}"
-            warn(f"group {group.group}: its members went back to phase {went_back}, after it was finalized")
-    known = (one for one in group_statuses(plan, state, step.only) if one.group not in live)
+            warn(f"group {group.name}: its members went back to phase {went_back}, after it was finalized")
+    known = (one for one in group_statuses(plan, state, step.only) if one.name not in live)
     copied = {one.target_group: one.expires_ms for one in known}
     if any(copied.values()) and (cluster := step.stores.cluster()) is not None:
         described = cluster.describe_groups(list(copied))

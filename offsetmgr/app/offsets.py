@@ -272,15 +272,15 @@ def peek(connections: Connections, selection: GroupSelection, topics: TopicSelec
                     found.fail(read.error)
                     continue
                 found.unrecognised(read)
-                empty = read.group in named and not (read.offsets or read.errors)
-                if empty and (absent := not_known([store], [read.group])) is not None:
+                empty = read.name in named and not (read.offsets or read.errors)
+                if empty and (absent := not_known([store], [read.name])) is not None:
                     found.fail(absent)
                     continue
                 committed = [tp for tp in (*read.offsets, *read.errors) if topics.matches(tp)]
-                found.committed(read.group, committed, named=read.group in named)
+                found.committed(read.name, committed, named=read.name in named)
                 found.errors += [error for tp, error in sorted(read.errors.items()) if topics.matches(tp)]
                 offsets = {tp: one.offset for tp, one in read.offsets.items() if topics.matches(tp)}
-                for one in peeker.next_records(read.group, offsets):
+                for one in peeker.next_records(read.name, offsets):
                     found.errors += [] if one.error is None else [one.error]
                     yield one
 

@@ -104,8 +104,8 @@ class EditOutput(EditListener):
 
 
 def _list_problems(edit: PlannedEdit, *, can_wait: bool) -> None:
-    problems = ((g.group, c.partition, c.problem) for g in edit for c in g.changes if c.problem is not None)
-    whole = ((g.group, None, g.problem) for g in edit if g.problem is not None)
+    problems = ((g.name, c.partition, c.problem) for g in edit for c in g.changes if c.problem is not None)
+    whole = ((g.name, None, g.problem) for g in edit if g.problem is not None)
     _list_failures((*whole,), problems)
     if can_wait and any(isinstance(g.problem, GroupActive) and not g.problem.lock_ends_s for g in edit):
         running = "; --running moves it without a stop" if edit.store.uri.startswith("kafka:") else ""
@@ -118,17 +118,17 @@ def _list_problems(edit: PlannedEdit, *, can_wait: bool) -> None:
 def _kafka_rows(edit: PlannedEdit) -> Iterator[tuple[str | int, ...]]:
     """Rows ``topic,partition,offset`` of all changes that are not rejected. If the plan has several groups, the group
     is the first column."""
-    single = len({group.group for group in edit}) == 1
+    single = len({group.name for group in edit}) == 1
     for group in edit:
         for change in group.changes if group.problem is None else ():
             if change.problem is None and change.after is not None:
                 row = (change.partition.topic, change.partition.partition, change.after.offset)
-                yield row if single else (group.group, *row)
+                yield row if single else (group.name, *row)
 
 
 def _plan_rows(groups: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
     for group in groups:
-        name = group.group
+        name = group.name
         for tp, before, after, text, problem, _ in group.changes:
             rejected = problem or group.problem
             yield (
@@ -151,7 +151,7 @@ def _rejection(error: OffsetMgrError) -> str:
 
 def _outcome_rows(edit: PlannedEdit, report: EditReport) -> Iterator[tuple[Any, ...]]:
     for group in edit:
-        known = report.outcomes.get(group.group)
+        known = report.outcomes.get(group.name)
         for row, change in zip(_plan_rows([group]), group.changes, strict=True):
             if change.problem is not None or group.problem is not None:
                 outcome, text = "refused", row[-1]

@@ -451,4 +451,4 @@ def _offset_rows(groups: Iterable[SavedGroup]) -> Iterator[tuple[Any, ...]]:
         for tp in sorted({*group.offsets, *group.errors}):
             one = group.offsets.get(tp)
             state, cells = ("unreadable", (None,) * 6) if one is None else ("committed", one)
-            yield (group.group, tp[0], tp[1], state, *cells)
+            yield (group.name, tp[0], tp[1], state, *cells)

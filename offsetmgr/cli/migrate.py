@@ -297,7 +297,7 @@ StatusFormat: Any = StrEnum("StatusFormat", [*OutputFormat, *PAGES])  # type: ig
 """The values of ``--format``: those of `OutputFormat`, and those of pages."""
 
 COLUMNS: Final = (
-    Column("group"),
+    Column("group", get="name"),
     Column("target_group", detail=True),
     Column("wave", right=True, optional=True),
     Column("owner", optional=True, rank=2),
@@ -721,7 +721,7 @@ VERIFY_COLUMNS: Final = (
 def step_rows(groups: Iterable[GroupPlan]) -> Iterator[tuple[Any, ...]]:
     """Yields each step of a plan as a row. If a group could not be planned, its only row contains the error."""
     for group in groups:
-        names = group.group, group.target_group if group.target_group != group.group else None
+        names = group.name, group.target_group if group.target_group != group.name else None
         if group.error:
             yield (*names, None, None, "error", None, None, None, group.error)
         for step in group.steps:

@@ -226,7 +226,7 @@ class GroupOffsets:
     ``unrecognised`` data may be offsets.
     """
 
-    group: str
+    name: str
     offsets: Mapping[TopicPartition, Committed]
     errors: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     error: OffsetMgrError | None = None
@@ -675,7 +675,7 @@ def scan_store(store: OffsetStore, groups: list[str]) -> dict[str, GroupOffsets]
     found: dict[str, GroupOffsets] = {}
     try:
         for answer in store.scan(groups) if groups else ():
-            found[answer.group] = answer
+            found[answer.name] = answer
     except OffsetMgrError as error:
         return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in groups}
     return found

@@ -106,7 +106,7 @@ class BeforeImageFile:
                 if (rows or group.removes) and group.problem is None:
                     written = {row.partition for row in rows} if group.raw else ()
                     raw = {tp: data for tp, (data, _) in group.raw.items() if data is not None and tp in written}
-                    yield group.group, rows, group.removes, raw
+                    yield group.name, rows, group.removes, raw
 
         path = self.path
         with_nodes = any(group.removes or group.raw for group in batch)
@@ -134,7 +134,7 @@ class BeforeImageFile:
         """Returns ``result`` and writes nothing. An undo compares the values in the store with the planned values, so
         the file needs no outcomes. A group of which only znodes are deleted or restored has a result, too."""
         only_tree = result is None and planned.problem is None and (planned.removes or planned.restores)
-        return GroupEditResult(planned.group, {}) if only_tree else result
+        return GroupEditResult(planned.name, {}) if only_tree else result
 
     def close(self) -> None:
         """Does nothing, because the file is complete before the first edit."""
@@ -155,7 +155,7 @@ def image_file(
         on_durable(saved)
         for group in plan:
             if group.restores and group.problem is None and isinstance(store, GroupTreeStore):
-                store.restore_tree(group.group, group.restores)
+                store.restore_tree(group.name, group.restores)
 
     return BeforeImageFile(path, header, durable)
 

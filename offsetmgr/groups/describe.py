@@ -119,13 +119,13 @@ def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan
     offsets. If ``describe_groups`` returned an error for the group, the problem is this error.
     """
     for batch in batched(plans, GROUPS_AT_ONCE):
-        descriptions = describe_groups([p.group for p in batch])
+        descriptions = describe_groups([p.name for p in batch])
         for plan in batch:
-            found = descriptions[plan.group]
+            found = descriptions[plan.name]
             if isinstance(found, OffsetMgrError):
                 yield replace(plan, problem=plan.problem or found)
             elif found.members:
-                yield replace(plan, problem=plan.problem or _active(f"group {plan.group}", found))
+                yield replace(plan, problem=plan.problem or _active(f"group {plan.name}", found))
             else:
                 yield plan
 

@@ -58,7 +58,7 @@ def _group_differences(
     left: GroupOffsets, right: GroupOffsets, topics: TopicSelection, capabilities: tuple[Capabilities, Capabilities]
 ) -> Iterator[OffsetDifference]:
     if (error := left.error or right.error or left.hidden or right.hidden) is not None:
-        yield OffsetDifference(left.group, None, "unreadable", None, None, error)
+        yield OffsetDifference(left.name, None, "unreadable", None, None, error)
         return
     for tp in sorted({*left.offsets, *right.offsets, *left.errors, *right.errors}):
         if not topics.matches(tp):
@@ -67,9 +67,9 @@ def _group_differences(
         right_offset: Offset = right.offsets.get(tp, ABSENT)
         if (unread := left.errors.get(tp) or right.errors.get(tp)) is not None:
             known = (None if tp in left.errors else left_offset), (None if tp in right.errors else right_offset)
-            yield OffsetDifference(left.group, tp, state_of(unread), *known, unread)
+            yield OffsetDifference(left.name, tp, state_of(unread), *known, unread)
         elif (kind := _kind(left_offset, right_offset, capabilities)) is not None:
-            yield OffsetDifference(left.group, tp, kind, left_offset, right_offset)
+            yield OffsetDifference(left.name, tp, kind, left_offset, right_offset)
 
 
 def _kind(left: Offset, right: Offset, capabilities: tuple[Capabilities, Capabilities]) -> str | None:

@@ -316,7 +316,7 @@ def group_offsets(saved: SavedGroup) -> GroupOffsets:
     offsets = {
         tp: new(Committed, (*one[:4], None)) for tp, one in saved.offsets.items() if not is_deleted(one[0], one[1])
     }
-    return GroupOffsets(saved.group, offsets, saved.errors)
+    return GroupOffsets(saved.name, offsets, saved.errors)
 
 
 def _unexpired(group: SavedGroup, expiry: Expiry | None, run: RecoveryRun) -> Iterator[SavedGroup]:
@@ -325,12 +325,12 @@ def _unexpired(group: SavedGroup, expiry: Expiry | None, run: RecoveryRun) -> It
         return
     if group.activity_error is not None:
         why = f"whether its offsets have expired is unknown, so all are kept: {group.activity_error}"
-        run.error(OffsetMgrError(f"group {group.group!r}", why, group.activity_error.hint))
+        run.error(OffsetMgrError(f"group {group.name!r}", why, group.activity_error.hint))
         yield group
         return
     unexpired = {tp: saved for tp, saved in group.offsets.items() if not expiry.has_expired(tp, saved, group.activity)}
     if unexpired or group.errors:
-        yield SavedGroup(group.group, unexpired, group.errors, group.activity, group.activity_error)
+        yield SavedGroup(group.name, unexpired, group.errors, group.activity, group.activity_error)
 
 
 def _decisions(sources: TopicDirectories, run: RecoveryRun) -> dict[TopicPartition, dict[int, bool]]:
@@ -405,7 +405,7 @@ class _GroupLocations:
     def is_in_coordinator_partition(self, partition: int, group: SavedGroup) -> bool:
         """Returns True if the group's offsets in this partition are used. If the group's coordinator reads another
         partition, the method keeps the group for `misplaced_groups`."""
-        name = group.group
+        name = group.name
         if self._count is not None and shard_for(name, self._count) != partition:
             known = self._misplaced.get(name)
             if known is None or _latest(known[1]) < _latest(group):
@@ -490,15 +490,15 @@ class RecoveredOffsets:
         """Yields the selected groups with their selected offsets and errors. Also reports the errors."""
         selected, run = self.topics.matches, self.run._replace(error=self.error)
         for whole in saved_groups(self.sources, run, self.expiry):
-            if not self.selection.matches(whole.group):
-                self._left_out.add(whole.group)
+            if not self.selection.matches(whole.name):
+                self._left_out.add(whole.name)
                 continue
             offsets = {tp: one for tp, one in whole.offsets.items() if selected(tp)}
             group = replace(whole, offsets=offsets, errors={tp: e for tp, e in whole.errors.items() if selected(tp)})
             for tp, error in group.errors.items():
-                self.error(OffsetMgrError(f"group {group.group}, {tp}", str(error), error.hint))
+                self.error(OffsetMgrError(f"group {group.name}, {tp}", str(error), error.hint))
             if group.offsets or group.errors:
-                self.seen.add(group.group)
+                self.seen.add(group.name)
                 yield group
 
     def offsets(self, *, errors: bool) -> Iterator[GroupOffsets]:

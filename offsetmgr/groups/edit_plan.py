@@ -59,7 +59,7 @@ class GroupEditPlan:
     group that offsetmgr does not understand. See `GroupEdit` for ``raw``.
     """
 
-    group: str
+    name: str
     changes: tuple[PlannedChange, ...]
     problem: OffsetMgrError | None = None
     removes: tuple[SavedNode, ...] = ()
@@ -83,7 +83,7 @@ class GroupEditPlan:
         }
         if not changes or self.problem is not None:
             return None
-        return GroupEdit(self.group, changes, whole=not self.by_partition, raw=self.raw)
+        return GroupEdit(self.name, changes, whole=not self.by_partition, raw=self.raw)
 
     def whole(self) -> GroupEditPlan:
         """Returns the plan, with a problem if only some of its changes can be made. Otherwise consumers would continue
@@ -93,7 +93,7 @@ class GroupEditPlan:
             return self
         number = f"{len(stops):,} of its {count_of(len(self.changes), 'partition')}"
         why = f"stays unchanged, because {number} cannot be changed ({list_of((tp for tp, _ in stops), 3)})"
-        return replace(self, problem=type(stops[0][1])(f"group {self.group}", why))
+        return replace(self, problem=type(stops[0][1])(f"group {self.name}", why))
 
 
 @dataclass(slots=True)

@@ -212,10 +212,10 @@ def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelectio
     named = topics.numbered(store.capabilities.partitions)
     for found in scan_in_order(store, groups, lambda _group: named):
         if found.error is not None:
-            yield GroupEditPlan(found.group, (), found.error, unrecognised=found.unrecognised)
+            yield GroupEditPlan(found.name, (), found.error, unrecognised=found.unrecognised)
             continue
         if not (found.offsets or found.errors):
-            require_known([store], [found.group])
+            require_known([store], [found.name])
         changes = [
             plan_change(tp, committed, None, store.capabilities, note="deletes")
             for tp, committed in found.offsets.items()
@@ -224,9 +224,9 @@ def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelectio
         changes += [plan_replacement(store, tp, e, None, named) for tp, e in found.errors.items() if topics.matches(tp)]
         problem = None
         if not changes and not topics.everything:
-            problem = GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
+            problem = GroupNotFound(f"group {found.name!r}", "has no committed offsets in these topics")
         rows, raw = tuple(sorted(changes, key=BY_PARTITION)), replaced_data(changes, found.errors)
-        yield GroupEditPlan(found.group, rows, problem, unrecognised=found.unrecognised, raw=raw)
+        yield GroupEditPlan(found.name, rows, problem, unrecognised=found.unrecognised, raw=raw)
 
 
 def store_of_images(
@@ -278,7 +278,7 @@ def with_trees(
             yield plan
             continue
         try:
-            removes = trees.saved_tree(plan.group, unsaved)
+            removes = trees.saved_tree(plan.name, unsaved)
         except GroupNotFound:  # the group is only in the other store of a pair
             yield plan
             continue
@@ -330,7 +330,7 @@ def plan_removal(store: OffsetStore, groups: Sequence[str], *, accept_unseen: bo
     stores = store.parts
     in_kafka, in_trees = bool(_kafka_stores(store)), tree_store(store) is not None
     for plan in plan_delete(store, groups, ALL_TOPICS):
-        problem, changes = plan.problem or reasons.get(plan.group), list[PlannedChange]()
+        problem, changes = plan.problem or reasons.get(plan.name), list[PlannedChange]()
         if _is_saved(plan.problem) and problem is not None and len(stores) > 1:
             each = " and ".join("{store} {}" for _ in stores)
             hint = Advice(f"delete the group in each store: {each}", *(quote(one.uri) for one in stores))
@@ -365,16 +365,16 @@ def start_deletion(
     def deleted(planned: GroupEditPlan) -> GroupEditResult:
         changes = [one for one in planned.changes if one.writes]
         try:
-            trees.delete_group(planned.group, planned.removes)
+            trees.delete_group(planned.name, planned.removes)
         except OffsetMgrError as error:
             failed = {one.partition: ChangeOutcome(EditStatus.FAILED) for one in changes}
-            return GroupEditResult(planned.group, failed, error=error)
-        on_removed(f"removed group {planned.group!r} with {count_of(len(planned.removes), 'znode')}")
+            return GroupEditResult(planned.name, failed, error=error)
+        on_removed(f"removed group {planned.name!r} with {count_of(len(planned.removes), 'znode')}")
         written = {one.partition: ChangeOutcome(EditStatus.WRITTEN, one.before) for one in changes}
-        return GroupEditResult(planned.group, written)
+        return GroupEditResult(planned.name, written)
 
     def removals(failed: Container[str] = ()) -> Iterator[GroupEditPlan]:
-        return (one for one in plan if one.removes and one.problem is None and one.group not in failed)
+        return (one for one in plan if one.removes and one.problem is None and one.name not in failed)
 
     if isinstance(store, GroupTreeStore):
         image = image_file(path, store, plan, on_durable)
@@ -387,7 +387,7 @@ def start_deletion(
     started = start_edit(store, plan, path, on_durable)
 
     def results_of_pair() -> Generator[GroupEditResult, None, None]:
-        failed = {one.group for one in plan if any(change.problem for change in one.changes)}
+        failed = {one.name for one in plan if any(change.problem for change in one.changes)}
         with closing(started.results) as written:
             for result in written:
                 failed |= {result.group} if result.failures else set()
@@ -437,7 +437,7 @@ def groups_left_without_offsets(store: OffsetStore, groups: Iterable[str]) -> li
     store."""
     known = set(store.groups())
     names = [group for group in groups if group in known]
-    return [f.group for f in scan_in_order(store, names) if not (f.offsets or f.errors or f.error or f.unrecognised)]
+    return [f.name for f in scan_in_order(store, names) if not (f.offsets or f.errors or f.error or f.unrecognised)]
 
 
 def plan_import(
@@ -466,14 +466,14 @@ def plan_import(
 
     def targets() -> Iterator[str]:
         for source in sources:
-            target = rename.get(source.group, source.group)
+            target = rename.get(source.name, source.name)
             pending[target] = source
             yield target
 
     for found in scan_in_order(store, targets(), lambda target: filter(topics.matches, pending[target].offsets)):
-        source = pending.pop(found.group)
+        source = pending.pop(found.name)
         if (problem := source.error or found.error) is not None:
-            yield GroupEditPlan(found.group, (), problem)
+            yield GroupEditPlan(found.name, (), problem)
             continue
         changes: list[PlannedChange] = []
         if crossing is not None:
@@ -499,7 +499,7 @@ def plan_import(
                 changes.append(_plan_imported(store, tp, found, after, allow_rewind, note))
         changes += [plan_replacement(store, tp, e, None, ()) for tp, e in source.errors.items() if topics.matches(tp)]
         rows = tuple(sorted(changes, key=BY_PARTITION))
-        yield GroupEditPlan(found.group, rows, unrecognised=found.unrecognised)
+        yield GroupEditPlan(found.name, rows, unrecognised=found.unrecognised)
 
 
 def plan_undo(
@@ -526,9 +526,9 @@ def plan_undo(
             yield one.group
 
     for found in scan_in_order(store, targets(), lambda target: filter(topics.matches, pending[target].after)):
-        source = pending.pop(found.group)
+        source = pending.pop(found.name)
         if found.error is not None:
-            yield GroupEditPlan(found.group, (), found.error)
+            yield GroupEditPlan(found.name, (), found.error)
             continue
         changes: list[PlannedChange] = []
         if crossing is not None:
@@ -541,14 +541,14 @@ def plan_undo(
             if restores and change.before is ABSENT and change.writes:
                 change = change._replace(note="restored with its znode", writes=False)
             if change.writes and not holds_offset(change.before, written_offset):
-                moved_on = _moved_on(found.group, change, written_offset, source.raw.get(tp))
+                moved_on = _moved_on(found.name, change, written_offset, source.raw.get(tp))
                 note = "; ".join(filter(None, (change.note, moved_on.why)))
                 change = change._replace(note=note) if allow_rewind else change._replace(problem=moved_on, writes=False)
             changes.append(change)
         rows = tuple(sorted(changes, key=BY_PARTITION))
         problem = next((change.problem for change in rows if change.problem is not None), None) if restores else None
         raw = {tp: (None, data) for tp, data in source.raw.items()}
-        yield GroupEditPlan(found.group, rows, problem, restores=restores, raw=raw)
+        yield GroupEditPlan(found.name, rows, problem, restores=restores, raw=raw)
 
 
 def _plan_imported(
@@ -558,7 +558,7 @@ def _plan_imported(
         return PlannedChange(tp, ABSENT, after, note, problem=error, writes=False)
     before = found.offsets.get(tp, ABSENT)
     if isinstance(before, Committed) and (
-        refused := rejection(found.group, tp, Change(after, None, allow_rewind), before)
+        refused := rejection(found.name, tp, Change(after, None, allow_rewind), before)
     ):
         return PlannedChange(tp, before, after, note, problem=refused, writes=False)
     return plan_change(tp, before, after, store.capabilities, note=note)

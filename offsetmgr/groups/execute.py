@@ -173,7 +173,7 @@ def execute_dual(
     says whether the primary store was changed.
     """
     primary, secondary = stores
-    names = [p.group for p in plan if _has_work(p)]
+    names = [p.name for p in plan if _has_work(p)]
     with EditPlan() as first, EditPlan() as second:
         both = zip(scan_in_order(primary, names), scan_in_order(secondary, names), strict=True)
         for group_plan, (in_primary, in_secondary) in zip(filter(_has_work, plan), both, strict=True):
@@ -203,7 +203,7 @@ def _changed_since_plan(
         before = None if plan.removes and change.before is ABSENT else change.before
         unchanged = Change(change.after, before, allow_rewind=True)
         outcome = dual_rejection(
-            plan.group, tp, unchanged, outcome_of(in_primary, tp), outcome_of(in_secondary, tp), None
+            plan.name, tp, unchanged, outcome_of(in_primary, tp), outcome_of(in_secondary, tp), None
         )
         if outcome is not None and outcome.error is not None:
             found[tp] = outcome.error
@@ -224,7 +224,7 @@ def _plan_for_store(
         return planned._replace(before=before, problem=problem, writes=differs and problem is None)
 
     changes = tuple(for_store(c) for c in plan.changes if c.writes and c.problem is None)
-    return GroupEditPlan(plan.group, changes, removes=plan.removes if isinstance(store, GroupTreeStore) else ())
+    return GroupEditPlan(plan.name, changes, removes=plan.removes if isinstance(store, GroupTreeStore) else ())
 
 
 def _execute_batch(
@@ -237,17 +237,17 @@ def _execute_batch(
         edit = second.edit()
         if edit is None:
             continue
-        outcomes = done[second.group].outcomes if second.group in done else {}
+        outcomes = done[second.name].outcomes if second.name in done else {}
         accepted = {
             tp: change
             for tp, change in edit.changes.items()
             if tp not in outcomes or accepted_by_primary(change, outcomes[tp])
         }
         if accepted:
-            secondary_edits.append(GroupEdit(second.group, accepted))
+            secondary_edits.append(GroupEdit(second.name, accepted))
     secondary_done = edit_store(secondary, secondary_edits)
     for first, _ in batch:
-        yield _combined(first, done.get(first.group), secondary_done.get(first.group))
+        yield _combined(first, done.get(first.name), secondary_done.get(first.name))
 
 
 def _combined(plan: GroupEditPlan, first: GroupEditResult | None, second: GroupEditResult | None) -> GroupEditResult:
@@ -263,7 +263,7 @@ def _combined(plan: GroupEditPlan, first: GroupEditResult | None, second: GroupE
         elif in_secondary is not None and in_secondary.error is not None:
             written = "written to the primary" if in_primary is not None else "unchanged in the primary"
             error = OffsetMgrError(
-                f"group {plan.group}, {tp}",
+                f"group {plan.name}, {tp}",
                 f"{written}, but not to the secondary: {in_secondary.error}",
                 in_secondary.error.hint,
             )
@@ -272,7 +272,7 @@ def _combined(plan: GroupEditPlan, first: GroupEditResult | None, second: GroupE
             wrote = any(o is not None and o.status is EditStatus.WRITTEN for o in (in_primary, in_secondary))
             outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if wrote else EditStatus.UNCHANGED, change.before)
     both = "the two stores are written one after the other, each with its own condition"
-    return GroupEditResult(plan.group, outcomes, atomic=False, how=both)
+    return GroupEditResult(plan.name, outcomes, atomic=False, how=both)
 
 
 # Executes a planned edit in any store, with its before-images in a file or, for a dual store, in two files.
@@ -381,9 +381,9 @@ class EditReport:
     def deleted(self, plan: Iterable[GroupEditPlan]) -> int:
         """Returns the number of offsets of ``plan`` that the edit has deleted."""
         return sum(
-            change.after is None and change.writes and change.partition not in self.outcomes[group.group]
+            change.after is None and change.writes and change.partition not in self.outcomes[group.name]
             for group in plan
-            if group.group in self.outcomes
+            if group.name in self.outcomes
             for change in group.changes
         )
 
@@ -421,7 +421,7 @@ def recorded(
     start = OperationStart(
         name=origin.operation,
         stores=tuple(image.header.source_uri for image in started.images),
-        groups=first_groups(group.group for group in plan if group.problem is None),
+        groups=first_groups(group.name for group in plan if group.problem is None),
         group_count=plan.counts.groups,
         changes=plan.counts.writes,
         files=tuple(str(image.path.absolute()) for image in started.images),

@@ -42,10 +42,10 @@ def export_groups(
     for found in scan_in_order(store, groups):
         topic_matches.record_group(found)
         if (hidden := found.hidden) is not None:
-            yield GroupOffsets(found.group, {}, {}, found.error or hidden)
+            yield GroupOffsets(found.name, {}, {}, found.error or hidden)
             continue
         if strict and not (found.offsets or found.errors or found.error):
-            require_known([store], [found.group])
+            require_known([store], [found.name])
         chosen = found
         if not topics.everything:
             offsets = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
@@ -54,7 +54,7 @@ def export_groups(
         if chosen.offsets or chosen.errors or chosen.error:
             yield chosen
         elif strict and not topics.everything:
-            raise GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
+            raise GroupNotFound(f"group {found.name!r}", "has no committed offsets in these topics")
     topic_matches.require_all(store.uri)
 
 
@@ -97,13 +97,13 @@ class SnapshotFile(OffsetSource, Closeable):
         errors that the file records."""
         recorded = self._reader.format.lossless
         for entry in self._reader.read():
-            if groups is not None and entry.group not in groups:
+            if groups is not None and entry.name not in groups:
                 continue
             errors, error = entry.errors, entry.error
             if recorded:
                 errors = {tp: _recorded(str(tp), one) for tp, one in errors.items()}
-                error = None if error is None else _recorded(f"group {entry.group}", error)
-            yield GroupOffsets(entry.group, entry.offsets, errors, error)
+                error = None if error is None else _recorded(f"group {entry.name}", error)
+            yield GroupOffsets(entry.name, entry.offsets, errors, error)
 
     def close(self) -> None:
         self._stream.close()

@@ -211,10 +211,10 @@ def _flush(
 ) -> Iterator[GroupLag]:
     """Yields the rows of one batch."""
     all_topics = topics.everything
-    elsewhere = _scan_others(others, [found.group for found in batch])
+    elsewhere = _scan_others(others, [found.name for found in batch])
     if logs is not None:
         logs.load(
-            (tp for found in batch for tp in partitions.get(found.group, ())),
+            (tp for found in batch for tp in partitions.get(found.name, ())),
             (
                 (tp, committed.offset)
                 for found in (*batch, *(one for several in elsewhere.values() for one in several.values()))
@@ -225,10 +225,10 @@ def _flush(
     known = {} if logs is None else logs.known
     writers = _last_writers(store, batch, others, elsewhere, writes)
     for found in batch:
-        several = elsewhere[found.group]
+        several = elsewhere[found.name]
         unseen = strict and not any(one.offsets or one.errors or one.error for one in (found, *several.values()))
-        if unseen and (missing := not_known([store, *others], [found.group])) is not None:
-            yield GroupLag(found.group, [], missing)
+        if unseen and (missing := not_known([store, *others], [found.name])) is not None:
+            yield GroupLag(found.name, [], missing)
             continue
         offsets: dict[TopicPartition, Offset] = {**found.offsets}
         if found.error is None:
@@ -237,18 +237,18 @@ def _flush(
                     tp: ABSENT for tp in (*there.offsets, *there.errors) if tp not in offsets and tp not in found.errors
                 }
         rows = [
-            _row(found.group, tp, offset, known, _newer_elsewhere(several, tp, offset, writers.get((found.group, tp))))
+            _row(found.name, tp, offset, known, _newer_elsewhere(several, tp, offset, writers.get((found.name, tp))))
             for tp, offset in offsets.items()
             if all_topics or topics.matches(tp)
         ]
         rows += [
-            LagRow(found.group, tp, ABSENT, None, None, None, state_of(error), error)
+            LagRow(found.name, tp, ABSENT, None, None, None, state_of(error), error)
             for tp, error in found.errors.items()
             if topics.matches(tp)
         ]
         rows += [
-            uncommitted(found.group, tp, known.get(tp))
-            for tp in partitions.get(found.group, ())
+            uncommitted(found.name, tp, known.get(tp))
+            for tp in partitions.get(found.name, ())
             if found.error is None and tp not in offsets and tp not in found.errors
         ]
         rows.sort(key=PARTITION)
@@ -256,7 +256,7 @@ def _flush(
         # `GroupLag` contains it.
         failed = (there.error for there in several.values() if there.error is not None)
         unread = next((error for error in failed if not any(row.error is error for row in rows)), None)
-        yield GroupLag(found.group, rows, found.error or unread, found)
+        yield GroupLag(found.name, rows, found.error or unread, found)
 
 
 def _scan_others(others: Sequence[OffsetStore], names: list[str]) -> Mapping[str, dict[str, GroupOffsets]]:
@@ -267,7 +267,7 @@ def _scan_others(others: Sequence[OffsetStore], names: list[str]) -> Mapping[str
         title = title_of(other.uri)
         for read in map(without_impossible, other.scan(names)):
             unknown = read if read.hidden is None else replace(read, error=read.error or read.hidden)
-            elsewhere[read.group][title] = unknown
+            elsewhere[read.name][title] = unknown
     return elsewhere
 
 
@@ -303,10 +303,10 @@ def _last_writers(
     writers: dict[tuple[str, TopicPartition], dict[str, LastWriter]] = {}
     for other in others:
         title = title_of(other.uri)
-        pairs = (GroupPair(found, elsewhere[found.group][title]) for found in batch)
+        pairs = (GroupPair(found, elsewhere[found.name][title]) for found in batch)
         for pair in writes(store, other, limit_s=VIEW_LIMIT_S).find(pairs):
             for tp, writer in pair.writers.items():
-                writers.setdefault((pair.source.group, tp), {})[title] = writer
+                writers.setdefault((pair.source.name, tp), {})[title] = writer
     return writers
 
 

@@ -186,7 +186,7 @@ class LastWrites:
         first = {n: pair for n, pair in enumerate(found) if any(self._differing(pair))}
         if not first:
             return found
-        times = [self._commit_times(side, [pair.sides[side].group for pair in first.values()]) for side in (0, 1)]
+        times = [self._commit_times(side, [pair.sides[side].name for pair in first.values()]) for side in (0, 1)]
         deadline = self.clock.monotonic() + (self.window_s or 0)
         for n, pair in first.items():
             found[n] = self._with_writers(pair, pair, times)
@@ -208,21 +208,21 @@ class LastWrites:
 
     def _read_again(self, pairs: Sequence[GroupPair]) -> list[GroupPair]:
         """Reads the source before the target. A group that cannot be read keeps its earlier offsets."""
-        read = self._read([(pair.source.group, pair.target.group) for pair in pairs])
+        read = self._read([(pair.source.name, pair.target.name) for pair in pairs])
         return [old if new.source.error or new.target.error else new for old, new in zip(pairs, read, strict=True)]
 
     def _read(self, names: Sequence[tuple[str, str]]) -> list[GroupPair]:
-        sources = {found.group: found for found in self.source.scan([name for name, _ in names])}
-        targets = {found.group: found for found in self.target.scan([name for _, name in names])}
+        sources = {found.name: found for found in self.source.scan([name for name, _ in names])}
+        targets = {found.name: found for found in self.target.scan([name for _, name in names])}
         return [GroupPair(sources[source], targets[target]) for source, target in names]
 
     def _with_writers(self, first: GroupPair, pair: GroupPair, times: Sequence[_CommitTimes]) -> GroupPair:
         """Returns the pair with its last writers. ``first`` has the offsets at the first read."""
-        copied, writers = self.copied(pair.source.group, pair.target.group), {}
+        copied, writers = self.copied(pair.source.name, pair.target.name), {}
         for tp in self._differing(pair):
             writes, problem = [], self._problem
             for side in (0, 1):
-                group, now = pair.sides[side].group, pair.sides[side].offsets[tp]
+                group, now = pair.sides[side].name, pair.sides[side].offsets[tp]
                 before = first.sides[side].offsets.get(tp)
                 changed = "" if before == now else f"{'no offset' if before is None else before.offset} -> {now.offset}"
                 at = times[side].get((group, tp, now.offset), now.commit_timestamp)

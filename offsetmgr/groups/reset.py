@@ -153,7 +153,7 @@ def plan_reset(
         chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
         for found in batch:
             if not (found.offsets or found.errors or found.error or create):
-                require_known([store], [found.group], _NEW)
+                require_known([store], [found.name], _NEW)
             chosen.append((found, _partitions(found, topics, scenario, counts)))
         logs.load(tp for _, partitions in chosen for tp in partitions)
         for found, partitions in chosen:
@@ -164,8 +164,8 @@ def _partitions(
     found: GroupOffsets, topics: TopicSelection, scenario: Scenario, counts: Mapping[str, int]
 ) -> list[TopicPartition]:
     if isinstance(scenario, ToOffsets):
-        unread = scenario.unread.get(found.group, GroupOffsets(found.group, {}))
-        return sorted(filter(topics.matches, {*scenario.offsets.get(found.group, {}), *unread.errors}))
+        unread = scenario.unread.get(found.name, GroupOffsets(found.name, {}))
+        return sorted(filter(topics.matches, {*scenario.offsets.get(found.name, {}), *unread.errors}))
     return topics.expand(counts, [*found.offsets, *found.errors])
 
 
@@ -200,12 +200,12 @@ def _plan_group(
     named_topics: Collection[str],
 ) -> GroupEditPlan:
     file = scenario if isinstance(scenario, ToOffsets) else ToOffsets({})
-    unread = file.unread.get(found.group, GroupOffsets(found.group, {}))
+    unread = file.unread.get(found.name, GroupOffsets(found.name, {}))
     if (problem := found.error or unread.error) is not None:
-        return GroupEditPlan(found.group, (), problem)
+        return GroupEditPlan(found.name, (), problem)
     if not partitions:
-        return GroupEditPlan(found.group, (), _nothing_to_reset(found.group, scenario))
-    explicit_offsets = file.offsets.get(found.group, {})
+        return GroupEditPlan(found.name, (), _nothing_to_reset(found.name, scenario))
+    explicit_offsets = file.offsets.get(found.name, {})
 
     def change(tp: TopicPartition) -> PlannedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
@@ -223,7 +223,7 @@ def _plan_group(
         return plan_change(tp, current, after, store.capabilities, note=note, keeps_metadata=True)
 
     changes = tuple(change(tp) for tp in partitions)
-    return GroupEditPlan(found.group, changes, unrecognised=found.unrecognised)
+    return GroupEditPlan(found.name, changes, unrecognised=found.unrecognised)
 
 
 def _nothing_to_reset(group: str, scenario: Scenario) -> GroupNotFound:
@@ -252,13 +252,13 @@ def offsets_of(
     dropped: Counter[str] = Counter()
     for entry in entries:
         if entry.errors or entry.error:
-            unread[entry.group] = entry
+            unread[entry.name] = entry
         crossing.load_topics({tp.topic for tp in entry.offsets})
-        by_group[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
+        by_group[entry.name] = {tp: committed.offset for tp, committed in entry.offsets.items()}
         for tp, committed in entry.offsets.items():
             if (error := crossing.recreation_error(tp, committed)) is not None:
                 rejected[tp] = error
-        if groups.matches(entry.group):
+        if groups.matches(entry.name):
             dropped.update(form_of(one.metadata) for one in entry.offsets.values() if one.metadata)
     return ToOffsets(by_group, rejected, unread), dropped
 

@@ -58,22 +58,22 @@ def check_running(checks: RunningChecks, plans: Iterable[GroupEditPlan]) -> Iter
     """Yields the plans. Sets the ``problem`` of a plan if the group cannot be edited while its members run, and the
     ``problem`` of a change if its offset is outside the log."""
     for batch in batched(plans, GROUPS_AT_ONCE):
-        names = [plan.group for plan in batch]
+        names = [plan.name for plan in batch]
         in_kafka, everywhere = checks.kafka_members(names), checks.all_members(names)
         inspected = dict(checks.inspect(names))
         logs = checks.log_ranges(
             {c.partition for plan in batch for c in plan.changes if c.writes and c.after is not None}
         )
         for plan in batch:
-            problem = plan.problem or _old_consumers(plan.group, everywhere[plan.group], in_kafka[plan.group])
-            group, described = inspected[plan.group], in_kafka[plan.group]
+            problem = plan.problem or _old_consumers(plan.name, everywhere[plan.name], in_kafka[plan.name])
+            group, described = inspected[plan.name], in_kafka[plan.name]
             disturbs = isinstance(described, OffsetMgrError) or any(
                 c.writes and (c.after or described.may_consume(c.partition.topic)) for c in plan.changes
             )
             if isinstance(group, OffsetMgrError):
                 problem = problem or group
             elif problem is None and disturbs:
-                checks.found[plan.group] = group
+                checks.found[plan.name] = group
             changes = tuple(_within_log(change, logs.get(change.partition)) for change in plan.changes)
             if isinstance(group, RunningGroup) and group.consumer_protocol and disturbs:
                 changes = tuple(_without_deletion(change) for change in changes)
@@ -141,7 +141,7 @@ class _RunningImages(BeforeImageFile):
     def _stopped_groups(self) -> Iterator[GroupEditPlan]:
         """Yields the plans of the groups whose members were stopped, with the offsets at which they were stopped."""
         for plan in self._plan:
-            if (taken := self._taken.get(plan.group)) is not None:
+            if (taken := self._taken.get(plan.name)) is not None:
                 yield replace(
                     plan, changes=tuple(c._replace(before=taken.get(c.partition, c.before)) for c in plan.changes)
                 )

@@ -85,32 +85,32 @@ def scan_in_order(
 
     early: dict[str, GroupOffsets] = {}
     for result in store.scan(remember()):
-        early[result.group] = result
+        early[result.name] = result
         while requested and requested[0] in early:
             found = early.pop(requested.popleft())
             if found.error is not None:
                 yield _with_named(store, found, named)
             else:
-                yield _with_expected(store, found, expected.get(found.group, ())) if expected else found
+                yield _with_expected(store, found, expected.get(found.name, ())) if expected else found
 
 
 def without_impossible(found: GroupOffsets) -> GroupOffsets:
     """Returns a group without offsets if the store cannot contain a group of this name."""
-    return GroupOffsets(found.group, {}) if isinstance(found.error, UsageError) else found
+    return GroupOffsets(found.name, {}) if isinstance(found.error, UsageError) else found
 
 
 def _with_named(
     store: OffsetStore, found: GroupOffsets, named: Callable[[str], Iterable[TopicPartition]]
 ) -> GroupOffsets:
-    if not isinstance(found.error, CorruptData | NotAuthorized) or not (partitions := list(named(found.group))):
+    if not isinstance(found.error, CorruptData | NotAuthorized) or not (partitions := list(named(found.name))):
         return found
-    fetched = fetch_group(store, found.group, partitions)
+    fetched = fetch_group(store, found.name, partitions)
     return found if fetched.error is not None else fetched
 
 
 def _with_expected(store: OffsetStore, found: GroupOffsets, expected: Collection[TopicPartition]) -> GroupOffsets:
     missing = [tp for tp in expected if tp not in found.offsets and tp not in found.errors]
-    for named in store.scan_partitions({found.group: missing}) if missing else ():
+    for named in store.scan_partitions({found.name: missing}) if missing else ():
         offsets, errors = {**found.offsets, **named.offsets}, {**found.errors, **named.errors}
         return replace(found, offsets=offsets, errors=errors, error=named.error)
     return found

@@ -159,9 +159,9 @@ def apply(plan: PlanFile, state: MigrationState, writer: JournaledWriter, logs: 
 
     def tasks() -> Iterator[GroupWrite]:
         for group in plan.groups_of(writer.only):
-            if state.is_group_rolled_back(group.group):
-                closed[group.group] = "it was rolled back; make a new plan for it"
-            elif group.group in state.apply.done or group.group in state.finalized:
+            if state.is_group_rolled_back(group.name):
+                closed[group.name] = "it was rolled back; make a new plan for it"
+            elif group.name in state.apply.done or group.name in state.finalized:
                 report.skipped += 1
             elif task := _task(group, state):
                 yield task
@@ -221,10 +221,10 @@ def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[Grou
 def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
     steps = group.writes()
     in_doubt: frozenset[TopicPartition] = frozenset()
-    if group.group in state.apply.intents:
-        applied = state.partitions(state.apply, group.group)
+    if group.name in state.apply.intents:
+        applied = state.partitions(state.apply, group.name)
         steps = [step for step in steps if step.tp not in applied.written and step.tp not in applied.unchanged]
         in_doubt = applied.in_doubt
     if not steps:
         return None
-    return GroupWrite(group.group, group.target_group, tuple(steps), group.guard, in_doubt, keep_newer=True)
+    return GroupWrite(group.name, group.target_group, tuple(steps), group.guard, in_doubt, keep_newer=True)

@@ -253,7 +253,7 @@ class PlannedGroups(NamedTuple):
             return None
         plan, state = open_plan(Path(path))
         to_zookeeper = plan.header.target.kind == "zookeeper"
-        names = {group.target_group if to_zookeeper else group.group: group.group for group in plan.groups()}
+        names = {group.target_group if to_zookeeper else group.name: group.name for group in plan.groups()}
         return cls(plan, state, names)
 
     def select(self, patterns: Iterable[str], waves: Iterable[int], excluded: Iterable[str] = ()) -> list[str]:
@@ -285,7 +285,7 @@ class PlannedGroups(NamedTuple):
         if to.value != self.file.header.source.kind:
             left |= {Stage.ROLLED_BACK, Stage.ROLLED_BACK_IN_PART}
         planned = {self.names[group]: group for group in groups}
-        found = ((one.group, self.state.stage_of(one)) for one in self.file.groups_of(frozenset(planned)))
+        found = ((one.name, self.state.stage_of(one)) for one in self.file.groups_of(frozenset(planned)))
         return {planned[name]: stage for name, stage in found if stage in left}
 
     def unapplied(self, groups: Iterable[str], to: CommitMode) -> str:
@@ -293,7 +293,7 @@ class PlannedGroups(NamedTuple):
         none."""
         planned = {self.names[group]: group for group in groups}
         found = self.file.groups_of(frozenset(planned)) if to.value != self.file.header.source.kind else ()
-        early = sorted(planned[group.group] for group in found if not self.state.is_applied(group))
+        early = sorted(planned[group.name] for group in found if not self.state.is_applied(group))
         named = f"{count_of(len(early), 'group')} not applied, see `migrate apply`: {list_of(early, SHOWN)}"
         return named if early else ""
 

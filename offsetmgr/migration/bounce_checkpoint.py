@@ -322,7 +322,7 @@ def open_bounces(groups: Iterable[GroupPlan], header: PlanHeader) -> dict[str, O
     if not runs:
         return {}
     to_zookeeper = header.target.kind == "zookeeper"
-    names = {one.target_group if to_zookeeper else one.group: one.group for one in groups}
+    names = {one.target_group if to_zookeeper else one.name: one.name for one in groups}
     found: dict[str, OpenBounce] = {}
     files: dict[str, dict[str, BounceState] | OffsetMgrError] = {}
     wanted, ids = set(names), {header.source.id, header.target.id}

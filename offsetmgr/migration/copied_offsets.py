@@ -25,7 +25,7 @@ _RUN_MS: Final = 86_400_000
 
 def copied_steps(plan: GroupPlan, state: MigrationState) -> dict[TopicPartition, PlanStep]:
     """Returns the steps of a plan whose offset both stores held after apply, by the target's partition."""
-    done = state.partitions(state.apply, plan.group)
+    done = state.partitions(state.apply, plan.name)
     transferred = done.written | done.unchanged | done.in_doubt
     expected = (step for step in plan.steps if step.after is not None and step.source is not None)
     return {s.tp: s for s in expected if s.origin is None and (not s.action.writes or s.tp in transferred)}
@@ -95,7 +95,7 @@ class CopiedOffsets:
             sides = (plan.header.source, plan.header.target)
             for reverse, of_plan in ((False, sides), (True, sides[::-1])):
                 if all(side.kind == one[0] and side.id in one[1] for side, one in zip(of_plan, ids, strict=True)):
-                    positions = {group.group: position for position, group in plan.positioned_groups()}
+                    positions = {group.name: position for position, group in plan.positioned_groups()}
                     plans.append((plan, state, positions, reverse))
         return plans
 

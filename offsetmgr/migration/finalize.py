@@ -237,15 +237,15 @@ class Finalization:
         candidates: list[GroupPlan] = []
         blocked: dict[str, GateRefused] = {}
         for group in self._plan.groups_of(self.verifier.only):
-            if self.state.group_finalized_at(group.group) is not None:
-                report.earlier.append(group.group)
+            if self.state.group_finalized_at(group.name) is not None:
+                report.earlier.append(group.name)
             elif problem := self._reason_not_applied(group):
-                blocked[group.group] = problem
+                blocked[group.name] = problem
             else:
                 candidates.append(group)
         self._block(report, blocked)
         if candidates:
-            names = frozenset(group.group for group in candidates)
+            names = frozenset(group.name for group in candidates)
             checks = _Checks(replace(self.verifier, only=names), self.accept)
             for batch in read_batches(candidates):
                 self._finalize_batch(batch, checks, report)
@@ -258,7 +258,7 @@ class Finalization:
         passing: list[GroupPlan] = []
         blocked: dict[str, GateRefused] = {}
         for group in batch:
-            name = group.group
+            name = group.name
             verified, left_out = checks.verified[name], checks.left_out[name]
             if failed := checks.failed.get(name):
                 first, others = checks.first[name], verified + left_out
@@ -298,14 +298,14 @@ class Finalization:
 
     def _reason_not_applied(self, group: GroupPlan) -> GateRefused | None:
         """Returns the reason for which the journal alone excludes that the group is finalized."""
-        what = f"finalize {group.group}"
+        what = f"finalize {group.name}"
         if group.error:
             why = f"the plan does not migrate it: {group.error}"
             return GateRefused(what, why, "fix the cause, then make a new plan")
-        if self.state.is_group_rolled_back(group.group):
+        if self.state.is_group_rolled_back(group.name):
             return GateRefused(what, "it was rolled back", "make a new plan for it")
         if not self.state.is_applied(group):
-            run = Invocation("migrate apply", (self._plan.path.name,), {"group": group.group})
+            run = Invocation("migrate apply", (self._plan.path.name,), {"group": group.name})
             return GateRefused(what, "it was not applied completely", Advice("run: {}", run))
         return None
 
@@ -321,19 +321,19 @@ class Finalization:
         target is not behind the source. Each deletion is conditional on the offset that was read. The offsets that must
         stay are appended to ``kept``, each with the reason."""
         for plan in verifier.plan.groups_of(verifier.only):
-            if plan.group in self.state.delete.done or plan.error:
+            if plan.name in self.state.delete.done or plan.error:
                 continue
             for found in self.gate([plan]):
                 if not found.passed:
-                    kept.append(Advice("{}: {}", plan.group, found.detail))
+                    kept.append(Advice("{}: {}", plan.name, found.detail))
                     break
             else:
-                reasons = unseen(verifier.source, [plan.group], by_deletion=False, accept=self.accept_unseen)
+                reasons = unseen(verifier.source, [plan.name], by_deletion=False, accept=self.accept_unseen)
                 kept += [Advice("{}; {}", reason, reason.hint) for reason in reasons.values()]
                 steps = () if reasons else _removable(plan, verifier, kept)
                 if steps:
                     terms = ("the offset read just before", "removed")
-                    yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, terms=terms)
+                    yield GroupWrite(plan.name, plan.name, steps, Guard.LOCK, terms=terms)
 
 
 def _failure_hint(wrong: set[Status], plan: Path) -> str:
@@ -351,10 +351,10 @@ def _failure_hint(wrong: set[Status], plan: Path) -> str:
 def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) -> tuple[PlanStep, ...]:
     # The source is read before the target. Therefore, if the target is not behind, it has at least the offset that was
     # read from the source.
-    (source,) = verifier.source.scan([plan.group])
+    (source,) = verifier.source.scan([plan.name])
     (target,) = verifier.target.scan([plan.target_group])
     if problem := source.error or target.error:
-        kept.append(Advice("{}: {}", plan.group, problem.text))
+        kept.append(Advice("{}: {}", plan.name, problem.text))
         return ()
     known = {step.source_tp: step for step in plan.steps if step.source is not None and not step.action.rejects}
     steps: list[PlanStep] = []
@@ -366,11 +366,11 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
         if step.origin is not None and step.after is not None:  # the source holds a byte position
             required = step.after.offset
         if step.origin is not None and step.source is not None and committed.offset != step.source.offset:
-            kept.append(f"{plan.group} {tp}: the source moved on after the plan ({committed.offset})")
+            kept.append(f"{plan.name} {tp}: the source moved on after the plan ({committed.offset})")
         elif step.action is Action.KEEP_NEWER and step.source is not None and committed.offset != step.source.offset:
-            kept.append(f"{plan.group} {tp}: the source moved on after the plan, and the target was ahead of it")
+            kept.append(f"{plan.name} {tp}: the source moved on after the plan, and the target was ahead of it")
         elif current is None or current.offset < required:
-            kept.append(f"{plan.group} {tp}: the source is ahead of the target ({committed.offset})")
+            kept.append(f"{plan.name} {tp}: the source is ahead of the target ({committed.offset})")
         else:
             steps.append(PlanStep(tp, Action.REWIND, None, committed.value(), None))
     return tuple(steps)
@@ -398,19 +398,19 @@ class OldConsumerGate:
     window: ObservationWindow
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
-        names = {one.group if self.target is CommitMode.KAFKA else one.target_group: one for one in groups}
+        names = {one.name if self.target is CommitMode.KAFKA else one.target_group: one for one in groups}
         watched = watch_groups(self.view, names, self.window, enough=self._decided)
         for name, group in names.items():
             history = watched[name]
             if isinstance(history, OffsetMgrError):
                 why = Advice("it cannot be observed: {}", history.text)
-                yield GroupGate(group.group, False, Confidence.UNKNOWN, why)
+                yield GroupGate(group.name, False, Confidence.UNKNOWN, why)
             else:
                 yield self._gate(group, name, history)
 
     def _gate(self, plan: GroupPlan, registered: str, history: GroupHistory) -> GroupGate:
         """Returns the gate of a group that is registered in ZooKeeper under this name."""
-        name, observation = plan.group, history.latest
+        name, observation = plan.name, history.latest
         if observation.unreadable:
             why = f"ZooKeeper node {observation.unreadable[0]} cannot be read"
             return GroupGate(name, False, Confidence.UNKNOWN, why)
@@ -420,7 +420,7 @@ class OldConsumerGate:
                 return in_kafka
         if not observation.members:
             return GroupGate(name, True, Confidence.SEEN, "no old consumer is registered in ZooKeeper")
-        if plan.group != plan.target_group:
+        if plan.name != plan.target_group:
             members = ", ".join(sorted(observation.members))
             why = f"the group was renamed, and old consumers are still registered as {registered}: {members}"
             return GroupGate(name, False, Confidence.SEEN, why)
@@ -542,19 +542,19 @@ def inactivity_gate(
 
 def no_members_gate(groups: list[GroupPlan]) -> Iterator[GroupGate]:
     """Gate for sources without consumers, such as files: always open."""
-    return (GroupGate(one.group, True, Confidence.SEEN, "no member commits to the source") for one in groups)
+    return (GroupGate(one.name, True, Confidence.SEEN, "no member commits to the source") for one in groups)
 
 
 def _assess_inactivity(
     source: OffsetStore, groups: list[GroupPlan], duration_s: float, clock: Clock
 ) -> dict[str, GroupGate]:
     """Reads the offsets of groups twice, and returns for each group whether they did not change."""
-    names = [plan.group for plan in groups]
-    before = {found.group: found for found in source.scan(names)}
+    names = [plan.name for plan in groups]
+    before = {found.name: found for found in source.scan(names)}
     clock.sleep(duration_s)
     gates = {}
     for found in source.scan(names):
-        name, earlier = found.group, before[found.group]
+        name, earlier = found.name, before[found.name]
         if error := earlier.error or found.error:
             gates[name] = GroupGate(name, False, Confidence.UNKNOWN, error.text)
         elif moved := found.first_change(earlier):

@@ -150,11 +150,7 @@ def _parts(status: FleetStatus, made_at: int) -> list[DocumentPart]:
         SectionTitle("Blocked groups"),
         Table(
             _BLOCKED,
-            [
-                (one.group, one.wave or "", one.owner, one.state.value, one.blocked_by)
-                for one in found
-                if one.blocked_by
-            ],
+            [(one.name, one.wave or "", one.owner, one.state.value, one.blocked_by) for one in found if one.blocked_by],
         ),
     ]
     for wave, _, _ in by_wave:
@@ -171,7 +167,7 @@ def _wave_row(one: WaveCounts) -> Sequence[Any]:
 def _group_row(one: GroupStatus) -> Sequence[Any]:
     since = "" if one.since_ms is None else moment(one.since_ms)
     evidence = f"{one.evidence} ({one.known.value})" if one.evidence else ""
-    name = one.group if one.group == one.target_group else f"{one.group} → {one.target_group}"
+    name = one.name if one.name == one.target_group else f"{one.name} → {one.target_group}"
     expires = "" if one.expires_ms is None else moment(one.expires_ms)
     return name, one.owner, one.state.value, since, evidence, expires, one.next.command_line()
 
@@ -196,23 +192,23 @@ class FleetView:
         """Returns the evidence about each group that is not rolled back, by its name in the plan. Of a finalized group,
         only offsets that are gone and a source that is ahead are obstacles."""
         state, every = self.verifier.state, self.verifier.plan.groups_of(only)
-        groups = [group for group in every if not (group.error or state.is_group_rolled_back(group.group))]
+        groups = [group for group in every if not (group.error or state.is_group_rolled_back(group.name))]
         members = self._members(groups)
         return {**members, **self._with_problems(groups, members)}
 
     def _members(self, groups: list[GroupPlan]) -> dict[str, LiveGroup]:
         if self.view is None:
-            return {group.group: LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, "") for group in groups}
+            return {group.name: LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, "") for group in groups}
         to_kafka = self.verifier.plan.header.end is CommitMode.KAFKA
-        old = {group.group: group.group if to_kafka else group.target_group for group in groups}
-        new = {group.group: group.target_group if to_kafka else group.group for group in groups}
+        old = {group.name: group.name if to_kafka else group.target_group for group in groups}
+        new = {group.name: group.target_group if to_kafka else group.name for group in groups}
         watched = watch_groups(self.view, old.values(), self.window, enough=_is_enough)
         described = self.view.cluster.describe_groups(list(new.values())) if groups else {}
         return {name: _live(watched[old[name]], described.get(new[name])) for name in old}
 
     def _with_problems(self, groups: list[GroupPlan], members: Mapping[str, LiveGroup]) -> dict[str, LiveGroup]:
         """Returns the evidence about each group together with the partitions that would not verify now."""
-        planned = {group.group: group for group in groups}
+        planned = {group.name: group for group in groups}
         failed: dict[str, list[str]] = {name: [] for name in planned}
         lost: set[str] = set()
         if not planned:
@@ -240,7 +236,7 @@ class FleetView:
         uses_source = bool(live.members) and live.phase not in (Phase.of(plan.header.end), Phase.DUAL)
         if result.status.ok or result.status is Status.REFUSED:  # the plan lists the refused partitions
             return ""
-        is_over = state.group_finalized_at(group.group) is not None
+        is_over = state.group_finalized_at(group.name) is not None
         if is_over and result.status not in (Status.MISSING, Status.SOURCE_AHEAD):
             return ""
         if not state.is_applied(group) and result.status in _BEFORE_APPLY:

@@ -235,8 +235,8 @@ class GroupLocator:
                 bounces = open_bounces(plan.groups(), plan.header)
         for group in plan.groups():
             if not group.error:
-                found = migrated_group(plan, state, group, (here, there), bounces.get(group.group))
-                migrated.update(dict.fromkeys((group.group, group.target_group), found))
+                found = migrated_group(plan, state, group, (here, there), bounces.get(group.name))
+                migrated.update(dict.fromkeys((group.name, group.target_group), found))
         return migrated
 
     def locate(

@@ -501,7 +501,7 @@ def journaled_writer(
 
 def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> OperationStart:
     path, scope = str(plan.path.absolute()), summary_of(plan, writer.only)
-    names = (name for one in plan.groups_of(writer.only) for name in (one.target_group, one.group))
+    names = (name for one in plan.groups_of(writer.only) for name in (one.target_group, one.name))
     undo = Invocation("migrate rollback", (path,), {"run": writer.identity["operation"], **run.undo_options})
     return OperationStart(
         name=OPERATIONS[writer.name],
@@ -534,7 +534,7 @@ def with_offsets(
 ) -> Iterator[tuple[_T, GroupOffsets]]:
     """Yields each item with the present offsets in the store of its group, whose name ``group`` returns."""
     for batch in read_batches(items):
-        found = {one.group: one for one in store.scan([group(item) for item in batch])}
+        found = {one.name: one for one in store.scan([group(item) for item in batch])}
         yield from ((item, found[group(item)]) for item in batch)
 
 
@@ -564,9 +564,9 @@ def read_pairs(
     shows the commit. The target is asked only for groups that are in ``existing``."""
 
     def read(batch: list[tuple[_T, str, str]]) -> dict[str, GroupOffsets]:
-        return {found.group: found for found in source.scan(here for _, here, _ in batch)}
+        return {found.name: found for found in source.scan(here for _, here, _ in batch)}
 
     for batch, sources in prefetch(read, read_batches(items)):
         known = [there for _, _, there in batch if there in existing]
-        targets = {found.group: found for found in target.scan(known)} if known else {}
+        targets = {found.name: found for found in target.scan(known)} if known else {}
         yield [(item, GroupPair(sources[h], targets.get(t, GroupOffsets(t, {})))) for item, h, t in batch]

@@ -124,23 +124,23 @@ def migrated_group(
 ) -> MigratedGroup:
     """Returns the migration of a group. ``sides`` are the kinds of the source and the target among the configured
     stores. ``bounce`` is left out if the journal has a later phase or the end of the group."""
-    note = state.phases.get(group.group)
-    later = (note and note.at, state.group_finalized_at(group.group))
+    note = state.phases.get(group.name)
+    later = (note and note.at, state.group_finalized_at(group.name))
     if bounce is not None and any(at is not None and at > bounce.at_ms for at in later):
         bounce = None
-    finalized_at = state.group_finalized_at(group.group)
-    if state.phase_after_end(group.group, plan.header.end) is not None:
+    finalized_at = state.group_finalized_at(group.name)
+    if state.phase_after_end(group.name, plan.header.end) is not None:
         finalized_at = None  # its members were taken back afterwards
     return MigratedGroup(
         str(plan.path),
-        group.group,
+        group.name,
         group.target_group,
         state.stage_of(group),
         *sides,
         plan.header.source.uri,
         plan.header.target.uri,
         finalized_at,
-        source_deleted=group.group in state.delete.done,
+        source_deleted=group.name in state.delete.done,
         expires_at=plan.header.expiry_of(state.copied_at(group)),
         bounce=bounce,
     )
@@ -505,7 +505,7 @@ class GroupStatus:
     ``blocked_by`` is empty if no obstacle is known. ``expires_ms`` is the time at which the copied offsets expire if no
     consumer commits them again; None if it is unknown, or if the group has consumers in the target."""
 
-    group: str
+    name: str
     target_group: str
     wave: int | None
     owner: str
@@ -528,8 +528,8 @@ def group_statuses(
     """Returns the state of each group, by wave and name. ``live`` is the evidence from the servers, and ``bounces`` are
     the open bounces, by group."""
     statuses = _Statuses(plan, state, bounces or {})
-    found = [statuses.status(group, (live or {}).get(group.group)) for group in plan.groups_of(only)]
-    return sorted(found, key=lambda one: (one.wave is None, one.wave or 0, one.group))
+    found = [statuses.status(group, (live or {}).get(group.name)) for group in plan.groups_of(only)]
+    return sorted(found, key=lambda one: (one.wave is None, one.wave or 0, one.name))
 
 
 _ROLLED_BACK = frozenset((Stage.ROLLED_BACK, Stage.ROLLED_BACK_IN_PART))
@@ -554,7 +554,7 @@ class _Statuses:
         return Phase.KAFKA if self.end is Phase.ZOOKEEPER else Phase.ZOOKEEPER
 
     def status(self, group: GroupPlan, live: LiveGroup | None) -> GroupStatus:
-        plan = migrated_group(self.plan, self.state, group, bounce=self.bounces.get(group.group))
+        plan = migrated_group(self.plan, self.state, group, bounce=self.bounces.get(group.name))
         word, since, evidence = self._recorded(group, plan.bounce)
         known = Confidence.RECORDED
         left_end = word is Stage.FINALIZED and live is not None and _has_left(live, self.end)
@@ -566,14 +566,14 @@ class _Statuses:
             word = seen
         blocked = "; ".join(dict.fromkeys(self._obstacles(group, word, live, plan.bounce)))
         names, now = (
-            (group.group, group.target_group, group.wave, group.owner),
+            (group.name, group.target_group, group.wave, group.owner),
             self._now(group, plan, word, live),
         )
         return GroupStatus(*names, word, since, known, evidence, blocked, next_step(now), now.expires_ms)
 
     def _recorded(self, group: GroupPlan, bounce: OpenBounce | None) -> tuple[Stage | Phase, int | None, str]:
         """Returns the state that the plan and the journal record, its time and its evidence."""
-        name, state = group.group, self.state
+        name, state = group.name, self.state
         stage, note = state.stage_of(group), state.phases.get(name)
         if stage in _ROLLED_BACK:
             return stage, state.undo.at.get(name, state.last_at), ""
@@ -602,8 +602,8 @@ class _Statuses:
     ) -> Iterator[str]:
         if word is Stage.NOT_PLANNED:
             yield group.error
-        if self._was_undo_last(group.group) and (
-            failures := self._failures(self.state.undo, group.group, "not rolled back")
+        if self._was_undo_last(group.name) and (
+            failures := self._failures(self.state.undo, group.name, "not rolled back")
         ):
             yield failures
         if bounce is not None and word not in _ROLLED_BACK:
@@ -612,7 +612,7 @@ class _Statuses:
             yield from live.obstacles
         if word in _CLOSED:
             return
-        finalized = self.state.group_finalized_at(group.group)
+        finalized = self.state.group_finalized_at(group.name)
         if bounce is None and finalized is not None and self._is_back(group, word):
             yield f"it was finalized {moment(finalized)}, but its members commit as phase {word} does"
         rejected = Counter(step.action for step in group.steps if step.action.rejects)
@@ -621,20 +621,20 @@ class _Statuses:
             first = next(step for step in group.steps if step.action.rejects)
             yield f"the plan refused {count_of(rejected.total(), 'partition')} ({kinds}): {first.tp}: {first.note}"
         if not self.state.is_applied(group):
-            if failures := self._failures(self.state.apply, group.group, "not applied"):
+            if failures := self._failures(self.state.apply, group.name, "not applied"):
                 yield failures
             elif isinstance(word, Phase):
                 yield "its offsets are not applied"
-        if (note := self.state.blocked.get(group.group)) is not None and not _has_ended(note.text, live):
+        if (note := self.state.blocked.get(group.name)) is not None and not _has_ended(note.text, live):
             yield note.text
         if live is not None:
             yield from live.obstacles
 
     def _is_back(self, group: GroupPlan, word: Stage | Phase) -> bool:
         """Whether a finalized group has left the last phase. A group in phase dual may have been finalized there."""
-        note, end = self.state.phases.get(group.group), self.plan.header.end
+        note, end = self.state.phases.get(group.name), self.plan.header.end
         was_at_end = note is not None and note.phase is end
-        is_later = self.state.phase_after_end(group.group, end) is not None
+        is_later = self.state.phase_after_end(group.name, end) is not None
         return word is not self.end and (word is self.start or was_at_end or is_later)
 
     def _was_undo_last(self, name: str) -> bool:
@@ -664,13 +664,13 @@ class _Statuses:
             plan = replace(plan, stage=Stage.APPLIED)
         is_lost = live is not None and live.is_lost
         return Situation(
-            group.group,
+            group.name,
             phase,
             self.start,
             self.end,
             plan,
             has_members=bool(group.old_members if live is None else live.members),
-            is_committed=is_lost or (bool(live.members) if live is not None else group.group in self.state.phases),
+            is_committed=is_lost or (bool(live.members) if live is not None else group.name in self.state.phases),
             is_lost=is_lost and word is Stage.APPLIED,
             verifies=live is None or live.verifies,
         )

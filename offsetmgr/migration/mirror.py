@@ -644,7 +644,7 @@ class Mirror:
         named = {mirror.group: mirror for mirror in batch}
         following: list[GroupMirror] = []
         for found in self.source.scan(named):
-            mirror = named[found.group]
+            mirror = named[found.name]
             mirror.source_offsets = found.offsets
             selected = {tp: c for tp, c in found.offsets.items() if self.options.selects(tp)}
             mirror.recreated = self._recreated(selected)
@@ -766,7 +766,7 @@ class Mirror:
                 due[name].refresh_at = now + min(self.refresh_s, _BACKOFF.max_s)
 
     def _target_offsets(self, mirrors: Iterable[GroupMirror]) -> dict[str, GroupOffsets]:
-        return {found.group: found for found in self.target.scan(m.target_group for m in mirrors)}
+        return {found.name: found for found in self.target.scan(m.target_group for m in mirrors)}
 
     def _record_commit(
         self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError

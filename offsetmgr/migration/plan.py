@@ -231,7 +231,7 @@ class GroupPlan:
     is planned for a group that the user named, or names data of the source that is not copied.
     """
 
-    group: str
+    name: str
     target_group: str
     steps: tuple[PlanStep, ...]
     guard: Guard = Guard.LOCK
@@ -495,7 +495,7 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
 
 
 def encode_group(plan: GroupPlan) -> bytes:
-    encoded: dict[str, Any] = {"group": plan.group, "target_group": plan.target_group, "guard": plan.guard.value}
+    encoded: dict[str, Any] = {"group": plan.name, "target_group": plan.target_group, "guard": plan.guard.value}
     found = ((name, getattr(plan, name)) for name in _OPTIONAL)
     encoded |= {name: for_command_line(value) if name == "error" else value for name, value in found if value}
     head = json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
@@ -684,7 +684,7 @@ def select_groups(plan: PlanFile, groups: GroupSelection, waves: Iterable[int] =
     waves = set(waves)
     if groups.everything and not waves:
         return None
-    known = {group.group: group.wave for group in plan.groups()}
+    known = {group.name: group.wave for group in plan.groups()}
     hint = Advice("see: {}", Invocation("migrate status", (str(plan.path),)))
     if missing := sorted(waves - set(known.values())):
         found = ", ".join(str(wave) for wave in sorted({wave for wave in known.values() if wave is not None}))
@@ -800,7 +800,7 @@ class PlanFile:
 
     def groups_of(self, only: GroupScope | None) -> Iterator[GroupPlan]:
         """Yields the groups that are in ``only``; all groups if it is None."""
-        return (group for group in self.groups() if only is None or group.group in only)
+        return (group for group in self.groups() if only is None or group.name in only)
 
     def positioned_groups(self) -> Iterator[tuple[int, GroupPlan]]:
         """Yields each group with its byte position in the file, for `group_at`. Raises `PlanError` as `groups`."""

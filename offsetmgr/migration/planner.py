@@ -224,7 +224,7 @@ class Planner:
             yield from self._plan_batch([pair for _, pair in batch], existing, log)
 
     def _plan_batch(self, read: list[GroupPair], existing: set[str], log: ClusterLogs) -> Iterator[GroupPlan]:
-        names = {pair.source.group: pair.target.group for pair in read}
+        names = {pair.source.name: pair.target.name for pair in read}
         described = self.cluster.describe_groups(names.values()) if self.cluster and self._to_kafka else {}
         # The list of groups does not contain all kinds of groups that a new group would meet.
         described = {n: d for n, d in described.items() if n in existing or isinstance(d, OtherGroupKind)}
@@ -233,9 +233,9 @@ class Planner:
         self._load_logs([pair.source for pair in pairs], log)
         pending = self._pending(pairs)
         for source, target, writers in pairs:
-            errors = {**target.errors, **pending.get(target.group, {})}
+            errors = {**target.errors, **pending.get(target.name, {})}
             pair = GroupPair(source, replace(target, errors=errors), writers)
-            yield self._plan_group(pair, described.get(target.group), old, log)
+            yield self._plan_group(pair, described.get(target.name), old, log)
 
     def _pending(self, pairs: Iterable[GroupPair]) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
         """Finds partitions whose offset in the target is still unknown, although the scan returned no offset. An
@@ -245,8 +245,8 @@ class Planner:
         for source, target, _ in pairs:
             partitions = [tp for tp in source.offsets if tp not in target.offsets and tp.partition >= 0]
             if partitions := [tp for tp in partitions if self.options.selects(tp)]:
-                selected[target.group] = partitions
-        return {found.group: found.errors for found in self.target.scan_partitions(selected) if found.errors}
+                selected[target.name] = partitions
+        return {found.name: found.errors for found in self.target.scan_partitions(selected) if found.errors}
 
     def _load_logs(self, sources: list[GroupOffsets], log: ClusterLogs) -> None:
         """Loads from the cluster, in bulk, the log ranges and starting points that the steps of these groups need."""
@@ -292,7 +292,7 @@ class Planner:
         log: ClusterLogs,
     ) -> GroupPlan:
         source, target = pair.source, pair.target
-        group, name = source.group, target.group
+        group, name = source.name, target.name
         if (unfit := unfit_name(self.target, name)) is not None:
             return GroupPlan(group, name, (), error=Advice("target: {}", unfit.text))
         unread = source.error or source.hidden
@@ -428,14 +428,14 @@ def _attention(plan: PlanFile) -> Iterator[str]:
     """Yields the rejected steps, the rewinds, the failed groups and the active groups of a plan."""
     for group in plan.groups():
         if group.error:
-            yield f"  ! {group.group}: {group.error}"
+            yield f"  ! {group.name}: {group.error}"
         if group.note:
-            yield f"  {group.group}: {group.note}"
+            yield f"  {group.name}: {group.note}"
         if group.members:
             yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
         for step in group.steps:
             if step.action.rejects or step.action is Action.REWIND or (step.note and step.action.writes):
-                yield f"  ! {group.group} {step.tp}: {step.action}: {step.note}"
+                yield f"  ! {group.name} {step.tp}: {step.action}: {step.note}"
 
 
 def _header_lines(header: PlanHeader) -> Iterator[str]:

@@ -449,17 +449,17 @@ class MigrationState:
     def copied_at(self, plan: GroupPlan) -> int | None:
         """Returns the time at which the offsets of the group were last written to the target or renewed there; None if
         they were not written, or if the renewal of this group failed."""
-        copied = self.apply.at.get(plan.group) if plan.group in self.apply.written else None
+        copied = self.apply.at.get(plan.name) if plan.name in self.apply.written else None
         renewed = None if plan.target_group in self.not_renewed else self.refreshed_at
         return max((at for at in (copied, renewed) if at is not None), default=None)
 
     def is_applied(self, plan: GroupPlan) -> bool:
         """Whether apply has nothing left to write for the group."""
-        return plan.group in self.apply.done or not plan.writes()
+        return plan.name in self.apply.done or not plan.writes()
 
     def stage_of(self, plan: GroupPlan) -> Stage:
         """Returns the stage of a group."""
-        group = plan.group
+        group = plan.name
         if plan.error:
             return Stage.NOT_PLANNED
         if self.is_group_rolled_back(group):

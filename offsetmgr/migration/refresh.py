@@ -125,10 +125,10 @@ def _with_old_members(
 ) -> dict[str, OffsetMgrError]:
     """Returns an error for each group with old consumers, and for each whose old consumers cannot be read. ``names``
     has the groups by their names in the target."""
-    members_of = old_members({*names, *(group.group for group in names.values())}) if old_members else {}
+    members_of = old_members({*names, *(group.name for group in names.values())}) if old_members else {}
     found: dict[str, OffsetMgrError] = {}
     for name, group in names.items():
-        registered = registered_members(members_of, name, group.group)
+        registered = registered_members(members_of, name, group.name)
         if isinstance(registered, OffsetMgrError):
             found[name] = registered
         elif registered:
@@ -154,11 +154,11 @@ def _of_deleted_logs(
     failed: dict[str, OffsetMgrError] = {}
     for found in store.scan([name for name, offsets in planned.items() if offsets]):
         if found.error is not None:
-            failed[found.group] = found.error
-        for tp, offset in planned[found.group].items():
+            failed[found.name] = found.error
+        for tp, offset in planned[found.name].items():
             if tp in found.offsets and found.offsets[tp].offset == offset:
                 why = f"{tp} still has the planned offset {offset}, but {recreated[tp.topic]}"
-                failed[found.group] = RecreatedTopic(f"group {found.group}", why, _NOT_RENEWED)
+                failed[found.name] = RecreatedTopic(f"group {found.name}", why, _NOT_RENEWED)
     return failed
 
 

@@ -31,7 +31,7 @@ MAX_AGE_MS = 24 * 3_600_000
 
 def is_waiting(group: GroupPlan, state: MigrationState) -> bool:
     """Whether apply has not begun the group, so that it can be planned again."""
-    name = group.group
+    name = group.name
     closed = state.is_group_rolled_back(name) or state.group_finalized_at(name) is not None
     return not closed and name not in state.apply.intents
 
@@ -46,9 +46,9 @@ def moved_groups(
     """
     moved: dict[str, int] = {}
     waiting = (group for group in plan.groups_of(only) if is_waiting(group, state) and group.writes())
-    for group, found in with_offsets(source, waiting, lambda group: group.group):
+    for group, found in with_offsets(source, waiting, lambda group: group.name):
         if changed := _count_of_changes(plan, group, found):
-            moved[group.group] = changed
+            moved[group.name] = changed
     return moved
 
 
@@ -76,7 +76,7 @@ def _count_of_changes(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> 
     if (error := found.error or next(unread, None)) is not None:
         raise PlanError(
             f"plan {plan.path}",
-            f"the source of group {group.group} cannot be compared with it: {error}",
+            f"the source of group {group.name} cannot be compared with it: {error}",
             Advice(
                 "fix the cause and repeat the command, leave out the group, or write the old ones with {accept_stale}"
             ),
@@ -115,12 +115,12 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
         state = MigrationState.read(journal.path, plan.sha256)
         _check(plan, state)
-        again = [group.group for group in plan.groups_of(only) if is_waiting(group, state)]
+        again = [group.name for group in plan.groups_of(only) if is_waiting(group, state)]
         if not again:
             raise UsageError(f"plan {plan.path}", "apply has begun every group, so there is nothing to plan again")
         _remove_interrupted(_interrupted(plan, path), new_journal)
         header, recreated, new = planner.header(), recreated_topics(plan, planner.target), set(again)
-        kept = (group for group in plan.groups() if recreated and group.group not in new)
+        kept = (group for group in plan.groups() if recreated and group.name not in new)
         of_kept = recreated.keys() & {step.tp.topic for group in kept for step in group.writes()}
 
         def topic_ids(topics: list[str]) -> Mapping[str, str]:
@@ -191,11 +191,11 @@ def _check(plan: PlanFile, state: MigrationState) -> None:
     if plan.header.partition_map is not None:
         raise PlanError(what, "it translates byte positions of Kafka 0.7 with a map", "make a new plan with the map")
     partial = [
-        group.group
+        group.name
         for group in plan.groups()
-        if group.group in state.apply.intents
+        if group.name in state.apply.intents
         and not state.is_applied(group)
-        and not state.is_group_rolled_back(group.group)
+        and not state.is_group_rolled_back(group.name)
     ]
     if partial:
         why = f"{count_of(len(partial), 'group')} applied in part: {', '.join(partial[:3])}"
@@ -209,7 +209,7 @@ def _groups(plan: PlanFile, planner: Planner, again: list[str], recreated: Mappi
     new = planner.plan(again)
     names = set(again)
     for group in plan.groups():
-        if group.group not in names:
+        if group.name not in names:
             yield group
             continue
         known = {step.source_tp: step.source.offset for step in group.writes() if step.source is not None}

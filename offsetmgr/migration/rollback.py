@@ -168,7 +168,7 @@ class Rollback:
 
         def tasks() -> Iterator[GroupWrite]:
             for group in self.plan.groups_of(self.only):
-                name, is_done = group.group, group.group in state.undo.done
+                name, is_done = group.name, group.name in state.undo.done
                 if name in state.finalized:
                     closed[name] = Advice("it was finalized; use {reverse_plan} FILE")
                 elif self.run is None and is_done and not state.is_rolled_back_in_part(name):
@@ -222,8 +222,8 @@ class Rollback:
             return
         created = set()
         for group in plan.groups():
-            if group.group in state.apply.intents:
-                applied = state.partitions(state.apply, group.group)
+            if group.name in state.apply.intents:
+                applied = state.partitions(state.apply, group.name)
                 wrote = applied.written | applied.in_doubt
                 report.created += sum(one.target is None and one.tp in wrote for one in group.writes())
                 created |= {group.target_group} if all(one.target is None for one in group.steps) else set()
@@ -245,7 +245,7 @@ class Rollback:
 
     def _tasks(self) -> Iterator[GroupWrite]:
         """Yields the undo of each group that was not finalized by itself."""
-        groups = (group for group in self.plan.groups_of(self.only) if group.group not in self.state.finalized)
+        groups = (group for group in self.plan.groups_of(self.only) if group.name not in self.state.finalized)
         return (task for group in groups if (task := self._task(group)))
 
     def _unrecorded_writes(self) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
@@ -253,8 +253,8 @@ class Rollback:
         writes, the writes failed, or the end of the journal was lost."""
         for group in self.plan.groups_of(self.only):
             steps = group.writes()
-            if group.group in self.state.apply.intents:
-                applied = self.state.partitions(self.state.apply, group.group)
+            if group.name in self.state.apply.intents:
+                applied = self.state.partitions(self.state.apply, group.name)
                 known = applied.written | applied.in_doubt | applied.unchanged
                 steps = [step for step in steps if step.tp not in known]
             if steps:
@@ -288,23 +288,23 @@ class Rollback:
         """Returns the undo of a group: only the partitions that apply, or one run of it, has written or may have
         written."""
         state, run = self.state, self.run
-        applied = state.partitions(state.apply if run is None else run, group.group)
+        applied = state.partitions(state.apply if run is None else run, group.name)
         to_undo = applied.written | applied.in_doubt
         in_doubt: frozenset[TopicPartition] = frozenset()
-        if group.group in state.undo.intents:
-            undone = state.partitions(state.undo, group.group)
+        if group.name in state.undo.intents:
+            undone = state.partitions(state.undo, group.name)
             to_undo = to_undo - undone.written - undone.unchanged
             in_doubt = undone.in_doubt
         steps = tuple(
             PlanStep(step.tp, Action.REWIND, None, step.after, step.target)
-            for step in state.intended(state.apply, group.group)
+            for step in state.intended(state.apply, group.name)
             if step.tp in to_undo
         )
         if not steps:
             return None
         terms = ("the offset that apply wrote", "the before-image")
         rejected = {} if run is None else _also_of_other_runs(group, state, run, to_undo)
-        return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, terms=terms, rejected=rejected)
+        return GroupWrite(group.name, group.target_group, steps, group.guard, in_doubt, terms=terms, rejected=rejected)
 
 
 def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> Iterator[GroupWrite]:
@@ -328,7 +328,7 @@ def _also_of_other_runs(
     for other in state.apply_runs:
         if other is run:
             continue
-        applied = state.partitions(other, group.group)
+        applied = state.partitions(other, group.name)
         for tp in partitions & (applied.written | applied.in_doubt):
             name = f"the run {other.operation}" if other.operation else "a run of an older offsetmgr"
             why = f"{name} may have written it too: one of the two runs was interrupted, so its writes are unknown"
@@ -346,7 +346,7 @@ def reverse_options(plan: PlanFile, only: GroupScope | None = None, if_ahead: Ah
     """Returns the options of a reverse plan. They select the same topics and groups (of the groups, only those in
     ``only``), give the groups their original names, and shift offsets back. ``if_ahead`` is the caller's word."""
     options = plan.header.options
-    reverse = {group.target_group: group.group for group in plan.groups_of(only) if group.target_group != group.group}
+    reverse = {group.target_group: group.name for group in plan.groups_of(only) if group.target_group != group.name}
     groups = tuple(literal_pattern(group.target_group) for group in plan.groups_of(only))
     return PlanOptions(
         if_ahead, options.clamp, options.selection, groups, reverse, onto_existing=True, shift=-options.shift
@@ -391,13 +391,13 @@ class ReversePlanner:
         return {
             group.target_group: position
             for position, group in self.plan.positioned_groups()
-            if self.only is None or group.group in self.only
+            if self.only is None or group.name in self.only
         }
 
     def steps(self) -> Iterator[GroupPlan]:
         """Yields the reverse plan, group by group, lazily."""
         for reverse in self.planner.plan(self.groups):
-            forward = self.plan.group_at(self._positions[reverse.group])
+            forward = self.plan.group_at(self._positions[reverse.name])
             found = reverse if reverse.error else self._with_lost_offsets(reverse, forward)
             yield replace(found, wave=forward.wave, owner=forward.owner)
 

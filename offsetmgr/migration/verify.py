@@ -322,7 +322,7 @@ class MigrationVerifier:
         existing = set(self.target.groups())
         options, planned = self.plan.header.options, set[str]()
         for batch in read_pairs(self.source, self.target, existing, _named(self.plan.groups_of(self.only))):
-            planned.update(group.group for group, _ in batch)
+            planned.update(group.name for group, _ in batch)
             yield from self._batch(batch)
         others = list(self.source.groups()) if self.only is None else []  # before another thread asks the source
         new = (name for name in others if name not in planned and options.selects_group(name))
@@ -390,7 +390,7 @@ class MigrationVerifier:
             if unchanged and target_offset and log.holds(tp, target_offset.offset):
                 offset, of_source = target_offset.offset, source_offset.offset if source_offset else None
                 fields = (Status.EQUAL, Confidence.SEEN, offset, of_source, offset, log.end(tp), "")
-                yield new(PartitionResult, (plan.group, plan.target_group, tp, *fields))
+                yield new(PartitionResult, (plan.name, plan.target_group, tp, *fields))
             else:
                 yield self._partition(plan, tp, step, GroupPair(source, target), log, partial(last_writer, tp))
 
@@ -442,27 +442,27 @@ class MigrationVerifier:
             outcome = Status.UNREADABLE, Confidence.UNKNOWN, unreadable.text
         elif step is None:
             outcome = check_unplanned(source_offset, target_offset, read)
-        elif self._rewind_is_missing(plan.group, step, target_offset):
+        elif self._rewind_is_missing(plan.name, step, target_offset):
             outcome = Status.NOT_REWOUND, Confidence.SEEN, "the rewind was not written"
         else:
             outcome = check_planned(step, source_offset, target_offset, log.end(tp), read, word=word)
             if outcome[0] is Status.MISSING:
-                outcome = Status.MISSING, Confidence.SEEN, self._why_missing(plan.group, step)
+                outcome = Status.MISSING, Confidence.SEEN, self._why_missing(plan.name, step)
         if outcome[0].ok and target_offset is not None and not log.holds(tp, target_offset.offset):
             outcome = outside(target_offset.offset, log.get(tp))
         status, evidence, detail = outcome
         offsets = (step.after if step else None, source_offset, target_offset)
         expected, in_source, in_target = (None if one is None else one.offset for one in offsets)
-        names = (plan.group, plan.target_group, tp)
+        names = (plan.name, plan.target_group, tp)
         return PartitionResult(*names, status, evidence, expected, in_source, in_target, log.end(tp), detail)
 
 
 def _named(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, str, str]]:
-    return ((group, group.group, group.target_group) for group in groups)
+    return ((group, group.name, group.target_group) for group in groups)
 
 
 def _group_result(plan: GroupPlan, status: Status, evidence: Confidence, detail: str) -> PartitionResult:
-    return PartitionResult(plan.group, plan.target_group, None, status, evidence, detail=detail)
+    return PartitionResult(plan.name, plan.target_group, None, status, evidence, detail=detail)
 
 
 def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | None) -> bool:

@@ -59,7 +59,7 @@ class Waves:
     def assigned(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
         """Yields the plans with the waves and owners of their groups."""
         for plan in plans:
-            row = self.of(plan.group)
+            row = self.of(plan.name)
             yield plan if row is None else replace(plan, wave=row.number, owner=row.owner)
 
 

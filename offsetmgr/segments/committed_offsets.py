@@ -58,7 +58,7 @@ class SavedGroup:
     """One group. ``errors`` are the partitions with unreadable values. ``activity`` is None if the group has never had
     members."""
 
-    group: str
+    name: str
     offsets: Mapping[TopicPartition, SavedOffset]
     errors: Mapping[TopicPartition, OffsetMgrError]
     activity: Activity | None = None

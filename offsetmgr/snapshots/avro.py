@@ -105,7 +105,7 @@ class AvroFormat(Format):
     def _write(self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets]) -> None:
         writer = RecordWriter(stream, _PARSED, to_file_metadata(header))
         for group in groups:
-            writer.write(group.group, sorted(group.offsets.items(), key=itemgetter(0)), _all_errors(group))
+            writer.write(group.name, sorted(group.offsets.items(), key=itemgetter(0)), _all_errors(group))
         writer.finish()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> AvroReader:

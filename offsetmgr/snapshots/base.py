@@ -227,18 +227,18 @@ def reject_unreadable(group: GroupOffsets, form: Format, keep_errors: bool) -> N
     only_numbered = form.capabilities.partitions is PartitionKinds.NUMBERED
     if only_numbered and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
-            f"group {group.group!r} is not in the file",
-            f"group {group.group} holds byte positions of Kafka 0.7 ({old}): in this format they look like offsets",
+            f"group {group.name!r} is not in the file",
+            f"group {group.name} holds byte positions of Kafka 0.7 ({old}): in this format they look like offsets",
             "write Avro (.avro) or ExportZkOffsets' lines (.zk)",
         )
     first = group.error or next((error for _, error in sorted(group.errors.items())), None)
     if first is None or (keep_errors and form.lossless):
         return
     which = (
-        f"group {group.group}" if group.error else f"{count_of(len(group.errors), 'partition')} of group {group.group}"
+        f"group {group.name}" if group.error else f"{count_of(len(group.errors), 'partition')} of group {group.name}"
     )
     hint = "leave the group out" if form.lossless else "write Avro (.avro), which records what cannot be read"
-    what = f"group {group.group!r} is not in the file"
+    what = f"group {group.name!r} is not in the file"
     raise UnsupportedOperation(what, f"{which} could not be read: {first}", hint) from first
 
 

@@ -46,10 +46,10 @@ class CsvFormat(LineFormat):
         self.plain = _WITH_GROUP if group is None else _WITHOUT_GROUP
 
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:
-        if self.group is not None and group.group != self.group:
+        if self.group is not None and group.name != self.group:
             why = f"a CSV of group {self.group} alone has no column for groups"
-            raise UsageError(f"group {group.group}", why, LEAVE_OUT_GROUP)
-        prefix = quoted(names.require_valid("group", group.group)) + "," if self.group is None else ""
+            raise UsageError(f"group {group.name}", why, LEAVE_OUT_GROUP)
+        prefix = quoted(names.require_valid("group", group.name)) + "," if self.group is None else ""
         topics = names.topics(group.offsets, quoted)
         return "".join([f"{prefix}{topics[tp[0]]},{tp[1]},{found[0]}\n" for tp, found in sorted(group.offsets.items())])
 

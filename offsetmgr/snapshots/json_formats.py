@@ -210,8 +210,8 @@ class KafkaUtilsFormat(TextFormat):
     title = "JSON"
 
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:
-        names.require_valid("group", group.group)
-        document = {"groupid": group.group, "offsets": _by_topic(group.offsets, names)}
+        names.require_valid("group", group.name)
+        document = {"groupid": group.name, "offsets": _by_topic(group.offsets, names)}
         return json.dumps(document, ensure_ascii=False) + "\n"
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> KafkaUtilsReader:
@@ -306,9 +306,9 @@ class SparkFormat(Format):
     def _without_written_errors(self, group: GroupOffsets, number: int) -> GroupOffsets:
         """Also raises `UnsupportedOperation` for a second group, and for a group whose name differs from the name that
         was passed to the constructor."""
-        if number or self.group not in (None, group.group):
+        if number or self.group not in (None, group.name):
             hint = "choose one group, or another format"
-            raise UnsupportedOperation(f"group {group.group}", "Spark's JSON holds exactly one group", hint)
+            raise UnsupportedOperation(f"group {group.name}", "Spark's JSON holds exactly one group", hint)
         return replace(
             group, errors={tp: error for tp, error in group.errors.items() if not isinstance(error, SymbolicOffset)}
         )
@@ -360,7 +360,7 @@ class SparkReader(SnapshotReader):
 
     def __init__(self, entry: GroupOffsets, form: SparkFormat) -> None:
         self.format = form
-        self._entries = {entry.group: entry} if entry.offsets or entry.errors else {}
+        self._entries = {entry.name: entry} if entry.offsets or entry.errors else {}
 
     def index(self) -> dict[str, GroupOffsets]:
         return self._entries

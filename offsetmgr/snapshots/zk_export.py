@@ -40,7 +40,7 @@ class ZkExportFormat(LineFormat):
     plain = _PLAIN
 
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:
-        prefix = f"/consumers/{names.require_valid('group', group.group)}/offsets/"
+        prefix = f"/consumers/{names.require_valid('group', group.name)}/offsets/"
         names.topics(group.offsets, str)
         return "".join([f"{prefix}{tp[0]}/{tp[1]}:{found[0]}\n" for tp, found in sorted(group.offsets.items())])
 

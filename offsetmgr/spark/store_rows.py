@@ -104,14 +104,14 @@ def read_rows(
             if not errors and failed is not None:
                 raise failed
             if not errors and broken:
-                raise PartialFailure(f"reading group {found.group}", successes=found.offsets, failures=broken)
+                raise PartialFailure(f"reading group {found.name}", successes=found.offsets, failures=broken)
             if failed is not None:
-                yield (found.group, None, None, None, None, None, None, str(failed))
+                yield (found.name, None, None, None, None, None, None, str(failed))
             for tp, committed in found.offsets.items():
                 if topics.matches(tp):
-                    yield (found.group, *tp, *committed[:4], None)
+                    yield (found.name, *tp, *committed[:4], None)
             for tp, error in broken.items():
-                yield (found.group, *tp, None, None, None, None, str(error))
+                yield (found.name, *tp, None, None, None, None, str(error))
 
 
 def select_groups(uri: str, config: ConnectionConfig, selection: GroupSelection) -> list[str]:
@@ -123,7 +123,7 @@ def select_groups(uri: str, config: ConnectionConfig, selection: GroupSelection)
     with _open_with_numbered_partitions(uri, config) as store:
         chosen = choose_groups(store, selection)
         if named := sorted(selection.named(chosen)):
-            require_known([store], [found.group for found in store.scan(named) if _empty(found)])
+            require_known([store], [found.name for found in store.scan(named) if _empty(found)])
         return chosen
 
 
@@ -136,7 +136,7 @@ def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], select
             known.update(store.groups())
             # A store may hold offsets of a group that it does not list.
             asked = selection.names - known
-            known.update(found.group for found in store.scan(asked) if not _empty(found))
+            known.update(found.name for found in store.scan(asked) if not _empty(found))
     return selection.within(known, "any of the stores")
 
 

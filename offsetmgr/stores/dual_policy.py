@@ -141,7 +141,7 @@ def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
     """Combines the offsets of both stores: the larger offset of each partition, or the error if either store could not
     read the partition (data rule "absent is not zero")."""
     if error := first.error or second.error:
-        return GroupOffsets(first.group, {}, error=error)
+        return GroupOffsets(first.name, {}, error=error)
     errors = {**second.errors, **first.errors}
     offsets = {
         tp: found
@@ -150,7 +150,7 @@ def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
         and isinstance(found := larger(first.offsets.get(tp, ABSENT), second.offsets.get(tp, ABSENT)), Committed)
     }
     unrecognised, hidden = first.unrecognised + second.unrecognised, first.hidden or second.hidden
-    return GroupOffsets(first.group, offsets, errors, unrecognised=unrecognised, hidden=hidden)
+    return GroupOffsets(first.name, offsets, errors, unrecognised=unrecognised, hidden=hidden)
 
 
 def partitions_ahead(

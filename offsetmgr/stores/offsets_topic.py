@@ -84,7 +84,7 @@ class KafkaOffsetsTopic:
             saved = self._groups_of(tp).get(group, {})
             replay = self._replays.get(tp)
             opened = [one for records in replay.pending.values() for one in decode(records).groups] if replay else []
-            pending = {at: True for one in opened if one.group == group for at in (*one.offsets, *one.errors)}
+            pending = {at: True for one in opened if one.name == group for at in (*one.offsets, *one.errors)}
             found[group] = pending | {at: False for at, one in saved.items() if _is_offset(one)}
         return found
 
@@ -153,7 +153,7 @@ class KafkaOffsetsTopic:
             decoded = decode(replay.newest)
             if errors := decoded.errors or decoded.unknown():
                 raise errors[0]
-            groups: SavedGroups = {one.group: {**one.offsets, **dict.fromkeys(one.errors)} for one in decoded.groups}
+            groups: SavedGroups = {one.name: {**one.offsets, **dict.fromkeys(one.errors)} for one in decoded.groups}
             cached = self._decoded[tp] = (end, groups)
         return cached[1]
 

@@ -681,7 +681,7 @@ class KafkaEdits(ProtocolEdits):
         were requested, its error is `OtherGroupKind`."""
         found = await super().scan(requests)
         unknown = [
-            one.group
+            one.name
             for one, (_, partitions) in zip(found, requests, strict=True)
             if partitions is None
             and not (one.offsets or one.errors)
@@ -692,7 +692,7 @@ class KafkaEdits(ProtocolEdits):
         from offsetmgr.kafka.client.groups import other_kinds
 
         kinds = await other_kinds(self._client, unknown, self.deadline())
-        return [GroupOffsets(one.group, {}, error=kinds[one.group]) if one.group in kinds else one for one in found]
+        return [GroupOffsets(one.name, {}, error=kinds[one.name]) if one.name in kinds else one for one in found]
 
     async def delete_group(self, group: str, deadline: float) -> None:
         """Deletes a group; on brokers that cannot delete groups, deletes all offsets of the group instead. Raises

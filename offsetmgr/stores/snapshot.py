@@ -96,9 +96,9 @@ class SnapshotEditor:
         if unreadable := entry.error or entry.errors.get(tp):
             return ChangeOutcome(EditStatus.FAILED, None, unreadable)
         current: Offset = entry.offsets.get(tp, ABSENT)
-        if change.after is not None and (error := self._value_error(entry.group, tp, change.after)):
+        if change.after is not None and (error := self._value_error(entry.name, tp, change.after)):
             return ChangeOutcome(EditStatus.FAILED, current, error)
-        if outcome := evaluate(entry.group, tp, change, current, self._capabilities):
+        if outcome := evaluate(entry.name, tp, change, current, self._capabilities):
             return outcome
         if change.after is None:
             del offsets[tp]
@@ -224,7 +224,7 @@ def write_snapshot(
                 continue
             for tp, failure in [*([] if one.error is None else [("", one.error)]), *one.errors.items()]:
                 failures.append(failure)
-                report_error(OffsetMgrError(f"group {one.group} {tp}".rstrip(), str(failure), failure.hint))
+                report_error(OffsetMgrError(f"group {one.name} {tp}".rstrip(), str(failure), failure.hint))
             yield one
 
     def write(stream: BinaryIO) -> SnapshotReport:
@@ -423,7 +423,7 @@ class SnapshotStore(OffsetStore):
     def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], decisions: IO[bytes]) -> None:
         def merged() -> Iterator[GroupOffsets]:
             for entry in reader.read():
-                position = newest.pop(entry.group, None)
+                position = newest.pop(entry.name, None)
                 yield entry if position is None else read_entry(decisions, position)
             for position in newest.values():
                 yield read_entry(decisions, position)

@@ -198,10 +198,10 @@ def _raise_whole(faults: list[Fault]) -> None:
 
 def _with_faults(found: GroupOffsets, faults: list[Fault]) -> GroupOffsets:
     for fault in faults:
-        if fault.hits(found.group):
-            return GroupOffsets(found.group, {}, error=fault.error)
+        if fault.hits(found.name):
+            return GroupOffsets(found.name, {}, error=fault.error)
     errors = dict(found.errors)
     for fault in faults:
-        if fault.partition is not None and fault.hits(found.group, fault.partition):
+        if fault.partition is not None and fault.hits(found.name, fault.partition):
             errors[fault.partition] = fault.error
-    return GroupOffsets(found.group, {tp: c for tp, c in found.offsets.items() if tp not in errors}, errors)
+    return GroupOffsets(found.name, {tp: c for tp, c in found.offsets.items() if tp not in errors}, errors)

@@ -231,8 +231,8 @@ class StoreContract(StoreEditContract):
         assert sorted(r.group for r in results) == sorted(names)
         assert {v for r in results for v in _statuses(r).values()} == {EditStatus.WRITTEN}
         scanned = list(store.scan(iter(names)))
-        assert sorted(s.group for s in scanned) == sorted(names)
-        by_name = {s.group: s for s in scanned}
+        assert sorted(s.name for s in scanned) == sorted(names)
+        by_name = {s.name: s for s in scanned}
         for n, name in enumerate(names):
             assert by_name[name].error is None
             assert dict(by_name[name].errors) == {}
@@ -269,7 +269,7 @@ class StoreContract(StoreEditContract):
         tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
 
-        scanned = {s.group: s for s in store.scan([f"{group}-unknown", group])}
+        scanned = {s.name: s for s in store.scan([f"{group}-unknown", group])}
 
         assert set(scanned) == {group, f"{group}-unknown"}
         assert _offsets(scanned[group].offsets) == {tp: 5}

@@ -38,9 +38,9 @@ def in_kafka(bench: Bench) -> dict[str, dict[TopicPartition, int]]:
     with open_store(bench.kafka_uri) as store:
         for group in store.scan(bench.groups):
             if group.error or group.errors:
-                sys.exit(f"cannot read group {group.group}: {group.error or group.errors}")
+                sys.exit(f"cannot read group {group.name}: {group.error or group.errors}")
             if group.offsets:
-                found[group.group] = {tp: committed.offset for tp, committed in group.offsets.items()}
+                found[group.name] = {tp: committed.offset for tp, committed in group.offsets.items()}
     return found
 
 

@@ -86,7 +86,7 @@ def test_many_groups_are_read_over_tls(secure: str, monkeypatch: pytest.MonkeyPa
     names = [f"g{number}" for number in range(100, GROUPS)]
 
     with ZookeeperStore(secure, config=config) as store, Stopwatch() as watch:
-        found = {row.group: row.offsets[TopicPartition("t", 0)].offset for row in store.scan(names)}
+        found = {row.name: row.offsets[TopicPartition("t", 0)].offset for row in store.scan(names)}
 
     assert found == {name: int(name[1:]) for name in names}
     assert watch.seconds < 15

@@ -230,10 +230,10 @@ def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_s
         records = [record for _, record in read_journal(tmp_path / "p.journal")]
         recorded = {r["group"] for r in records if r["kind"] == "apply-outcome" and r["written"]}
         intended = {r["group"] for r in records if r["kind"] == "apply-intent"}
-        written = {found.group for found in new.scan(groups) if found.offsets}
+        written = {found.name for found in new.scan(groups) if found.offsets}
         assert recorded <= written <= intended < set(groups)
         assert len(intended) == int(match[1])
         assert "apply-complete" not in {r["kind"] for r in records}
         commands.run("migrate", "apply", "p.json", "--yes")
         commands.run("migrate", "verify", "p.json")
-        assert {found.group for found in new.scan(groups) if found.offsets} == set(groups)
+        assert {found.name for found in new.scan(groups) if found.offsets} == set(groups)

@@ -51,7 +51,7 @@ def test_a_large_plan_moves_to_disk_and_is_read_back_unchanged(monkeypatch: pyte
     with EditPlan.of(given) as plan:
         for _ in range(2):
             found = list(plan)
-            assert [g.group for g in found] == [g.group for g in given]
+            assert [g.name for g in found] == [g.name for g in given]
             assert found[:10] == given[:10]
             problem = found[10].changes[0].problem
             assert problem is not None
@@ -92,7 +92,7 @@ def test_a_plan_counts_what_it_writes_what_stays_and_what_has_a_problem() -> Non
         GroupEditPlan("empty", ()): Counts(0, 0, 0, 0),
     }
     for group, expected in counted.items():
-        assert EditPlan.of([group]).counts == expected, group.group
+        assert EditPlan.of([group]).counts == expected, group.name
     assert EditPlan.of(counted).counts == Counts(1, 1, 3, 7)
 
 
@@ -160,11 +160,11 @@ class Log:
         self.batches += 1
         if self.batches == self.fails_at:
             raise OffsetMgrError("sink", "full")
-        self.calls.append(f"intend {' '.join(plan.group for plan in batch)}")
+        self.calls.append(f"intend {' '.join(plan.name for plan in batch)}")
 
     def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> str:
-        self.calls.append(f"record {planned.group}")
-        return f"{planned.group} {'not written' if result is None else len(result.failures)}"
+        self.calls.append(f"record {planned.name}")
+        return f"{planned.name} {'not written' if result is None else len(result.failures)}"
 
     def close(self) -> None:
         self.calls.append("close")

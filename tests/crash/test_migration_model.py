@@ -120,7 +120,7 @@ class MigrationModel(RuleBasedStateMachine):
         assert self.plan is not None
         now = offsets_in(self.target)
         report = self._run(self.migration.apply, kill, after)
-        steps = {(g.group, s.tp): s for g in self.plan.groups() for s in g.writes()}
+        steps = {(g.name, s.tp): s for g in self.plan.groups() for s in g.writes()}
         found = offsets_in(self.target)
         for key in KEYS:
             step = steps.get(key)
@@ -149,7 +149,7 @@ class MigrationModel(RuleBasedStateMachine):
         except JournalError:  # nothing to roll back: other clients changed every planned partition first
             assert offsets_in(self.target) == now
             state = self.migration.state()
-            applied = [state.partitions(state.apply, group.group) for group in self.plan.groups()]
+            applied = [state.partitions(state.apply, group.name) for group in self.plan.groups()]
             assert not any(group.written or group.in_doubt for group in applied)
             return
         self.rolled_back = True

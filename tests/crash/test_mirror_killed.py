@@ -31,7 +31,7 @@ def offsets(store: OffsetStore, groups: list[str]) -> dict[tuple[str, TopicParti
     for group in store.scan(groups):
         assert group.error is None, group.error
         assert not group.errors
-        found.update({(group.group, tp): c.offset for tp, c in group.offsets.items() if isinstance(c, Committed)})
+        found.update({(group.name, tp): c.offset for tp, c in group.offsets.items() if isinstance(c, Committed)})
     return found
 
 

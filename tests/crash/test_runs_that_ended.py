@@ -84,7 +84,7 @@ class Scene:
 
     def offsets(self) -> list[int]:
         tp = TopicPartition(self.topic, 0)
-        found = {one.group: one.offsets[tp] for one in self.store.scan(self.names)}
+        found = {one.name: one.offsets[tp] for one in self.store.scan(self.names)}
         return [found[name].offset for name in self.names]
 
     def locked(self) -> list[str]:

@@ -183,7 +183,7 @@ def committed(store: OffsetStore, groups: Iterable[str]) -> dict[str, set[int]]:
         assert scanned.error is None, scanned.error
         assert scanned.errors == {}
         assert len(scanned.offsets) in (0, PARTITIONS)
-        found[scanned.group] = {one.offset for one in scanned.offsets.values()}
+        found[scanned.name] = {one.offset for one in scanned.offsets.values()}
     return found
 
 

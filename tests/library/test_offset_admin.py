@@ -44,8 +44,8 @@ def admin(tmp_path: Path) -> OffsetAdmin:
 def test_a_name_that_is_a_glob_and_a_group_selects_the_group(admin: OffsetAdmin) -> None:
     assert [found.name for found in admin.lag("shop*")] == ["shop*"]
     assert [found.name for found in admin.lag("shop?*")] == ["shop*", "shopping"]
-    assert [found.group for found in admin.plan_delete("shop*")] == ["shop*"]
-    assert [found.group for found in admin.plan_delete("*")] == ["shop", "shop*", "shopping"]
+    assert [found.name for found in admin.plan_delete("shop*")] == ["shop*"]
+    assert [found.name for found in admin.plan_delete("*")] == ["shop", "shop*", "shopping"]
 
 
 WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [

@@ -37,10 +37,10 @@ class Fleet(Migration):
 
     def gate(self, groups: list[Any]) -> Iterator[Any]:
         for group in groups:
-            late = group.group in self.old
+            late = group.name in self.old
             detail = "member m-1 commits to the source alone" if late else "no old consumer is registered"
             seen = SimpleNamespace(value="seen")
-            yield SimpleNamespace(group=group.group, passed=not late, evidence=seen, detail=detail, hint="", live=False)
+            yield SimpleNamespace(group=group.name, passed=not late, evidence=seen, detail=detail, hint="", live=False)
 
     def blocked(self) -> dict[str, str]:
         return {group: row["blocked_by"] for group, row in self.status().items() if row["blocked_by"]}
@@ -200,7 +200,7 @@ def planned(tmp_path: Path, text: str, *options: str, code: int = 0) -> tuple[Mi
 
 def test_a_row_of_an_excluded_group_is_no_error(tmp_path: Path) -> None:
     migration, _ = planned(tmp_path, "group,wave\nbilling-*,2\nbilling-core,1\n", "--exclude-group", "billing-core")
-    assert [group.group for group in PlanFile(migration.path).groups()] == ["'odd'", "audit", "billing-eu"]
+    assert [group.name for group in PlanFile(migration.path).groups()] == ["'odd'", "audit", "billing-eu"]
     assert "every group of these waves is excluded" in migration.command(
         "migrate", "apply", migration.path, "--wave", "2", "--exclude-group", "billing-*", "--yes", code=1
     )
@@ -210,7 +210,7 @@ def test_a_group_that_the_waves_select_may_be_excluded(tmp_path: Path) -> None:
     migration, _ = planned(tmp_path, "group,wave\nbilling-*,2\nbilling-core,1\n")
     waves = ("--waves", tmp_path / "waves", "--exclude-group", "billing-core", "-o", tmp_path / "part.json")
     migration.command("migrate", "plan", "--from", "memory:source", "--to", "memory:target", *waves)
-    assert [group.group for group in PlanFile(tmp_path / "part.json").groups()] == ["billing-eu"]
+    assert [group.name for group in PlanFile(tmp_path / "part.json").groups()] == ["billing-eu"]
 
 
 def test_a_mirror_leaves_out_exactly_the_excluded_group_that_looks_like_a_glob(tmp_path: Path) -> None:

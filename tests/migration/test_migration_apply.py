@@ -107,11 +107,11 @@ def test_a_name_has_precedence_over_the_pattern_that_it_looks_like(migration):
     for group in ("g[1]", "g1"):
         commit(migration.source, group, 10)
     migration.options = PlanOptions(groups=("g[1]",))
-    assert [g.group for g in migration.plan().groups()] == ["g[1]"]
+    assert [g.name for g in migration.plan().groups()] == ["g[1]"]
     migration.apply()
     commit(migration.target, "g1", 10)
     with migration.opened() as library, library.plan_reverse(migration.directory / "back.json") as back:
-        assert [g.group for g in back.groups()] == ["g[1]"]
+        assert [g.name for g in back.groups()] == ["g[1]"]
 
 
 def test_a_rename_never_merges_into_an_existing_group(migration):

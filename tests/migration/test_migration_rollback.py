@@ -296,7 +296,7 @@ def reverse_plan_of(migration: Migration, *options: str) -> dict[str, Any]:
     path.unlink(missing_ok=True)
     migration.run("rollback", "--reverse-plan", str(path), *options, code=None)
     with Library(path) as back:
-        return {group.group: group for group in back.groups()}
+        return {group.name: group for group in back.groups()}
 
 
 def actions(group: Any) -> list[tuple[int, str]]:

@@ -134,7 +134,7 @@ def test_each_field_of_an_old_plan_and_of_its_journal_is_read() -> None:
         PlanStep(tp, Action.COPY, value, target, value)
         for tp, value, target in zip(ORDERS, copied, (before, None), strict=False)
     )
-    assert next(group for group in groups if group.group == "search") == GroupPlan(
+    assert next(group for group in groups if group.name == "search") == GroupPlan(
         "search", "search", steps, Guard.LOCK, wave=2
     )
     assert state.intended(state.apply, "search") == [step._replace(source=None) for step in steps]

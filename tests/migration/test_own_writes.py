@@ -33,7 +33,7 @@ def hold(migration: Migration, group: str, source: Committed, target: Committed)
 def steps(migration: Migration) -> dict[str, Any]:
     """The step of each group in a new plan."""
     plan = replace(migration, name=f"later-{next(NUMBERS)}.json").plan()
-    return {group.group: step for group in plan.groups() for step in group.steps}
+    return {group.name: step for group in plan.groups() for step in group.steps}
 
 
 def test_a_refresh_that_did_not_renew_a_group_is_no_copy_of_it(migration: Migration) -> None:

@@ -189,7 +189,7 @@ def test_a_plan_reads_back_as_it_was_written_and_is_valid_json(migration):
     commit(migration.source, "g2", 3)
     migration.source.data["g2"][ORDERS[1]] = Committed(9, "métadata", 4)
     first, second = migration.plan().groups()
-    assert (first.group, second.group) == ("g1", "g2")
+    assert (first.name, second.name) == ("g1", "g2")
     value = OffsetAndMetadata(9, "métadata", 4)
     step = second.steps[1]
     assert (step.tp, step.action.value, step.source, step.target, step.after) == (
@@ -257,7 +257,7 @@ def test_a_plan_keeps_its_topics_and_excluded_groups(migration, topic):
     for group in ("a", "b"):
         commit(migration.source, group, 1, 1, 1)
     migration.options = PlanOptions(topics=TopicSelection.parse([topic]), groups=GroupSelection(exclude="b"))
-    assert [group.group for group in migration.plan().groups()] == ["a"]
+    assert [group.name for group in migration.plan().groups()] == ["a"]
     assert Migration(migration.path).header.options == migration.options
 
 

@@ -59,7 +59,7 @@ def renew(fleet: Migration, *options: str, code: int = 0) -> str:
 
 def sources(migration: Migration) -> dict[str, list[int]]:
     with migration.opened() as library:
-        return {group.group: [step.source.offset for step in group.steps if step.source] for group in library.groups()}
+        return {group.name: [step.source.offset for step in group.steps if step.source] for group in library.groups()}
 
 
 # --- apply of an old plan -------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_an_offset_that_stays_although_its_topic_was_recreated_is_refused(fleet:
     commit(fleet.source, "b2", 10, 2000)  # the first offset is that of the plan
     renew(fleet)
     with second(fleet).opened() as library:
-        steps = {group.group: [step.action.value for step in group.steps] for group in library.groups()}
+        steps = {group.name: [step.action.value for step in group.steps] for group in library.groups()}
         assert steps == {"a1": ["copy", "copy"], "b2": ["refuse-recreated", "copy"], "c3": ["copy", "copy"]}
         assert library.summary.topic_ids == {"orders": "before"}  # a1 has offsets of the deleted log
 

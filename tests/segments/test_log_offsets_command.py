@@ -111,7 +111,7 @@ def test_a_snapshot_file_of_any_format_is_written_without_execute(tmp_path: Path
     assert "error: group a, orders-1: " in stderr
     assert f"saved 2 offsets of 2 groups to {target}" in stderr
     with open_store(f"file:{target}") as store:
-        found = {one.group: one for one in store.scan(["a", "b"])}
+        found = {one.name: one for one in store.scan(["a", "b"])}
     assert {name: one.offsets[ORDERS].offset for name, one in found.items()} == {"a": 4, "b": 7}
     assert list(found["a"].errors) == ([TopicPartition("orders", 1)] if name == "saved.avro" else [])
     if name == "saved.avro":

@@ -320,8 +320,8 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
     # The writes of the killed executor are stored already.
     assert {outcome.status for outcome in outcomes} == {"written", "unchanged"}
     with KafkaStore(kafka.bootstrap) as by_spark, KafkaStore(kraft.bootstrap) as by_plan:
-        copied = {found.group: found.offsets for found in by_spark.scan(groups)}
-        migrated = {found.group: found.offsets for found in by_plan.scan(groups)}
+        copied = {found.name: found.offsets for found in by_spark.scan(groups)}
+        migrated = {found.name: found.offsets for found in by_plan.scan(groups)}
     expected = {
         group: {TopicPartition(topic, p): Committed(n % 50 + p) for p in range(PER_GROUP)}
         for n, group in enumerate(groups)

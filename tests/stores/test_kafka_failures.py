@@ -169,7 +169,7 @@ def test_a_broker_killed_during_edits_leaves_no_false_outcome(own_broker, make_t
                 own_broker.kill()
     own_broker.start()
     with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=60_000)) as store:
-        found = {s.group: s for s in store.scan(names)}
+        found = {s.name: s for s in store.scan(names)}
     statuses = {name: outcome.status for name, outcome in outcomes.items()}
     assert sorted(outcomes) == sorted(names)
     assert set(statuses.values()) == {EditStatus.WRITTEN, EditStatus.FAILED}

@@ -69,6 +69,6 @@ class TestOldBrokers(StoreContract):
         began: dict[TopicPartition, int] = {}
         for directory in (self.release_cluster.broker.directory / "data").glob("__consumer_offsets-*"):
             for saved in read_partition(directory).decoded.groups:
-                if saved.group == group:
+                if saved.name == group:
                     began |= {tp: offset.commit_timestamp for tp, offset in saved.offsets.items()}
         return began

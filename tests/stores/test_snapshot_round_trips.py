@@ -44,7 +44,7 @@ def read(form: str, data: bytes, group: str | None = None) -> SnapshotReader:
 
 
 def offsets(reader: SnapshotReader) -> dict[str, dict[tuple[str, int], int]]:
-    return {e.group: {(tp.topic, int(tp.partition)): c.offset for tp, c in e.offsets.items()} for e in reader.read()}
+    return {e.name: {(tp.topic, int(tp.partition)): c.offset for tp, c in e.offsets.items()} for e in reader.read()}
 
 
 def why(form: str, data: bytes, group: str | None = None) -> str:
@@ -92,13 +92,13 @@ def test_a_format_carries_names_and_offsets(form: str, data: st.DataObject) -> N
     if form in ("csv of one group", "spark"):
         name, given_name = form.partition(" ")[0], form != "spark"
         for group in groups:
-            written = write(name, [group], group.group if given_name else None)
-            assert list(read(name, written, group.group).read()) == [group]
+            written = write(name, [group], group.name if given_name else None)
+            assert list(read(name, written, group.name).read()) == [group]
         return
     reader = read(form, write(form, groups))
-    assert list(reader.groups()) == [g.group for g in groups]
+    assert list(reader.groups()) == [g.name for g in groups]
     assert list(reader.read()) == groups
-    assert [reader.find(g.group) for g in groups] == groups
+    assert [reader.find(g.name) for g in groups] == groups
     if form == "avro":
         assert reader.header == HEADER
 
@@ -109,7 +109,7 @@ def test_lines_of_a_group_need_not_be_contiguous(form: str, groups: list[GroupOf
     lines = [line for line in write(form, groups).splitlines() if line]
     random.shuffle(lines)
     reader = read(form, b"\n\n".join([*lines, b""]))
-    assert {e.group: e for e in reader.read()} == {g.group: g for g in groups}
+    assert {e.name: e for e in reader.read()} == {g.name: g for g in groups}
 
 
 # --- exact formats ------------------------------------------------------------------------------------
@@ -439,7 +439,7 @@ def test_a_negative_offset_is_the_error_of_its_partition(form: str, data: bytes)
     """Earlier releases saved the negative offsets of brokers. The rest of such a file is read."""
     reader = read(form, data)
     assert offsets(reader) == {"g": {("t", 1): 7}, "h": {}}
-    errors = {entry.group: list(map(str, entry.errors.values())) for entry in reader.read()}
+    errors = {entry.name: list(map(str, entry.errors.values())) for entry in reader.read()}
     assert [len(found) for found in errors.values()] == [1, 1]
     assert errors["g"][0].startswith("snapshot x: group g, t-0: is -2 in the file: a negative number is not")
     found = reader.find("h")

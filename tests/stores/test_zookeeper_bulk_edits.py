@@ -35,7 +35,7 @@ def moves(store: ZookeeperStore, groups: list[str]) -> list[GroupEdit]:
     """Edits that set every partition to 6 if its present offset has not changed since a scan."""
     six = OffsetAndMetadata(6)
     return [
-        GroupEdit(found.group, {tp: Change(six, now) for tp, now in sorted(found.offsets.items())})
+        GroupEdit(found.name, {tp: Change(six, now) for tp, now in sorted(found.offsets.items())})
         for found in store.scan(groups)
     ]
 
@@ -68,7 +68,7 @@ def test_a_stream_longer_than_one_batch_keeps_its_order_and_a_second_edit_sees_t
     groups = [f"g{n:03}" for n in range(3 * GROUPS_PER_BATCH)]
     with ZookeeperStore(f"{zookeeper.connect}/{unique}", config=ConnectionConfig(timeout_ms=20_000)) as store:
         fill(store, groups)
-        scanned = {found.group: found.offsets for found in store.scan(groups)}
+        scanned = {found.name: found.offsets for found in store.scan(groups)}
         again = Change(OffsetAndMetadata(7), expected=Committed(6, version=1))
         *results, last = store.edit([*moves(store, groups), GroupEdit(groups[0], {PARTITIONS[0]: again})])
         assert statuses([last]) == {EditStatus.WRITTEN}
@@ -263,7 +263,7 @@ def test_twenty_thousand_groups(own_server: ZooKeeperServer) -> None:
         edits = (GroupEdit(f"group-{n:05}", {PARTITIONS[0]: Change(OffsetAndMetadata(n))}) for n in range(20_000))
         statuses = {o.status for result in store.edit(edits) for o in result.outcomes.values()}
         names = list(store.groups())
-        found = {s.group: offsets(dict(s.offsets)) for s in store.scan(names)}
+        found = {s.name: offsets(dict(s.offsets)) for s in store.scan(names)}
     assert statuses == {EditStatus.WRITTEN}
     assert sorted(names) == [f"group-{n:05}" for n in range(20_000)]
     assert found == {f"group-{n:05}": {PARTITIONS[0]: n} for n in range(20_000)}

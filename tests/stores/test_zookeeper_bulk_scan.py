@@ -60,12 +60,12 @@ def test_many_groups_with_topics_of_all_sizes_are_read_in_the_requested_order(st
     fill(store, written)
     requested = [*reversed(names), names[7]]
     found = list(store.scan(requested))
-    assert [one.group for one in found] == requested
+    assert [one.name for one in found] == requested
     numbers = {name: n for n, name in enumerate(names)}
     for one in found:
         assert (one.error, one.errors) == (None, {})
         assert {tp: c.offset for tp, c in one.offsets.items()} == {
-            tp: numbers[one.group] * 1000 + tp.partition for tp in written[one.group]
+            tp: numbers[one.name] * 1000 + tp.partition for tp in written[one.name]
         }
         assert {c.version for c in one.offsets.values()} == {0}
 
@@ -79,7 +79,7 @@ def test_every_uncommon_group_among_common_ones_has_its_own_result(store, client
     client.create(f"/consumers/{empty}/offsets/orders", b"", makepath=True)
     client.create(f"/consumers/{leaf}", b"")
     client.set(f"/consumers/{huge}/offsets/orders/6", b"9223372036854775807")
-    found = {one.group: one for one in store.scan([*names[:10], "no/group", *names[10:]])}
+    found = {one.name: one for one in store.scan([*names[:10], "no/group", *names[10:]])}
     assert isinstance(found["no/group"].error, UsageError)
     assert isinstance(found[no_partition].error, CorruptData)
     assert isinstance(found[junk].errors[ORDERS[5]], CorruptData)
@@ -103,5 +103,5 @@ def test_a_connection_lost_in_a_scan_loses_no_group(zookeeper, client, unique, d
     cuts = proxy.cuts
     proxy.close()
     assert cuts == 1
-    assert [one.group for one in found] == names
+    assert [one.name for one in found] == names
     assert all(set(one.offsets) == {*ORDERS[:2]} and not one.errors and one.error is None for one in found)

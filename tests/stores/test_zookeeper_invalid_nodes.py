@@ -83,7 +83,7 @@ def test_a_node_without_read_or_write_permission_is_an_error_of_its_partition(zk
 def test_only_the_group_with_an_invalid_name_is_rejected(zk_store: ZookeeperStore, unique: str) -> None:
     bad = f"{unique}/child"
     zk_store.commit(unique, {T0: OffsetAndMetadata(5)})
-    scanned = {found.group: found for found in zk_store.scan([bad, unique])}
+    scanned = {found.name: found for found in zk_store.scan([bad, unique])}
     edited = {
         result.group: result
         for result in zk_store.edit(GroupEdit(g, {T0: Change(OffsetAndMetadata(9))}) for g in (bad, unique))
@@ -119,7 +119,7 @@ def test_a_group_deleted_between_list_and_read_has_no_commits(zk_store, kazoo, u
     monkeypatch.setattr(zk_store.session, "supports_bulk_reads", lambda: in_bulk)
     monkeypatch.setattr(zk_store.session, "get_many", delete_first)
     monkeypatch.setattr(zk_store.session, "begin_reads", delete_before_gets)
-    scanned = {found.group: found for found in zk_store.scan([unique, kept])}
+    scanned = {found.name: found for found in zk_store.scan([unique, kept])}
     assert (dict(scanned[unique].offsets), dict(scanned[unique].errors), scanned[unique].error) == ({}, {}, None)
     assert offsets(dict(scanned[kept].offsets)) == {T0: 5, T1: 6}
 

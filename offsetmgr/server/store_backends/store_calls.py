@@ -43,7 +43,7 @@ def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition]
         if len(requested) > 1 or None in requested.values():
             for result in store.scan(requested):
                 hidden = result.hidden
-                found[result.group] = result if hidden is None else GroupOffsets(result.group, {}, error=hidden)
+                found[result.name] = result if hidden is None else GroupOffsets(result.name, {}, error=hidden)
         # If the whole group cannot be read, the requested partitions may still be readable.
         for group, partitions in requested.items():
             if partitions is not None and _incomplete(found.get(group), partitions):
