@@ -122,13 +122,12 @@ def describe(
 
     def described() -> Iterator[DescribedGroup]:
         writes = connections.last_writes
-        for one in describe(store, cluster, describer, found.groups, topics, others=others, writes=writes):
+        for one in describe(store, cluster, describer, found.groups, found.topics, others=others, writes=writes):
             found.unrecognised(one.read)
-            rows = [row for row, _ in one.partitions]
-            found.topic_matches.record((row.partition for row in rows), incomplete=one.error is not None)
+            found.topics.incomplete |= one.error is not None
             found.errors += [] if one.error is None else [one.error]
             if not members_only:
-                found.rows(rows)
+                found.rows(row for row, _ in one.partitions)
             left = [each for each in one.partitions if needs_log_range(each.row)] if only_with_lag else one.partitions
             yield one._replace(partitions=left)
         found.check_topics(store.uri)
@@ -163,7 +162,7 @@ def copy(
     `OffsetAdmin.plan_copy`. ``running`` allows a target whose consumers run."""
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.edits import plan_copy
-    from offsetmgr.groups.scan import require_topics
+    from offsetmgr.groups.scan import TopicMatches, require_topics
 
     if group == new_group and to is None:
         raise UsageError("groups copy", "both names are the same")
@@ -174,7 +173,7 @@ def copy(
     if to is not None:
         target = connections.copied_to[to] = connections.opened(to)
     crossing = connections.check_crossing("groups copy", store, target, translate)
-    topics = topics.within(store.capabilities.partitions)
+    topics = TopicMatches(topics.within(store.capabilities.partitions))
     found = plan_copy(store, group, target, new_group, topics, allow_rewind=allow_rewind, crossing=crossing)
     plans = require_topics(found, topics, store.uri)
     return PlannedEdit(connections, "groups copy", target, plans, to, running=running, comparison=crossing.text())

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edits import OutsideLogChecks
+    from offsetmgr.groups.scan import TopicMatches
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.fleet import FleetStatus as FleetStatus
@@ -154,6 +155,7 @@ def plan(
     `UnknownTopicOrPartition` if a selected topic is in no plan, `PlanError` if the file exists, `OtherCluster`,
     `UsageError`, `Unreachable`, `TimedOut`.
     """
+    from offsetmgr.groups.scan import TopicMatches
     from offsetmgr.migration.observation import ObservationWindow
     from offsetmgr.migration.partition_map import read_map
     from offsetmgr.migration.planner import no_groups_hint
@@ -161,6 +163,8 @@ def plan(
     inputs = inputs or PlanInputs()
     waves, options = inputs.read_waves(options)
     stores, options = _new_sides(connections, source, target, options.for_source(source), sides)
+    topics = TopicMatches(options.selection)
+    options = replace(options, topics=topics)
     confirmed = None if inputs.partition_map is None else read_map(inputs.partition_map)
     window = ObservationWindow(inputs.window_s, waiting=connections.waits.for_commits)
     with stores.planner(options, partition_map=confirmed, translate=inputs.translate, window=window) as planner:
@@ -171,7 +175,7 @@ def plan(
         header = planner.header()
         if waves is not None:
             waves.require_all(names, options.group_selection)
-        planned = _with_planned_topics(planner.plan(names), options, f"{stores.source.uri} and {stores.target.uri}")
+        planned = _with_planned_topics(planner.plan(names), topics, f"{stores.source.uri} and {stores.target.uri}")
         planned = planned if waves is None else waves.assigned(planned)
         shown = connections.ui.progress(planned, "groups planned", len(names))
         summary, _ = write_plan(path, header, shown, planner.target.topic_ids)
@@ -180,8 +184,7 @@ def plan(
         patterns = options.group_selection.patterns
         where = f"groups {', '.join(patterns)}" if patterns else count_of(len(names), "group")
         why = f"no offset is committed in the {where} there"
-        topics = ", ".join(options.selection.texts)
-        why += f" for topic {topics}" if topics else ""
+        why += f" for topic {', '.join(topics.texts)}" if topics.texts else ""
         hint = "check the names, and the chroot of a zookeeper:// URI"
         raise GroupNotFound(f"nothing to plan in {stores.source.uri}", why, hint)
     return WrittenPlan(PlanFile(path), set(planner.tails) == {True})
@@ -231,16 +234,13 @@ def _new_sides(
     return stores, options.literal_first(stores.source.groups()) if has_globs else options
 
 
-def _with_planned_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
-    """Yields the plans. After the last plan, raises `UnknownTopicOrPartition` if a selected topic is in none of the
-    plans."""
-    from offsetmgr.groups.scan import TopicMatches
-
-    topic_matches = TopicMatches(options.selection)
+def _with_planned_topics(plans: Iterable[GroupPlan], topics: TopicMatches, where: str) -> Iterator[GroupPlan]:
+    """Yields the plans, which are made with ``topics``. After the last plan, raises `UnknownTopicOrPartition` if a
+    selected topic is in none of the plans."""
     for group in plans:
-        topic_matches.record((step.source_tp for step in group.steps), incomplete=bool(group.error))
+        topics.incomplete |= bool(group.error)
         yield group
-    topic_matches.require_all(where)
+    topics.require_all(where)
 
 
 class _Step:
@@ -790,10 +790,12 @@ def _require_topics(source: OffsetStore, options: PlanOptions, names: list[str])
     from offsetmgr.groups.scan import TopicMatches
 
     if not options.selection.everything:
-        topic_matches = TopicMatches(options.selection.within(source.capabilities.partitions))
+        topics = TopicMatches(options.selection.within(source.capabilities.partitions))
         for found in source.scan(names):
-            topic_matches.record_group(found)
-        topic_matches.require_all(source.uri)
+            topics.incomplete |= (found.error or found.hidden) is not None
+            for tp in (*found.offsets, *found.errors):
+                topics.matches(tp)
+        topics.require_all(source.uri)
 
 
 def status(

@@ -78,8 +78,7 @@ class Found(Generic[T]):
         others: Iterable[OffsetStore] = (),
     ) -> None:
         self.groups, self.uri, self.errors = groups, store.uri, list[OffsetMgrError]()
-        self.topic_matches = TopicMatches(topics)
-        self.topics, self.others = topics, tuple(others)
+        self.topics, self.others = TopicMatches(topics), tuple(others)
         self._connections, self._store = connections, store
         self._items: Iterable[T] = ()
         self._newer: Counter[tuple[str, str]] = Counter()
@@ -164,14 +163,14 @@ class Found(Generic[T]):
     def check_topics(self, where: str) -> None:
         """Adds an error, after the last item, for selected topics that match nothing in ``where``."""
         try:
-            self.topic_matches.require_all(where)
+            self.topics.require_all(where)
         except UnknownTopicOrPartition as missing:
             self.errors.append(missing)
 
     def strict(self) -> Iterator[T]:
         """Yields the items. At the end, raises `UnknownTopicOrPartition` for a selected topic that matches nothing."""
         yield from self._items
-        self.topic_matches.require_all(self.uri)
+        self.topics.require_all(self.uri)
 
 
 def get(connections: Connections, selection: GroupSelection, topics: TopicSelection = ALL_TOPICS) -> Found[GroupLag]:
@@ -229,7 +228,7 @@ def _lag(
         else:
             there = [row.partition for row in one.rows if row.note != NOTHING]
             found.committed(one.name, there, named=one.name in named)
-        found.topic_matches.record((row.partition for row in one.rows), incomplete=one.error is not None)
+        found.topics.incomplete |= one.error is not None
         found.unrecognised(one.read)
         found.rows(one.rows)
         rows = [row for row in one.rows if needs_log_range(row)] if only_with_lag else one.rows
@@ -314,8 +313,9 @@ def diff(
 
     def differences() -> Iterator[OffsetDifference]:
         names = connections.ui.progress(chosen, "comparing", len(chosen))
-        for one in diff(left, right, names, topics, found.topic_matches):
+        for one in diff(left, right, names, found.topics):
             found.errors += [] if one.error is None else [one.error]
+            found.topics.incomplete |= one.partition is None
             yield one
         found.check_topics(both)
 
@@ -361,6 +361,7 @@ def reset(
     store = connections.selected()
     scenario = _from_file(connections, store, to, groups) if isinstance(to, FromFile) else to
     cluster = connections.cluster_for_edit("offsets reset", store)
+    topics = TopicMatches(topics)
     if isinstance(to, FromFile) and isinstance(scenario, ToOffsets) and groups.patterns is None:
         chosen = groups.within(scenario.offsets, f"file {os.fspath(to.path)}", hint="")
     else:
@@ -402,8 +403,11 @@ def set_(
 
     if not to:
         raise UsageError("offsets set", "no offset is given")
+    topics = TopicMatches(topics)
     if not isinstance(to, OffsetAndMetadata):
         to = checked_offsets(to)
+        for tp in to:
+            topics.matches(tp)
     elif not topics.patterns:
         raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic=orders:0,1}"))
     for what, one in to.items() if isinstance(to, dict) else [("offsets set", to)]:
@@ -432,7 +436,7 @@ def delete(
     from offsetmgr.groups.edits import plan_delete
 
     store = connections.selected()
-    topics = topics.within(store.capabilities.partitions)
+    topics = TopicMatches(topics.within(store.capabilities.partitions))
     chosen = choose_groups(store, groups)
     running = _wait(connections, chosen, active)
     plans = require_topics(plan_delete(store, chosen, topics), topics, store.uri)
@@ -481,7 +485,7 @@ def import_(
     file, selected = os.fspath(path), connections.selected()
     store = into or selected
     uri = None if store in (selected, *selected.parts) else store.uri
-    topics = topics.within(store.capabilities.partitions)
+    topics = TopicMatches(topics.within(store.capabilities.partitions))
     if file == "-" and options.format is None:
         format_name(file)  # raises an error, because the format of standard input is unknown
     where, allow_rewind, checked = name_of(file) if file == "-" else f"file {file}", options.allow_rewind, None

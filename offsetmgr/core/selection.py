@@ -6,6 +6,7 @@ import fnmatch
 import glob
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import wraps
 from types import FunctionType
@@ -263,7 +264,8 @@ class TopicPattern(NamedTuple):
         return not is_pattern(self.name)
 
 
-class TopicSelection(NamedTuple):
+@dataclass(frozen=True)
+class TopicSelection:
     """A selection of partitions. If there are no patterns, every partition is selected."""
 
     patterns: tuple[TopicPattern, ...] = ()
@@ -350,10 +352,9 @@ class TopicSelection(NamedTuple):
         """Returns, sorted, the partitions that are selected even without a commit: the partitions that are named by
         number, and all partitions of topics that are named without partition numbers. ``counts`` has the partition
         counts of topics, as far as they are known."""
-        if kind is PartitionKinds.OF_BROKERS:
-            return self.numbered(kind)
-        known = (TopicPartition(topic, number) for topic in self.whole() for number in range(counts.get(topic, 0)))
-        return sorted({*self.numbered(), *known})
+        whole = () if kind is PartitionKinds.OF_BROKERS else self.whole()
+        known = (TopicPartition(topic, number) for topic in whole for number in range(counts.get(topic, 0)))
+        return sorted(filter(self.matches, {*self.numbered(kind), *known}))
 
     def expand(
         self, counts: Mapping[str, int], committed: Iterable[TopicPartition], unread: Container[str] = ()
@@ -364,7 +365,7 @@ class TopicSelection(NamedTuple):
         ``counts`` are the partition counts of the named topics, without the topics that could not be read (``unread``).
         Raises `UnknownTopicOrPartition` if a named topic or partition does not exist.
         """
-        found: set[TopicPartition] = {tp for tp in committed if self.matches(tp)}
+        named = set[TopicPartition]()
         for pattern in self.patterns:
             if not pattern.is_exact or pattern.name in unread:
                 continue
@@ -376,8 +377,8 @@ class TopicSelection(NamedTuple):
                     raise UnknownTopicOrPartition(
                         f"partition {number} of topic {pattern.name}", f"the topic has {count} partitions"
                     )
-                found.add(TopicPartition(pattern.name, number))
-        return sorted(found)
+                named.add(TopicPartition(pattern.name, number))
+        return sorted(filter(self.matches, {*committed, *named}))
 
 
 TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition]

@@ -11,7 +11,7 @@ from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import state_of
-from offsetmgr.groups.scan import TopicMatches, scan_in_order, without_impossible
+from offsetmgr.groups.scan import scan_in_order, without_impossible
 
 
 class OffsetDifference(NamedTuple):
@@ -36,21 +36,16 @@ def diff(
     right: OffsetStore,
     groups: Iterable[str],
     topics: TopicSelection = ALL_TOPICS,
-    topic_matches: TopicMatches | None = None,
 ) -> Iterator[OffsetDifference]:
     """Yields the differences between the stores, in the order of ``groups``. Within a group, the differences are sorted
     by partition.
 
-    A field that only one of the stores can hold (metadata, leader epoch) is not compared. If ``topic_matches`` is
-    given, the function records the partitions of all groups in ``topic_matches``.
+    A field that only one of the stores can hold (metadata, leader epoch) is not compared.
     """
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)
     read = zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True)
     for in_left, in_right in (map(without_impossible, pair) for pair in read):
-        if topic_matches is not None:
-            topic_matches.record_group(in_left)
-            topic_matches.record_group(in_right)
         yield from _group_differences(in_left, in_right, topics, capabilities)
 
 

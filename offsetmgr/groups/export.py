@@ -38,10 +38,11 @@ def export_groups(
     either rejects the group or records the error. At the end the function raises `UnknownTopicOrPartition` for a
     selected topic in which no group has an offset.
     """
-    topic_matches = TopicMatches(topics)
+    topics = TopicMatches(topics)
     for found in scan_in_order(store, groups):
-        topic_matches.record_group(found)
-        if (hidden := found.hidden) is not None:
+        hidden = found.hidden
+        topics.incomplete |= (found.error or hidden) is not None
+        if hidden is not None:
             yield GroupOffsets(found.name, {}, {}, found.error or hidden)
             continue
         if strict and not (found.offsets or found.errors or found.error):
@@ -55,7 +56,7 @@ def export_groups(
             yield chosen
         elif strict and not topics.everything:
             raise GroupNotFound(f"group {found.name!r}", "has no committed offsets in these topics")
-    topic_matches.require_all(store.uri)
+    topics.require_all(store.uri)
 
 
 class SnapshotFile(OffsetSource, Closeable):

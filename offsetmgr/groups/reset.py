@@ -313,7 +313,7 @@ def plan_set(
     if not (found.offsets or found.errors or create):
         require_known([store], [group], _NEW)
     if isinstance(to, OffsetAndMetadata):
-        to = dict.fromkeys([*named, *filter(topics.matches, [*found.offsets, *found.errors])], to)
+        to = dict.fromkeys(filter(topics.matches, [*named, *found.offsets, *found.errors]), to)
     if not to:
         hint = Advice("name partitions, as in {topic=t:0,1}")
         raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics", hint)

@@ -120,31 +120,27 @@ def _with_expected(store: OffsetStore, found: GroupOffsets, expected: Collection
 # fails.
 
 
-class TopicMatches:
-    """Receives partitions, and records the patterns of a selection that have not matched any partition yet."""
+class TopicMatches(TopicSelection):
+    """The selection ``topics`` during one call. `matches` gets each partition that the call finds, and records the
+    patterns that have matched none yet."""
+
+    incomplete = False
+    """Whether some partitions could not be read. A pattern without a match may match an unreadable partition."""
 
     def __init__(self, topics: TopicSelection) -> None:
-        self._left: Sequence[TopicPattern] = topics.patterns
-        self._incomplete = False
-        """Whether some partitions could not be read. A pattern without a match may match an unreadable partition."""
+        super().__init__(topics.patterns)
+        self._left = [*topics.patterns]
 
-    def record(self, partitions: Iterable[TopicPartition], *, incomplete: bool = False) -> None:
-        """Records partitions. ``incomplete`` is True if other partitions could not be read."""
-        self._incomplete = self._incomplete or incomplete
-        for tp in partitions:
-            if not self._left:
-                break
-            self._left = tuple(pattern for pattern in self._left if not pattern.matches(tp))
-
-    def record_group(self, group: GroupOffsets) -> None:
-        incomplete = group.error is not None or group.hidden is not None
-        self.record([*group.offsets, *group.errors] if self._left else (), incomplete=incomplete)
+    def matches(self, tp: TopicPartition) -> bool:
+        if self._left:
+            self._left[:] = [pattern for pattern in self._left if not pattern.matches(tp)]
+        return super().matches(tp)
 
     @property
     def missing(self) -> Sequence[TopicPattern]:
         """The patterns without a match. Empty if some partitions could not be read, because the read error is reported
         instead."""
-        return () if self._incomplete else self._left
+        return () if self.incomplete else self._left
 
     def require_all(self, where: str) -> None:
         """Raises `UnknownTopicOrPartition` if patterns have no match. ``where`` is the store to name in the error."""
@@ -156,20 +152,18 @@ class TopicMatches:
             )
 
 
-def require_topics(plans: Iterable[GroupEditPlan], topics: TopicSelection, where: str) -> Iterator[GroupEditPlan]:
-    """Yields the plans. At the end, raises `UnknownTopicOrPartition` for selected topics that occur in none of the
-    plans.
+def require_topics(plans: Iterable[GroupEditPlan], topics: TopicMatches, where: str) -> Iterator[GroupEditPlan]:
+    """Yields plans that are made with ``topics``. At the end, raises `UnknownTopicOrPartition` for selected topics that
+    occur in none of the plans.
 
     If a plan has the problem `GroupNotFound` and none of the selected topics occurs in any plan, the function raises no
     error, because the user has already seen this problem.
     """
-    topic_matches, any_rejected = TopicMatches(topics), False
+    any_rejected = False
     for plan in plans:
         absent = isinstance(plan.problem, GroupNotFound)
         any_rejected = any_rejected or absent
-        topic_matches.record(
-            (change.partition for change in plan.changes), incomplete=not absent and plan.problem is not None
-        )
+        topics.incomplete |= not absent and plan.problem is not None
         yield plan
-    if len(topic_matches.missing) < len(topics.patterns) or not any_rejected:
-        topic_matches.require_all(where)
+    if len(topics.missing) < len(topics.patterns) or not any_rejected:
+        topics.require_all(where)

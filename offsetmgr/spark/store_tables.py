@@ -143,11 +143,11 @@ def sorted_rows(table: DataFrame) -> Iterator[tuple[Any, ...]]:
 
 def require_topics(topics: TopicSelection, found: CopyOutcome, source: str) -> None:
     """Raises `UnknownTopicOrPartition` if a pattern of ``topics`` matches no partition of the copied rows."""
-    topic_matches = TopicMatches(topics)
+    matched = TopicMatches(topics)
     if not topics.everything:
-        partitions = found.outcomes.select("topic", "partition").distinct().toLocalIterator()
-        topic_matches.record(TopicPartition(*row) for row in partitions)
-    topic_matches.require_all(source)
+        for row in found.outcomes.select("topic", "partition").distinct().toLocalIterator():
+            matched.matches(TopicPartition(*row))
+    matched.require_all(source)
 
 
 def metadata_text(table: DataFrame) -> str:
