@@ -13,7 +13,7 @@ from in_process import Output, command
 
 from offsetmgr.app.connections import Connections
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import Committed, GroupDescription, LogRange, Offset, TopicPartition
+from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, Offset, TopicPartition
 from offsetmgr.migration.observation import GroupView, PartitionOwner, RegisteredMember, RegistryView
 from offsetmgr.testing.memory import MemoryStore
 
@@ -81,6 +81,8 @@ class ScriptedGroup:
     by_partition: bool = False
     outage: tuple[float, float, OffsetMgrError] | None = None
     retention_ms: int | None = None
+    session: object = True
+    """The session with ZooKeeper, which no test uses."""
     clock: ScriptedClock = field(default_factory=ScriptedClock)
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, int]:
@@ -100,6 +102,12 @@ class ScriptedGroup:
             raise self.outage[2]
         live = self.members_at(self.clock.seconds) if group in (self.name, *self.others) else []
         return RegistryView({m.id: m for m in live}, {})
+
+    def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
+        return {
+            group: GroupDescription(group, "", members=tuple(map(GroupMember, self.members(group, ()).members)))
+            for group in groups
+        }
 
     def owners(self, _group: str) -> RegistryView:
         owned = self.owners_at(self.clock.seconds)

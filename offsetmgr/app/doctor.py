@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from offsetmgr.app.connections import nothing_named
+from offsetmgr.app.connections import Connections, nothing_named
 from offsetmgr.config.connection import ResolvedConnection
 from offsetmgr.config.user_directories import check_state_directory
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
-    from offsetmgr.app.connections import Connections
     from offsetmgr.migration.location import GroupLocation
+
+_Result = TypeVar("_Result")
 
 
 def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckResult]:
@@ -57,7 +61,8 @@ def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckRe
         checks += [partial(check_server, host) for host in connect.partition("/")[0].split(",")]
         checks.append(partial(check_access, connect))
     checks += [partial(check_cluster, at, manager) for at, manager in clusters]
-    return _run_all([*checks, partial(_check_phases, connections, groups), check_state_directory])
+    checks += [partial(_check_phases, connections, groups), check_state_directory]
+    return [row for rows in _run_all(checks) for row in rows]
 
 
 _MOST_GROUPS: Final = 500
@@ -66,30 +71,37 @@ _MOST_NAMED: Final = 10
 
 def _check_phases(connections: Connections, groups: Sequence[str]) -> list[CheckResult]:
     """Locates the groups, if they may live in several stores: without ``groups``, those of the unfinished migrations
-    that this account has recorded, at most `_MOST_GROUPS`, of which at most `_MOST_NAMED` are named."""
+    that this account has recorded, of which at most `_MOST_NAMED` are named. At most `_MOST_GROUPS` are located. The
+    thread of this check opens and closes its own connections."""
     try:
-        if len(connections.configured_stores()) < 2:
-            return []
-        locator = connections.group_locator()
-        names = list(groups) or locator.unfinished()
-        rows = [_phase_result(one, connections) for one in locator.locate(names[:_MOST_GROUPS])]
+        with Connections(connections.resolved, connections.ui) as own:
+            if len(stores := own.configured_stores()) < 2:
+                return []
+            _run_all([own.opened(uri).log_origin for uri in stores.values()])  # one timeout, not one for each store
+            locator = own.group_locator()
+            known = locator.groups()[0] if groups else ()
+            where = ", ".join(stores.values())
+            names = GroupSelection(groups).within(known, where, unlisted=True) if groups else locator.unfinished()
+            rows = [_phase_result(one, connections) for one in locator.locate(names[:_MOST_GROUPS])]
     except OffsetMgrError as error:
         return [CheckResult("phases", "groups", CheckStatus.UNKNOWN, f"not read: {error}", error.hint)]
-    if groups:
+    is_cut, lost = len(rows) < len(names), locator.unread_plans
+    if groups and not is_cut and not lost:
         return rows
     unsafe = [one for one in rows if one.status is not CheckStatus.OK]
-    read = f"{len(rows)} of " if len(rows) < len(names) else ""
-    count = f"{read}{count_of(len(names), 'group')} in unfinished migrations of this account"
+    count = f"{f'{len(rows)} of ' if is_cut else ''}{count_of(len(names), 'group')}"
+    count += "" if groups else " in unfinished migrations of this account"
     count += f", {count_of(len(unsafe), 'warning')}" if unsafe else ""
-    if lost := len(locator.unread_plans):
-        count += f" ({count_of(lost, 'recorded plan')} could not be read)"
+    count += f" (not used as evidence: {list_of(map(str, lost), 1)})" if lost else ""
     detail = Advice("{}; {} locates all groups", count, connections.invocation("groups where", all_groups=True))
-    return [*unsafe[:_MOST_NAMED], CheckResult("phases", "groups", CheckStatus.OK, detail)]
+    status = CheckStatus.UNKNOWN if is_cut or lost else CheckStatus.OK
+    return [*(rows if groups else unsafe[:_MOST_NAMED]), CheckResult("phases", "groups", status, detail)]
 
 
 def _phase_result(one: GroupLocation, connections: Connections) -> CheckResult:
     """Returns the phase of a group, with a fix if it is unknown or dual, or if a migration of the group has begun."""
-    detail, step = f"{one.evidence.known_phase}: {one.why}", one.next
+    step = one.next
+    detail = f"{one.evidence.known_phase}: {one.why}{'; ' if step.note else ''}{step.note}"
     if not any(store.may_have_group for store in one.sample.stores):
         return CheckResult("phase", f"group {one.name}", CheckStatus.UNKNOWN, one.why)
     if step.call is None:
@@ -115,23 +127,18 @@ def _endpoints(resolved: ResolvedConnection) -> tuple[list[str], list[tuple[str,
     return [at for at in dict.fromkeys(zookeepers) if at], sorted(found, key=lambda one: one[1])
 
 
-def _run_all(checks: Sequence[Callable[[], list[CheckResult]]]) -> list[CheckResult]:
-    """Runs each check in a thread of its own. The threads are daemons, so that Ctrl-C does not wait for a server that
-    does not respond."""
-    found: dict[int, list[CheckResult]] = {}
-    failures: list[BaseException] = []
+def _run_all(checks: Sequence[Callable[[], _Result]]) -> list[_Result]:
+    """Runs each check in a thread of its own, with the context variables of this one. The threads are daemons, so that
+    Ctrl-C does not wait for a server that does not respond."""
 
-    def run(number: int) -> None:
+    def run(future: Future[_Result], check: Callable[[], _Result], context: Context) -> None:
         try:
-            found[number] = checks[number]()
-        except BaseException as error:  # the main thread raises it
-            failures.append(error)
+            future.set_result(context.run(check))
+        except BaseException as error:  # the caller raises it
+            future.set_exception(error)
 
-    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(checks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return [row for number in range(len(checks)) for row in found[number]]
+    found = [Future[_Result]() for _ in checks]
+    for future, check in zip(found, checks, strict=True):
+        threading.Thread(target=run, args=(future, check, copy_context()), daemon=True).start()
+    wait(found)
+    return [future.result() for future in found]

@@ -677,8 +677,8 @@ def _warn_of_finalized(step: _Step, state: MigrationState, live: set[str]) -> No
             went_back = f"{later.phase.value} on {time_text(later.at)}"
             warn(f"group {group.name}: its members went back to phase {went_back}, after it was finalized")
     known = (one for one in group_statuses(plan, state, step.only) if one.name not in live)
-    copied = {one.target_group: one.expires_ms for one in known}
-    if any(copied.values()) and (cluster := step.stores.cluster()) is not None:
+    copied = {one.target_group: one.expires_ms for one in known if one.expires_ms is not None}
+    if copied and (cluster := step.stores.cluster()) is not None:
         described = cluster.describe_groups(list(copied))
         idle = (at for name, at in copied.items() if not getattr(described.get(name), "members", ()))
         for text in expiry_texts(str(plan.path), idle, SystemClock().now_ms(), step.arguments, watched=True):
@@ -813,6 +813,7 @@ def status(
     Raises `GroupNotFound` and `UsageError` for groups and waves that the plan does not have, `PlanError`,
     `JournalError`, `Unreachable` and `TimedOut`.
     """
+    from offsetmgr.groups.operation_log import OperationLog
     from offsetmgr.migration.bounce_checkpoint import open_bounces
     from offsetmgr.migration.fleet import FleetStatus
     from offsetmgr.migration.location import group_statuses
@@ -825,7 +826,8 @@ def status(
         connections.ui.note(f"asking the servers, and watching live members for up to {window_s:g} s")
         window = ObservationWindow(window_s, waiting=connections.waits.for_commits)
         live = stores.fleet_view(file, state, window).observe(only)
-    found = group_statuses(file, state, only, live, open_bounces(file.groups_of(only), file.header))
+    bounces = open_bounces(file.groups_of(only), file.header, OperationLog().operations())
+    found = group_statuses(file, state, only, live, bounces)
     return FleetStatus(file, state, summary_of(file, only), found, live is not None)
 
 

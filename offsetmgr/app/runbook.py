@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.app.migrate import ALL, PlanSelection
 from offsetmgr.core.advice import Advice, Invocation
-from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.commit_mode import CommitMode, Phase
 from offsetmgr.core.errors import FileFailure, GateRefused, OffsetMgrError, os_error_as
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import accept_names
@@ -33,6 +33,7 @@ from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThreshold
 from offsetmgr.migration.evidence import PhaseReport as PhaseReport
 from offsetmgr.migration.journaled_writer import append_to_journal
 from offsetmgr.migration.observation import ObservationWindow as ObservationWindow
+from offsetmgr.migration.observation import ignored_wait
 from offsetmgr.migration.restart_command import NO_RESTART, InvalidWorkload, options_text
 from offsetmgr.migration.restart_command import Restart as Restart
 from offsetmgr.migration.runbook import (
@@ -91,7 +92,9 @@ class _Groups:
         return {"zookeeper": old or "", "bootstrap_server": bootstrap_of(view.kafka.uri, connection)}
 
     def window(self, window: ObservationWindow) -> ObservationWindow:
-        return replace(window, waiting=self.connections.waits.for_commits)
+        """Returns the window with the ``waiting`` of its caller, else with that of the connections."""
+        is_given = window.waiting is not ignored_wait
+        return window if is_given else replace(window, waiting=self.connections.waits.for_commits)
 
     def baselines(self, path: Path | None) -> Callable[[str], Observation | None]:
         """Reads a baseline file. Returns a function that returns the baseline of a group in it, or None without a
@@ -110,17 +113,25 @@ class _Groups:
     def located(self, report: PhaseReport) -> PhaseReport:
         """Returns the report with the location of its group and the next step there. The plan is evidence, too."""
         from offsetmgr.migration.group_locator import GroupLocator
+        from offsetmgr.migration.location import NextStep
 
         locator, found = GroupLocator.of_view(self.view), report.seen
         if self.plan is not None:
-            with suppress(OffsetMgrError):  # the plan was renewed since, which `_record` has reported
+            try:
                 locator.add_plan(self.plan.file.path)
+            except OffsetMgrError as renewed:  # `_record` reports it if the check passed
+                locator.unread_plans += [] if report.passed else [renewed]
         (location,) = locator.locate([report.group], seen={} if found is None else {report.group: found})
         for error in locator.unread_plans:
             self.connections.warn(f"not used as evidence: {error}")
         step, arguments = location.next, self.connections.given
+        is_resumed = step.call is not None and step.call.verb == "runbook bounce"
+        if not report.passed and location.phase is Phase.of(report.phase) and not is_resumed:
+            step = NextStep(None, f"make the check pass first: {report.missing}", is_open=True)
         if (call := step.call) is not None:
-            if self.plan is not None and not self.names_servers and call.verb.startswith("groups"):
+            has_servers = call.positional or call.named.get("plan") or call.named.get("from")
+            is_incomplete = call.verb.startswith("groups") or not has_servers
+            if self.plan is not None and not self.names_servers and is_incomplete:
                 arguments = {**self.addresses(), **self.login_options}
             step = step._replace(call=call._replace(named={**call.named, **arguments}))
         return replace(report, location=location, next=step)

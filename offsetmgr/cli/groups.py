@@ -246,6 +246,8 @@ def where(
         if found:
             separate_tables()
             write_rows(NEXT, ((one.name, one.next.text(options)) for one in found), output)
+    for text in {one.next.note for one in found} - {""}:
+        connect.ui.note(text)
     for text in located.expiry_texts(found, connect.repeated()):
         connect.ui.note(text, warning=True)
     errors = [*located.unlisted, *located.missing]

@@ -242,13 +242,13 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
     elif output.document is not None and not several:
         output.document(report.to_json())
     else:
-        rows = [
+        rows: list[tuple[object, ...]] = [
             (kind, str(name), one.ok, one.confidence.value, one.why, for_command_line(one.remedy))
             for kind, name, one in report.results
         ]
         if (found := report.location) is not None and report.next is not None:
-            why, step = f"phase {found.phase}: {found.why}", report.next.command_line()
-            rows.append(("group", report.group, report.passed, found.confidence.value, why, step))
+            why = f"phase {found.phase}: {found.why}"
+            rows.append(("location", report.group, None, found.confidence.value, why, report.next.text()))
         names = ("kind", "name", "ok", "known", "evidence", "remedy")
         write_rows([Column(name) for name in names], rows, output)
 

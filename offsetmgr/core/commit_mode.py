@@ -254,4 +254,5 @@ class PhaseEvidence(NamedTuple):
     @property
     def known_phase(self) -> str:
         """The phase and its confidence, as in ``kafka (seen)``; without evidence only ``unknown``."""
-        return self.phase if self.confidence is Confidence.UNKNOWN else f"{self.phase} ({self.confidence})"
+        is_unknown = self.phase is Phase.UNKNOWN or self.confidence is Confidence.UNKNOWN
+        return self.phase if is_unknown else f"{self.phase} ({self.confidence})"

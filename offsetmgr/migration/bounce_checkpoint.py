@@ -22,7 +22,7 @@ from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, OffsetMgrError, UnknownVersion, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.operation_log import OperationLog, own_command_line
+from offsetmgr.groups.operation_log import RecordedOperation, own_command_line
 from offsetmgr.migration import observation
 from offsetmgr.migration.observation import Observation, RegisteredMember
 from offsetmgr.migration.plan import GroupPlan, PlanHeader
@@ -315,10 +315,12 @@ class OpenBounce(NamedTuple):
     state: BounceState | None = None
 
 
-def open_bounces(groups: Iterable[GroupPlan], header: PlanHeader) -> dict[str, OpenBounce]:
-    """Returns the open bounces of the groups of a plan, by their names in the plan, between its stores. The operation
-    log of this account names the state files. Raises `FileFailure`."""
-    runs = [one for one in OperationLog().operations() if one.start.name == OPERATION]
+def open_bounces(
+    groups: Iterable[GroupPlan], header: PlanHeader, operations: Iterable[RecordedOperation]
+) -> dict[str, OpenBounce]:
+    """Returns the open bounces of the groups of a plan, by their names in the plan, between its stores. The
+    ``operations`` of the operation log name the state files."""
+    runs = [one for one in operations if one.start.name == OPERATION]
     if not runs:
         return {}
     to_zookeeper = header.target.kind == "zookeeper"
@@ -327,6 +329,8 @@ def open_bounces(groups: Iterable[GroupPlan], header: PlanHeader) -> dict[str, O
     files: dict[str, dict[str, BounceState] | OffsetMgrError] = {}
     wanted, ids = set(names), {header.source.id, header.target.id}
     for one in reversed(runs):
+        if wanted.isdisjoint(one.start.groups):
+            continue
         path = one.start.files[0]
         if path not in files:
             try:

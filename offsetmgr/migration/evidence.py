@@ -285,8 +285,8 @@ class PhaseReport:
     """The result of the phase check. ``passed`` is True only if every checked member and partition is known to fit the
     phase. ``final`` is False if further observations may change the result.
 
-    ``seen`` is the phase that the observed commits prove; None if they prove none. ``location`` is where the group is,
-    and ``next`` is the next step there. The gate of a bounce has none of the three."""
+    ``seen`` is the phase that this check and the observed commits show; None if they show none. ``location`` is where
+    the group is, and ``next`` is the next step there. The gate of a bounce has none of the three."""
 
     group: str
     phase: CommitMode
@@ -348,6 +348,7 @@ class PhaseReport:
             if one.remedy:
                 lines.append(f"      remedy: {for_command_line(one.remedy)}")
         if self.location is not None and self.next is not None:
+            lines += [f"note: {note}"] if (note := self.next.note) else []
             found = self.location.evidence.known_phase
             lines.append(f"group {self.group}: phase {found}; next: {self.next.text()}")
         return lines
@@ -588,6 +589,24 @@ def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
     """Returns the phase that the observed commits prove; None if they prove no phase."""
     found = infer_phase(history)
     return found if found.confidence is Confidence.SEEN else None
+
+
+def phase_of_group(history: GroupHistory, check: PhaseReport | None = None) -> PhaseEvidence:
+    """Infers the phase as `infer_phase` does. A phase that the commits show for a part of the group is only inferred
+    for the group. A passed ``check`` of the whole group shows its phase also without commits."""
+    found = infer_phase(history)
+    mode = found.phase.mode if found.confidence is Confidence.SEEN else None
+    if check is not None and check.passed and check.phase is not mode:
+        why = f"every member and partition passes the check: {check.results[0][2].why}"
+        return PhaseEvidence(Phase.of(check.phase), Confidence.INFERRED, why)
+    if mode is None:
+        return found
+    if check is None or check.phase is not mode:
+        check = assess_phase(history, mode, rules=EvidenceThresholds(accept_idle=True))
+    if check.passed:
+        return found
+    why = f"{found.why}; not known for the whole group: {check.missing}"
+    return found._replace(confidence=Confidence.INFERRED, why=why)
 
 
 def _phase_by_offsets(history: GroupHistory) -> PhaseEvidence:

@@ -23,12 +23,11 @@ from offsetmgr.core.document import (
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.evidence import EvidenceThresholds, assess_phase, infer_phase
-from offsetmgr.migration.location import RESTART_VARIABLE, GroupStatus, LiveGroup, phase_of_members
+from offsetmgr.migration.evidence import assess_phase, phase_of_group
+from offsetmgr.migration.location import EXAMPLE_RESTART, RESTART_VARIABLE, GroupStatus, LiveGroup, phase_of_members
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile, PlanSummary, scope_line
 from offsetmgr.migration.progress import MigrationState, Stage, expiry_texts
-from offsetmgr.migration.runbook_steps import EXAMPLE_RESTART
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status
 
 
@@ -99,8 +98,7 @@ class FleetStatus(NamedTuple):
             label = "no wave" if one.wave is None else f"wave {one.wave}"
             blocked = f"; {one.blocked} blocked" if one.blocked else ""
             yield f"{label}: {count_of(one.states.total(), 'group')}: {one.text}{blocked}"
-        if any(RESTART_VARIABLE in one.next.command_line() for one in self.groups):
-            yield f"{RESTART_VARIABLE} is the command that restarts one member, as in: RESTART='{EXAMPLE_RESTART}'"
+        yield from {one.next.note for one in self.groups} - {""}
         if self.state.refreshed_at is not None:
             yield f"the offsets in the target were renewed on {time_text(self.state.refreshed_at)}"
 
@@ -269,17 +267,9 @@ def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | 
     members = (*sorted(history.latest.members), *new)
     if not history.latest.members:
         return _without_old_consumers(members, described)
-    found = infer_phase(history)
-    if (mode := found.phase.mode) is None:
-        obstacle = (found.why,) if found.confidence is Confidence.SEEN else ()
-        return LiveGroup(Phase.UNKNOWN, found.confidence, found.why, members, obstacle)
-    if found.confidence is not Confidence.SEEN:
-        return LiveGroup(found.phase, found.confidence, found.why, members)
-    report = assess_phase(history, mode, rules=EvidenceThresholds(accept_idle=True))
-    if report.passed:
-        return LiveGroup(found.phase, Confidence.SEEN, found.why, members)
-    why = f"{found.why}; not known for the whole group: {report.missing}"
-    return LiveGroup(found.phase, Confidence.INFERRED, why, members)
+    found = phase_of_group(history)
+    are_mixed = found.phase is Phase.UNKNOWN and found.confidence is Confidence.SEEN
+    return LiveGroup(found.phase, found.confidence, found.why, members, (found.why,) if are_mixed else ())
 
 
 def _without_old_consumers(members: tuple[str, ...], described: GroupDescription | OffsetMgrError | None) -> LiveGroup:
@@ -287,6 +277,6 @@ def _without_old_consumers(members: tuple[str, ...], described: GroupDescription
         why = f"Kafka's coordinator did not report the members: {described}"
         return LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, why)
     if members:
-        found = phase_of_members("kafka", len(members), is_registry_known=True)
+        found = phase_of_members("kafka", len(members))
         return LiveGroup(found.phase, found.confidence, found.why, members)
     return LiveGroup(Phase.UNKNOWN, Confidence.SEEN, "no member is registered", members)

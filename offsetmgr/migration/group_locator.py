@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -20,7 +19,7 @@ from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import Phase, PhaseEvidence
 from offsetmgr.core.errors import GateRefused, OffsetMgrError, UsageError
-from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, TopicPartition
+from offsetmgr.core.model import Committed, GroupDescription, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, scan_store
 from offsetmgr.core.plurals import list_of
 from offsetmgr.core.selection import literal_pattern
@@ -151,16 +150,21 @@ class GroupLocator:
         """The errors of recorded migrations that could not be read, so that they are no evidence."""
         self._recorded: list[RecordedOperation] | None = None
 
+    @cached_property
+    def _operations(self) -> list[RecordedOperation]:
+        """The operations of this account. If they cannot be read, `unread_plans` has the error."""
+        try:
+            return OperationLog().operations()
+        except OffsetMgrError as error:
+            self.unread_plans.append(error)
+            return []
+
     @classmethod
     def of_view(cls, view: GroupView) -> GroupLocator:
         """Returns the locator of the groups of old consumers in the two stores of a view."""
         from offsetmgr.stores.uri import parse_uri
 
-        def registered(groups: Iterable[str]) -> Mapping[str, GroupDescription]:
-            members = {name: tuple(map(GroupMember, view.members(name))) for name in groups}
-            return {name: GroupDescription(name, "", members=found) for name, found in members.items()}
-
-        old = ConfiguredStore("zookeeper", view.zookeeper, registered)
+        old = ConfiguredStore("zookeeper", view.zookeeper, view.registry.describe, view.registry.session)
         new = ConfiguredStore(parse_uri(view.kafka.uri).kind, view.kafka, view.cluster.describe_groups)
         return cls((old, new), view.cluster)
 
@@ -194,14 +198,8 @@ class GroupLocator:
         """Adds the newest migration that the operation log of this account has of each group (default: of all groups),
         unless `add_plan` has added one. A plan that was rolled back is no evidence."""
         if self._recorded is None:
-            self._recorded = []
-            try:
-                operations = OperationLog().operations()
-            except OffsetMgrError as error:
-                self.unread_plans.append(error)
-            else:
-                newest = {one.start.files: one for one in operations if one.start.name in OPERATIONS.values()}
-                self._recorded = sorted(newest.values(), key=lambda one: one.at_ms, reverse=True)
+            newest = {one.start.files: one for one in self._operations if one.start.name in OPERATIONS.values()}
+            self._recorded = sorted(newest.values(), key=lambda one: one.at_ms, reverse=True)
         wanted = None if names is None else {*names} - self._plans.keys()
 
         def may_have(one: RecordedOperation) -> bool:
@@ -231,8 +229,7 @@ class GroupLocator:
         if has_phases(plan.header):
             from offsetmgr.migration.bounce_checkpoint import open_bounces
 
-            with suppress(OffsetMgrError):  # `_add_recorded` tells about an operation log that cannot be read
-                bounces = open_bounces(plan.groups(), plan.header)
+            bounces = open_bounces(plan.groups(), plan.header, self._operations)
         for group in plan.groups():
             if not group.error:
                 found = migrated_group(plan, state, group, (here, there), bounces.get(group.name))
@@ -304,7 +301,7 @@ class GroupLocator:
         offsets = scan_tolerantly(one.store, names)
         members = _of_each(one.describe, names)
         samples = {}
-        for name in names:
+        for name in names:  # processes of offsetmgr that hold the group lock are no members
             found, described = offsets[name], members[name]
             if isinstance(described, GroupDescription) and any(member.persistent for member in described.members):
                 described = OffsetMgrError("members in ZooKeeper", "are persistent nodes, so they may run or not")
@@ -312,10 +309,11 @@ class GroupLocator:
                 one.name,
                 one.store.uri,
                 {**found.offsets, **found.errors},
-                () if isinstance(described, OffsetMgrError) else _live(described),
+                () if isinstance(described, OffsetMgrError) or described.lock_ends_s else described.members,
                 found.error or found.hidden,
                 described if isinstance(described, OffsetMgrError) else None,
                 found.unrecognised if found.hidden is None else (),
+                unregistered="" if one.session is not None else "clients of its layout do not register",
             )
         return samples
 
@@ -336,11 +334,6 @@ def _of_each(
 
 def _offsets(group: str, read: StoreSample) -> GroupOffsets:
     return GroupOffsets(group, {tp: found for tp, found in read.offsets.items() if isinstance(found, Committed)})
-
-
-def _live(described: GroupDescription) -> tuple[GroupMember, ...]:
-    """Returns the members, without processes of offsetmgr that hold the group lock."""
-    return () if described.lock_ends_s else described.members
 
 
 # --- the store in which a group lives -------------------------------------------------------------------

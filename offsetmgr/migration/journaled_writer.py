@@ -559,9 +559,10 @@ def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T
 def read_pairs(
     source: OffsetStore, target: OffsetStore, existing: Collection[str], items: Iterable[tuple[_T, str, str]]
 ) -> Iterator[list[tuple[_T, GroupPair]]]:
-    """Yields batches of items with the present offsets of their group in both stores; its names there follow each item.
-    The source is read one batch ahead, and always before the target: if a dual consumer commits in between, the target
-    shows the commit. The target is asked only for groups that are in ``existing``."""
+    """Yields batches of items with the present offsets of their group in both stores. In ``items``, each item is
+    followed by the name of its group in the source and in the target. The source is read one batch ahead, and always
+    before the target: if a dual consumer commits in between, the target shows the commit. The target is asked only for
+    groups that are in ``existing``."""
 
     def read(batch: list[tuple[_T, str, str]]) -> dict[str, GroupOffsets]:
         return {found.name: found for found in source.scan(here for _, here, _ in batch)}

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 RESTART_VARIABLE: Final = "$RESTART"
 """The restart command of the members in a next command. The operator defines the variable, as in a runbook."""
+EXAMPLE_RESTART: Final = "ssh {host} sudo restart-consumer {member} {settings}"
+_RESTART_NOTE: Final = f"{RESTART_VARIABLE} is the command that restarts one member, as in: RESTART='{EXAMPLE_RESTART}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class StoreSample:
     members_error: OffsetMgrError | None = None
     unrecognised: tuple[UnrecognisedData, ...] = ()
     """The data of the group that offsetmgr does not understand, if it holds no offsets."""
+    unregistered: str = ""
+    """The reason why a ZooKeeper does not show the members that commit to it."""
 
     @property
     def title(self) -> str:
@@ -192,13 +196,9 @@ class LocatedPartition:
     def offset_or_state(self, store: str) -> int | str | None:
         """Returns the offset in a store; the state of the error if it cannot be read, and None without a commit."""
         found = self.offsets.get(store)
-        return (
-            found.offset
-            if isinstance(found, Committed)
-            else state_of(found)
-            if isinstance(found, OffsetMgrError)
-            else None
-        )
+        if isinstance(found, Committed):
+            return found.offset
+        return state_of(found) if isinstance(found, OffsetMgrError) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,9 @@ def infer_by_offsets(sample: GroupSample) -> PhaseEvidence:
         why = f"{count_of(len(old), 'old consumer')} in ZooKeeper and {count_of(len(new), 'member')} in Kafka are live"
         return _unknown(f"{why}; their commits were not watched")
     if new and (where := _only_members(sample)) is not None:
-        return phase_of_members(where.name, len(new), is_registry_known=sample.store("zookeeper") is not None)
+        registry = sample.store("zookeeper")
+        unchecked = "the settings do not name it" if registry is None else registry.unregistered
+        return phase_of_members(where.name, len(new), unchecked)
     if not holding:
         return _unknown("no configured store has an offset of the group")
     if len(sample.stores) == 1:
@@ -354,12 +356,12 @@ def infer_by_offsets(sample: GroupSample) -> PhaseEvidence:
     return _compare(sample, holding, old)
 
 
-def phase_of_members(store: str, members: int, *, is_registry_known: bool) -> PhaseEvidence:
+def phase_of_members(store: str, members: int, unchecked: str = "") -> PhaseEvidence:
     """Returns the phase of a group whose only live members are those of a coordinator. It is seen if ZooKeeper was read
-    too, which then has no old consumer."""
-    checked = "has none" if is_registry_known else "was not checked, because the settings do not name it"
+    too, which then has no old consumer. ``unchecked`` is the reason why ZooKeeper does not show this."""
+    checked = f"was not checked, because {unchecked}" if unchecked else "has none"
     why = f"{TITLES[store]} has {count_of(members, 'member')} of the group, and members commit to their coordinator"
-    known = Confidence.SEEN if is_registry_known else Confidence.INFERRED
+    known = Confidence.INFERRED if unchecked else Confidence.SEEN
     return PhaseEvidence(Phase(store), known, f"{why}; ZooKeeper {checked}")
 
 
@@ -696,10 +698,12 @@ def _has_ended(blocked: str, live: LiveGroup | None) -> bool:
 
 
 class NextStep(NamedTuple):
-    """The next step of a group: the invocation, or None if there is nothing to do, and the reason."""
+    """The next step of a group: the invocation, or None if there is none, and the reason. ``is_open`` is whether the
+    operator has something to do that is no command; ``why`` then names it."""
 
     call: Invocation | None
     why: str
+    is_open: bool = False
 
     def __str__(self) -> str:
         return self.why if self.call is None else f"{self.call} {self.why}"
@@ -714,8 +718,13 @@ class NextStep(NamedTuple):
         return line + options
 
     def text(self, options: str = "") -> str:
-        """Returns the command line, or the reason for which there is nothing to do."""
-        return self.command_line(options) or f"nothing: {self.why}"
+        """Returns the command line, what the operator does, or the reason for which there is nothing to do."""
+        return self.command_line(options) or (self.why if self.is_open else f"nothing: {self.why}")
+
+    @property
+    def note(self) -> str:
+        """The explanation of the variable in the command line; empty if there is none."""
+        return _RESTART_NOTE if RESTART_VARIABLE in self.command_line() else ""
 
     def to_json(self, options: str = "") -> dict[str, str | None]:
         """Returns the command and the reason as a JSON object."""
@@ -775,7 +784,7 @@ def next_step(now: Situation) -> NextStep:
     if plan is not None and plan.stage is Stage.ROLLED_BACK_IN_PART:
         return NextStep(_of_group("migrate rollback", plan), "completes the rollback")
     if now.location is not None and now.phase is Phase.UNKNOWN:
-        return (plan and _resumed(plan)) or _determine(now.location)
+        return _unread(now.location) or (plan and _resumed(plan)) or _determine(now.location)
     if now.phase is Phase.MOVED:
         return _after_the_end(now, plan)
     if plan is not None and (found := _by_plan(now, plan)) is not None:
@@ -835,8 +844,10 @@ def _resumed(plan: MigratedGroup) -> NextStep | None:
     """Returns the step that resumes the open bounce of a group; None if there is none."""
     if plan.bounce is None or plan.bounce.state is None or plan.stage in (Stage.NOT_PLANNED, Stage.ROLLED_BACK):
         return None
-    to, state = plan.bounce.state.change.to.value, plan.bounce.path
-    return NextStep(_bounce(plan, to, state=state, execute=True), "resumes the bounce")
+    state = plan.bounce.state
+    workload = next((step.member for step in state.steps if step.workload_members), None)
+    call = _bounce(plan, state.change.to.value, workload, state=plan.bounce.path, execute=True)
+    return NextStep(call, "resumes the bounce")
 
 
 def _to_next_phase(now: Situation, plan: MigratedGroup) -> NextStep:
@@ -877,11 +888,17 @@ def _may_be_dual(one: GroupLocation, plan: MigratedGroup) -> bool:
     return bool(zookeeper.members) and not any(ahead)
 
 
+def _unread(one: GroupLocation) -> NextStep | None:
+    """Returns the step that makes a store readable; None if all were read."""
+    if (unread := next((s for s in one.sample.stores if s.error is not None), None)) is None:
+        return None
+    why = f"correct the address, the access or the server of {unread.title} first: it cannot be read"
+    return NextStep(None, why, is_open=True)
+
+
 def _determine(one: GroupLocation) -> NextStep:
     """Returns the command that can determine an unknown phase."""
     sample = one.sample
-    if unread := next((s for s in sample.stores if s.error is not None), None):
-        return NextStep(None, f"{unread.title} cannot be read: correct its address, its access or the server first")
     for name, argument, address in (
         ("zookeeper", "zookeeper", "HOST:PORT/CHROOT"),
         ("kafka", "bootstrap_server", "HOST:PORT"),
@@ -908,9 +925,10 @@ def _runbook(now: Situation, to: Phase) -> Invocation:
     return Invocation("runbook write", (), {"group": now.name, "to": str(to), "plan": path, "output": files})
 
 
-def _bounce(plan: MigratedGroup, to: str, **more: Argument) -> Invocation:
+def _bounce(plan: MigratedGroup, to: str, workload: str | None = None, **more: Argument) -> Invocation:
     named = {"plan": plan.path, "group": plan.group, "to_phase": str(to), "state": more.pop("state", None)}
-    return Invocation("runbook bounce", (), {**named, "command": RESTART_VARIABLE, **more})
+    restart = {"kubernetes": workload, "command": None if workload else RESTART_VARIABLE}
+    return Invocation("runbook bounce", (), {**named, **restart, **more})
 
 
 def _show_members(name: str) -> Invocation:

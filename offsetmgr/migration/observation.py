@@ -42,6 +42,7 @@ from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, WHITE_LIST
 
 if TYPE_CHECKING:
+    from offsetmgr.groups.describe import Descriptions
     from offsetmgr.stores.zookeeper import ZookeeperStore
 
 OffsetReadResult: TypeAlias = Offset | OffsetMgrError
@@ -467,6 +468,12 @@ class ZookeeperRegistry:
             )
         return RegistryView(found, {}, tuple(unreadable))
 
+    def describe(self, groups: Iterable[str]) -> Descriptions:
+        """Describes groups by their registrations; see `registered_members`."""
+        from offsetmgr.groups.describe import registered_members
+
+        return registered_members(self.session, groups)
+
     def owners(self, group: str) -> RegistryView:
         """Returns the owners only; ``members`` is empty."""
         (found,) = ownership.owners_many(self.session, [group])
@@ -599,6 +606,10 @@ def _read(store: OffsetStore, group: str, tolerant: bool) -> GroupOffsets:
     raise found.error
 
 
+def ignored_wait(_seconds: float) -> None:
+    """Does nothing: the caller of an observation does not ask for the time that remains."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObservationWindow:
     """The maximum duration of the observation, and the interval between two observations, in seconds.
@@ -612,7 +623,7 @@ class ObservationWindow:
 
     duration_s: float = 180.0
     poll_s: float = 0.5
-    waiting: Callable[[float], None] = field(default=lambda _seconds: None, compare=False, repr=False)
+    waiting: Callable[[float], None] = field(default=ignored_wait, compare=False, repr=False)
     failed: Callable[[OffsetMgrError], None] = field(default=lambda _error: None, compare=False, repr=False)
 
 

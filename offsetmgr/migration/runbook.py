@@ -8,7 +8,7 @@ group when the runbook was written.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -39,6 +39,7 @@ from offsetmgr.migration.evidence import (
     assess_phase,
     infer_phase,
     jumps,
+    phase_of_group,
     remedy_of,
     seen_phase,
     used_and_other_store,
@@ -225,7 +226,7 @@ def write_runbook(
     )
     baseline = replace(observation, stores=view.store_ids())
     steps = RunbookSteps(subject, arguments)
-    warnings = _warnings(history, observation, steps)
+    warnings = tuple(_warnings(history, observation, steps))
     return Runbook(group, to, found, baseline, changes, tuple(steps.all()), abort_criteria(subject), warnings)
 
 
@@ -274,17 +275,18 @@ def check_phase(
             "it has neither a live member in ZooKeeper nor an offset in either store",
             Advice("check its name, and the chroot of {zookeeper}"),
         )
-    return replace(assess_phase(history, phase, baseline=baseline, rules=rules), seen=seen_phase(history))
+    report = assess_phase(history, phase, baseline=baseline, rules=rules)
+    shown = report.passed or seen_phase(history) is not None
+    return replace(report, seen=phase_of_group(history, report) if shown else None)
 
 
 # --- the warnings ------------------------------------------------------------------------------------
 
 
-def _warnings(history: GroupHistory, observation: Observation, steps: RunbookSteps) -> tuple[Risk, ...]:
+def _warnings(history: GroupHistory, observation: Observation, steps: RunbookSteps) -> Iterator[Risk]:
     changes, retention_ms = steps.subject.changes, steps.arguments.retention_ms
-    warnings = [
-        Risk("ZooKeeper node {} cannot be read: every gate stays closed", (node,)) for node in observation.unreadable
-    ]
+    for node in observation.unreadable:
+        yield Risk("ZooKeeper node {} cannot be read: every gate stays closed", (node,))
     quiet_ms = EvidenceThresholds().quiet_ms
     idle = tuple(tp for tp, t in history.partitions.items() if t.lag == 0 and t.unchanged_ms >= quiet_ms)
     if idle:
@@ -292,27 +294,27 @@ def _warnings(history: GroupHistory, observation: Observation, steps: RunbookSte
             "{} had no traffic for {} s or longer ({}): their gates say unknown. Send a message to each, or use"
             " {accept_idle}, which lets them pass if the offsets show that nothing can be lost"
         )
-        warnings.append(Risk(text, (count_of(len(idle), "partition"), quiet_ms // 1000, idle)))
+        yield Risk(text, (count_of(len(idle), "partition"), quiet_ms // 1000, idle))
     for member in observation.members.values():
         if member.host is None:
             text = (
                 "{} has a configured consumer.id: its id stays the same after a restart, so the gate uses its"
                 " registration and its commits; give its host with {host}"
             )
-            warnings.append(Risk(text, (member.id,)))
+            yield Risk(text, (member.id,))
         if not observation.owned_by(member.id):
             text = "{} owns no partition, so its commits cannot be seen ({accept_spare} lets it pass)"
-            warnings.append(Risk(text, (member.id,)))
+            yield Risk(text, (member.id,))
     unowned = tuple(tp for tp in observation.partitions if tp not in observation.owners)
     if unowned:
         count = count_of(len(unowned), "partition")
-        warnings.append(Risk("no member owns {} ({}): let the group rebalance first", (count, unowned)))
+        yield Risk("no member owns {} ({}): let the group rebalance first", (count, unowned))
     if observation.unconsumed:
         text = (
             "no live member subscribes to {} with offsets ({}): a bounce does not move them; `offsetmgr migrate` does"
         )
         count = count_of(len(observation.unconsumed), "partition")
-        warnings.append(Risk(text, (count, observation.unconsumed)))
+        yield Risk(text, (count, observation.unconsumed))
     copied = tuple(sorted({*idle, *unowned, *observation.unconsumed}))
     if copied and retention_ms is not None and steps.moves_to_kafka:
         renewal = steps.refresh if changes[-1].to is CommitMode.DUAL else "see Clean up"
@@ -321,15 +323,14 @@ def _warnings(history: GroupHistory, observation: Observation, steps: RunbookSte
             " renew them when no old consumer is registered: {}"
         )
         expiry = at(observation.at_ms + retention_ms)
-        warnings.append(Risk(text, (count_of(len(copied), "partition"), copied, expiry, renewal)))
+        yield Risk(text, (count_of(len(copied), "partition"), copied, expiry, renewal))
     if changes and (ahead := jumps(changes[0], history)):
         _, other = used_and_other_store(changes[0])
         text = (
             "{} is ahead on {}: a dual member reads the larger offset and would skip messages there; the bounce refuses"
             " to begin before that is resolved"
         )
-        warnings.append(Risk(text, (other, tuple(ahead))))
-    return tuple(warnings)
+        yield Risk(text, (other, tuple(ahead)))
 
 
 # --- JSON ----------------------------------------------------------------------------------------

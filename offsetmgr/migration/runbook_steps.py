@@ -13,7 +13,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import group_words
 from offsetmgr.migration.evidence import used_and_other_store
-from offsetmgr.migration.location import file_label
+from offsetmgr.migration.location import EXAMPLE_RESTART, file_label
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.restart_command import Restart
 
@@ -22,7 +22,6 @@ from offsetmgr.migration.restart_command import Restart
 # ``...`` stands for text that varies. A test runs the commands of a runbook and compares their output with the
 # samples.
 
-EXAMPLE_RESTART: Final = "ssh {host} sudo restart-consumer {member} {settings}"
 EXAMPLE_TEST: Final = "ssh {host} true"
 GATE_WINDOW_S: Final = 180
 RESTART_TIMEOUT_S: Final = 120
@@ -271,8 +270,8 @@ class RunbookSteps:
                 f"step {number} of {len(members)}: {member}",
                 "  $ ...",
                 "  restarted as ...; watching its commits",
+                "  gate passed: ...",
             ]
-            lines.append("  gate passed: ...")
         lines += [f"gate of the whole group: are all members in phase {change.to.value}?", "..."]
         lines.append(f"bounce {change} of group {self.subject.group}: done")
         return "\n".join([*lines, f"phase {change.to.value} of group {self.subject.group}: PASSED ..."])

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from in_process import Output, command
 from one_migration import Migration, commit
 from scripted_group import START_MS, ScriptedGroup, member, writes
 
-from offsetmgr import PlanOptions
+from offsetmgr import OffsetAdmin, PlanOptions
+from offsetmgr.app.connections import Connections
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import MalformedData, OffsetMgrError, Unreachable
 from offsetmgr.migration.observation import ObservationWindow, PartitionOwner, RegisteredMember, watch_group
@@ -106,6 +108,29 @@ def test_a_check_names_the_phase_of_the_group_and_the_next_step(phase, to):
     found = json.loads(group.runbook("check", *CHECK, "--format", "json", code=code).stdout)["location"]
     assert (found["phase"], found["confidence"]) == (phase.value, "seen")
     assert found["next"]["command"] == f"offsetmgr {step} {servers}"
+
+
+def test_a_check_and_its_last_line_agree(tmp_path: Path) -> None:
+    first, second = member("h1", 7), member("h2", 3)
+    group, book = group_of(member("h1", 1), ZOOKEEPER), tmp_path / "book.json"
+    group.members_at = lambda _: [second]
+    group.runbook("write", "--to", "dual", "--from", "zookeeper", "-o", book)
+    group = group_of(first, DUAL)
+    group.members_at = lambda _: [first, second]
+    check = (*CHECK, "--baseline", book)
+    last = group.runbook("check", *check, code=1).stdout.splitlines()[-1]
+    assert last.startswith(f"group g: phase dual (inferred); next: make the check pass first: {second.id}: not bounced")
+    assert group.runbook("check", *check, "--format", "csv", code=1).stdout.splitlines()[-1].startswith("location,g,,")
+    group.members_at, group.zookeeper_at, group.kafka_at = lambda _: [first], lambda _: 1000, lambda _: 1000
+    last = group.runbook("check", *check, "--accept-idle").stdout.splitlines()[-1]
+    assert last.startswith("group g: phase dual (inferred); next: offsetmgr runbook write --group g --to kafka")
+
+
+def test_a_check_calls_the_waiting_of_its_window() -> None:
+    group, left = group_of(member("h1", 7), DUAL), list[float]()
+    with patch.object(Connections, "group_view", lambda _: group.view()), OffsetAdmin("zookeeper://zk:2181") as admin:
+        assert admin.check_phase("g", DUAL, window=ObservationWindow(30, 1, left.append)).passed
+    assert left
 
 
 def test_files_of_another_cluster_are_refused_by_name(tmp_path: Path) -> None:
@@ -559,8 +584,9 @@ def test_a_wave_is_resumed_after_the_journal_records_that_a_group_has_gone_on(mi
     assert "watching its commits" not in done
 
 
-def test_a_check_that_outlasts_a_renewal_writes_nothing_to_the_old_journal(migration: Migration) -> None:
-    group, second = live(DUAL, "a-applied"), migration.directory / "second.json"
+@pytest.mark.parametrize("phase", ["dual", "kafka"])
+def test_a_check_that_outlasts_a_renewal_writes_nothing_to_the_old_journal(migration: Migration, phase: str) -> None:
+    group, second = replace(live(DUAL, "a-applied"), by_plan=True), migration.directory / "second.json"
     members = group.members_at
 
     def renewing(seconds: float) -> object:
@@ -572,14 +598,16 @@ def test_a_check_that_outlasts_a_renewal_writes_nothing_to_the_old_journal(migra
     group.members_at = renewing  # type: ignore[assignment]
     journals: list[bytes] = []
     with migration.stores():
-        check = ("--plan", migration.path, "--phase", "dual", "--quiet", "2")
+        check = ("--plan", migration.path, "--phase", phase, "--quiet", "2")
         group.zookeeper_at = lambda second: 10 + max(int(second) - 3, 0)
         group.kafka_at = group.zookeeper_at
-        shown = group.runbook("check", *check).stderr
+        done = group.runbook("check", *check, code=int(phase != "dual"))
     assert journals == [migration.journal.read_bytes()]
-    assert "warning: the plan's journal does not record this step: " in shown
+    assert done.stdout.endswith(".html --zookeeper zk:2181 --bootstrap-server k:9092\n")
+    shown, passed = done.stderr, phase == "dual"
+    assert ("warning: the plan's journal does not record this step: " if passed else "not used as evidence: ") in shown
     assert f"it was renewed as {second}" in shown
-    assert f"(use {second})" in shown
+    assert (f"(use {second})" in shown) is passed
 
 
 # --- groups that the plan renames -----------------------------------------------------------------------

@@ -18,8 +18,9 @@ from recorded_observations import NEW
 from offsetmgr import PlanOptions
 from offsetmgr.app.connections import Connections
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence
-from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition
+from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition, Unreachable
 from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
+from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.migration.location import GroupLocation, GroupSample, MigratedGroup, StoreSample, locate
 from offsetmgr.migration.progress import Stage
 
@@ -114,12 +115,21 @@ def test_the_old_offsets_are_not_deleted_while_the_members_may_be_dual() -> None
 @pytest.mark.parametrize("phase", [Phase.UNKNOWN, DUAL])
 def test_a_bounce_that_is_not_finished_is_resumed_first(phase: Phase) -> None:
     change = CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL)
-    bounce: Any = SimpleNamespace(path="s.json", state=SimpleNamespace(change=change))
+    bounce: Any = SimpleNamespace(path="s.json", state=SimpleNamespace(change=change, steps=[]))
     plan = replace(MOVED, stage=Stage.APPLIED, finalized_at=None, bounce=bounce)
     sides = sample(held("zookeeper", 5, "m"), held("kafka", 7), plan=plan)
     step = GroupLocation(sides, PhaseEvidence(phase, Confidence.SEEN, ""), ()).next
     more = '--to-phase dual --state s.json --command "$RESTART" --execute'
     assert step.command_line() == f"offsetmgr runbook bounce --plan p.json --group shop {more}"
+    assert step.note.startswith("$RESTART is the command that restarts one member")
+    bounce.state.steps = [SimpleNamespace(member="deployment/shop", workload_members=["m"])]
+    evidence = PhaseEvidence(phase, Confidence.SEEN, "")
+    step = GroupLocation(sides, evidence, ()).next
+    assert (" --kubernetes deployment/shop --execute" in step.command_line(), step.note) == (True, "")
+    unread = replace(sides, stores=(replace(sides.stores[0], error=Unreachable("ZooKeeper", "no answer")),))
+    text = "correct the address, the access or the server of ZooKeeper first: it cannot be read"
+    assert phase is DUAL or GroupLocation(unread, evidence, ()).next.text() == text
+    assert evidence.known_phase == ("unknown" if phase is Phase.UNKNOWN else "dual (seen)")
 
 
 @pytest.mark.parametrize(
@@ -168,6 +178,14 @@ def test_live_members_in_both_stores_make_no_claim_about_their_commits() -> None
     assert found.why == ("1 old consumer in ZooKeeper and 1 member in Kafka are live; their commits were not watched")
 
 
+def test_a_zookeeper_without_registrations_shows_no_missing_consumer() -> None:
+    found = locate(
+        sample(replace(held("zookeeper", 10), unregistered="spouts do not register"), held("kafka", 20, "m-1"))
+    )
+    assert (found.phase, found.confidence) == (KAFKA, Confidence.INFERRED)
+    assert found.why.endswith("ZooKeeper was not checked, because spouts do not register")
+
+
 MOVED = MigratedGroup(
     "p.json", "shop", "shop", Stage.FINALIZED, "zookeeper", "kafka", "zookeeper://h", "kafka://h", finalized_at=1
 )
@@ -210,7 +228,7 @@ def test_each_side_of_a_renamed_group_is_read_under_its_own_name(tmp_path, name,
     assert (found["confidence"] == "seen") is (phase == "moved")
 
 
-@pytest.mark.parametrize("named", [(), ("-g", "shop"), ("-g", "absent")])
+@pytest.mark.parametrize("named", [(), ("-g", "shop"), ("-g", "sho?"), ("-g", "absent")])
 def test_doctor_names_the_next_step_of_a_group_whose_migration_is_not_finished(tmp_path, named):
     migration = Migration(tmp_path)
     commit(migration.source, "shop", 20)
@@ -220,6 +238,10 @@ def test_doctor_names_the_next_step_of_a_group_whose_migration_is_not_finished(t
     servers = "--bootstrap-server 127.0.0.1:1 --store memory:source"
     with migration.stores(), patch.object(Connections, "configured_stores", lambda _self: sides):
         found = rows("doctor", *named, *servers.split(), "--timeout", "100", code=1)
+        OperationLog().path.unlink()
+        OperationLog().path.mkdir()
+        (lost,) = (one for one in rows("doctor", *servers.split(), code=1) if one["check"] == "phases")
+    assert lost["result"] == "not known" and "(not used as evidence: " in lost["detail"]
     (phase,) = (row for row in found if row["check"] == "phase")
     all_groups = [row["detail"] for row in found if row["check"] == "phases"]
     if named[1:] == ("absent",):
