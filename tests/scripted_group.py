@@ -104,10 +104,8 @@ class ScriptedGroup:
         return RegistryView({m.id: m for m in live}, {})
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
-        return {
-            group: GroupDescription(group, "", members=tuple(map(GroupMember, self.members(group, ()).members)))
-            for group in groups
-        }
+        members = {group: tuple(map(GroupMember, self.members(group, ()).members)) for group in groups}
+        return {group: GroupDescription(group, "", members=found) for group, found in members.items()}
 
     def owners(self, _group: str) -> RegistryView:
         owned = self.owners_at(self.clock.seconds)

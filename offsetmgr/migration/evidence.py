@@ -7,7 +7,7 @@ remedy). An unknown result never passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -431,7 +431,7 @@ def assess_phase(
         for m in sorted(scope & set(observation.members))
     )
     unowned = tuple(assess_unowned(observation, tp) for tp in observation.partitions if tp not in observation.owners)
-    problems = _problems(observation, scope, only is None)
+    problems = tuple(_problems(observation, scope, only is None))
     partitions = tuple(sorted((*owned_partitions, *unowned), key=lambda v: v.partition))
     is_complete = bool(members) and not problems
     results: list[PartitionEvidence | MemberEvidence] = [*partitions, *members]
@@ -445,7 +445,7 @@ def assess_phase(
         members=members,
         partitions=partitions,
         problems=problems,
-        notes=_notes(observation, baseline),
+        notes=tuple(_notes(observation, baseline)),
     )
 
 
@@ -459,31 +459,23 @@ def _assess_either_phase(
     return other if other.ok or not other.final else result
 
 
-def _problems(observation: Observation, scope: set[str], whole_group: bool) -> tuple[str, ...]:
-    problems = [f"ZooKeeper node {node} cannot be read: its content is unknown" for node in observation.unreadable]
+def _problems(observation: Observation, scope: set[str], whole_group: bool) -> Iterator[str]:
+    for node in observation.unreadable:
+        yield f"ZooKeeper node {node} cannot be read: its content is unknown"
     if not observation.members:
-        problems.append("no live member is registered, so the group's phase cannot be observed")
-    foreign_owners = sorted({o.member for o in observation.owners.values()} - set(observation.members))
-    problems += [f"{m} owns partitions but is not registered: the group is still rebalancing" for m in foreign_owners]
-    if not whole_group:
-        problems += [f"{m} is no longer registered" for m in sorted(scope - set(observation.members))]
-    return tuple(problems)
+        yield "no live member is registered, so the group's phase cannot be observed"
+    for member in sorted({owner.member for owner in observation.owners.values()} - set(observation.members)):
+        yield f"{member} owns partitions but is not registered: the group is still rebalancing"
+    for member in () if whole_group else sorted(scope - set(observation.members)):
+        yield f"{member} is no longer registered"
 
 
-def _notes(observation: Observation, baseline: Observation | None) -> tuple[str, ...]:
-    notes = []
+def _notes(observation: Observation, baseline: Observation | None) -> Iterator[str]:
     if baseline is None:
-        notes.append(
-            "there is no baseline to compare member ids with, so only a member's commits show that it was restarted"
-        )
-    if observation.unconsumed:
-        named = ", ".join(str(tp) for tp in observation.unconsumed[:5]) + (
-            " ..." if len(observation.unconsumed) > 5 else ""
-        )
-        notes.append(
-            f"no live member subscribes to {named}: those offsets are not checked; `offsetmgr migrate` moves them"
-        )
-    return tuple(notes)
+        yield "there is no baseline to compare member ids with, so only a member's commits show that it was restarted"
+    if unconsumed := observation.unconsumed:
+        named = ", ".join(map(str, unconsumed[:5])) + (" ..." if len(unconsumed) > 5 else "")
+        yield f"no live member subscribes to {named}: those offsets are not checked; `offsetmgr migrate` moves them"
 
 
 # --- members -----------------------------------------------------------------------------------------

@@ -282,10 +282,9 @@ class GroupLocator:
             return {}
 
     def _watch(self, names: list[str], window: ObservationWindow | None) -> Mapping[str, PhaseEvidence]:
-        zookeeper, kafka = (next((s for s in self.stores if s.name == name), None) for name in ("zookeeper", "kafka"))
+        stores = {one.name: one for one in self.stores if one.error is None}
+        zookeeper, kafka = stores.get("zookeeper"), stores.get("kafka")
         if window is None or zookeeper is None or zookeeper.session is None or kafka is None:
-            return {}
-        if zookeeper.error is not None or kafka.error is not None:
             return {}
         from offsetmgr.migration.evidence import seen_phase
 

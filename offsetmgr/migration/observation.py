@@ -364,9 +364,7 @@ class PartitionHistory:
             change = self.zookeeper.changes[-1]
             if change.at_ms == self.until_ms and offset_or(self.kafka.last) < change.after.offset:
                 self.zookeeper_alone = f"ZooKeeper {change}, Kafka read afterwards: {reading_text(self.kafka.last)}"
-        zookeeper_unchanged = (
-            not self.zookeeper.changes and self.zookeeper.error is None and self.zookeeper.lowered is None
-        )
+        zookeeper_unchanged = not (self.zookeeper.changes or self.zookeeper.error or self.zookeeper.lowered)
         if two_kafka_changes_before and zookeeper_unchanged and not self.kafka_alone:
             one, two = self.new_kafka_changes[:2]
             self.kafka_alone = (
@@ -384,6 +382,7 @@ class GroupHistory:
         self.began_ms = 0
         self._latest: Observation | None = None
         self._last_rebalance_ms = 0
+        self._registered: dict[str, int] = {}
         for observation in observations:
             self.add(observation)
 
@@ -404,12 +403,10 @@ class GroupHistory:
         before, self._latest = self._latest, observation
         if before is None:
             self.began_ms = observation.at_ms
-        if (
-            before is None
-            or _registrations(before) != _registrations(observation)
-            or before.owners != observation.owners
-        ):
+        registered = {member.id: member.czxid for member in observation.members.values()}
+        if before is None or registered != self._registered or before.owners != observation.owners:
             self._last_rebalance_ms = observation.at_ms
+        self._registered = registered
         known, self.partitions = self.partitions, {}
         for tp, owned in observation.owners.items():
             partition = known.get(tp)
@@ -417,10 +414,6 @@ class GroupHistory:
                 partition = PartitionHistory(tp, owned, observation.at_ms, changed_ms=observation.at_ms)
             partition.add(observation)
             self.partitions[tp] = partition
-
-
-def _registrations(observation: Observation) -> dict[str, int]:
-    return {member.id: member.czxid for member in observation.members.values()}
 
 
 # Observes a live group of old consumers once or repeatedly: reads its registered members, its partition owners, both

@@ -270,9 +270,8 @@ class Restart(NamedTuple):
         """Returns the options as text for the commands of a runbook: of the restart, and of its test."""
         if (workload := self.of_group(group).kubernetes) is None:
             hosts = tuple(f"{member}={host}" for member, host in self.hosts.items())
-            return options_text(command=self.command, host=hosts), options_text(
-                test_command=self.test_command, host=hosts
-            )
+            test = options_text(test_command=self.test_command, host=hosts)
+            return options_text(command=self.command, host=hosts), test
         named = {"namespace": self.namespace, "kube_context": self.kube_context, "configure": self.configure}
         test = self.test_command or self.kubectl("auth", "can-i", "patch", workload)
         return options_text(kubernetes=workload, **named), options_text(test_command=test)

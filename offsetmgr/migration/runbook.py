@@ -106,7 +106,8 @@ class BaselineFile:
             others = list_of(sorted(filter(None, (*self._bounces, *self._books))), 3)
             raise NoBaseline(self._what, f"it belongs to group {others}, not to {group}")
         try:
-            return _baseline(self._books[group], self._what)
+            found = observation.from_json(self._books[group].get("baseline"), where=self._what)
+            return found if found.stores else replace(found, stores=observation.stores_from_json(self._books[group]))
         except MalformedData as error:
             raise NoBaseline(error.what, error.why, error.hint) from error
 
@@ -128,11 +129,6 @@ def _group_of(book: Mapping[str, Any]) -> str:
     baseline = book.get("baseline")
     group = baseline.get("group") if isinstance(baseline, dict) else None
     return group if isinstance(group, str) else ""
-
-
-def _baseline(book: Mapping[str, Any], what: str) -> Observation:
-    found = observation.from_json(book.get("baseline"), where=what)
-    return found if found.stores else replace(found, stores=observation.stores_from_json(book))
 
 
 _SUFFIXES: Final = (".json", ".html", ".md")

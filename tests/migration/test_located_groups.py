@@ -123,8 +123,7 @@ def test_a_bounce_that_is_not_finished_is_resumed_first(phase: Phase) -> None:
     assert step.command_line() == f"offsetmgr runbook bounce --plan p.json --group shop {more}"
     assert step.note.startswith("$RESTART is the command that restarts one member")
     bounce.state.steps = [SimpleNamespace(member="deployment/shop", workload_members=["m"])]
-    evidence = PhaseEvidence(phase, Confidence.SEEN, "")
-    step = GroupLocation(sides, evidence, ()).next
+    step = GroupLocation(sides, evidence := PhaseEvidence(phase, Confidence.SEEN, ""), ()).next
     assert (" --kubernetes deployment/shop --execute" in step.command_line(), step.note) == (True, "")
     unread = replace(sides, stores=(replace(sides.stores[0], error=Unreachable("ZooKeeper", "no answer")),))
     text = "correct the address, the access or the server of ZooKeeper first: it cannot be read"
@@ -179,9 +178,8 @@ def test_live_members_in_both_stores_make_no_claim_about_their_commits() -> None
 
 
 def test_a_zookeeper_without_registrations_shows_no_missing_consumer() -> None:
-    found = locate(
-        sample(replace(held("zookeeper", 10), unregistered="spouts do not register"), held("kafka", 20, "m-1"))
-    )
+    storm = replace(held("zookeeper", 10), unregistered="spouts do not register")
+    found = locate(sample(storm, held("kafka", 20, "m-1")))
     assert (found.phase, found.confidence) == (KAFKA, Confidence.INFERRED)
     assert found.why.endswith("ZooKeeper was not checked, because spouts do not register")
 
