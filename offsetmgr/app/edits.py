@@ -484,16 +484,15 @@ class GroupRename(PlannedEdit):
         require_idle(self._connections.group_describer_for_edit(), [source], "deletion")
         path = f"{call.before_images}.deleted" if call.before_images else None
         try:
-            planned = self._deletion()
+            deletion = self._deletion()
         except Interrupted as error:
             done = "group {} was copied to {}, and was not deleted; undo: {}"
             raise Interrupted(Advice(done, source, target, *report.undo[:1])) from error
-        with planned as deletion:
-            deletion.is_confirmed = True
-            call.listener.planned(deletion)
-            try:
-                deletion.execute(**call._replace(before_images=path)._asdict(), raise_on_failure=False)
-            finally:
-                if deletion.report is not None:
-                    report.add(deletion.report)
-                    report.failed_groups |= deletion.problems
+        deletion.is_confirmed = True
+        call.listener.planned(deletion)
+        try:
+            deletion.execute(**call._replace(before_images=path)._asdict(), raise_on_failure=False)
+        finally:
+            if deletion.report is not None:
+                report.add(deletion.report)
+                report.failed_groups |= deletion.problems

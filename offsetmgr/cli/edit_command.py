@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from offsetmgr.app.edits import EditListener, EditReport, PlannedEdit
@@ -17,7 +18,7 @@ from offsetmgr.cli.render import (
     write_rows,
 )
 from offsetmgr.core.advice import for_command_line
-from offsetmgr.core.errors import GateRefused, GroupActive, OffsetMgrError
+from offsetmgr.core.errors import FileFailure, GateRefused, GroupActive, OffsetMgrError
 from offsetmgr.core.model import Committed, dropped_text
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus
 from offsetmgr.core.plurals import count_of
@@ -48,7 +49,7 @@ class EditOutput(EditListener):
         self._execute = False
         self._as_csv = as_csv
         self._numbers_undo = numbers_undo
-        self._reports: list[tuple[PlannedEdit, EditReport]] = []
+        self._executed: list[PlannedEdit] = []
 
     def run(self, before_image: str | None, reason: str, *, execute: bool) -> int:
         """Shows the plan, executes it unless the command is a dry run, and reports the results. Returns 1 if a change
@@ -61,17 +62,25 @@ class EditOutput(EditListener):
                 return FAILED if edit.counts.problems else 0
             try:
                 report = edit.execute(before_image, reason=reason, listener=self, raise_on_failure=False)
-            finally:
-                for at, call in enumerate(edit.report.undo if self._numbers_undo and edit.report else (), 1):
-                    note(f"undo {at}: {call.command_line()}")
-                for_programs = not (self._output.for_people or self._as_csv)
-                if for_programs and (self._reports or not (edit.counts.writes or edit.counts.trees)):
-                    write_rows(OUTCOME, (row for done in self._reports for row in _outcome_rows(*done)), self._output)
+            except BaseException:
+                with suppress(BrokenPipeError, FileFailure):  # the error of the edit is the one to report
+                    self._write_outcomes(edit)
+                raise
+            self._write_outcomes(edit)
             return 0 if report.ok else FAILED
+
+    def _write_outcomes(self, edit: PlannedEdit) -> None:
+        for at, call in enumerate(edit.report.undo if self._numbers_undo and edit.report else (), 1):
+            note(f"undo {at}: {call.command_line()}")
+        for_programs = not (self._output.for_people or self._as_csv)
+        if for_programs and (self._executed or not (edit.counts.writes or edit.counts.trees)):
+            write_rows(OUTCOME, (row for done in self._executed for row in _outcome_rows(done)), self._output)
 
     def planned(self, edit: PlannedEdit) -> None:
         """Prints the plan on stdout. With --execute, output for programs is printed after the writes, because it
         contains their outcomes."""
+        if edit is not self._edit:
+            self._executed.append(edit)
         if self._as_csv:
             write_plain_csv(_kafka_rows(edit))
         elif any(group.changes for group in edit) if self._output.for_people else not self._execute:
@@ -82,7 +91,8 @@ class EditOutput(EditListener):
             note(f"warning: the edit drops {dropped_text(edit.counts.dropped)}")
 
     def written(self, edit: PlannedEdit, report: EditReport) -> None:
-        self._reports.append((edit, report))
+        if edit is self._edit:
+            self._executed.append(edit)
         for how in report.not_atomic:
             note(f"not atomic: {how}")
         failed = _list_failures(
@@ -149,9 +159,9 @@ def _rejection(error: OffsetMgrError) -> str:
     return f"refused: {for_command_line(error.why or error.what)}"
 
 
-def _outcome_rows(edit: PlannedEdit, report: EditReport) -> Iterator[tuple[Any, ...]]:
+def _outcome_rows(edit: PlannedEdit) -> Iterator[tuple[Any, ...]]:
     for group in edit:
-        known = report.outcomes.get(group.name)
+        known = None if edit.report is None else edit.report.outcomes.get(group.name)
         for row, change in zip(_plan_rows([group]), group.changes, strict=True):
             if change.problem is not None or group.problem is not None:
                 outcome, text = "refused", row[-1]

@@ -88,7 +88,7 @@ class ResolvedConnection(NamedTuple):
 
 
 def resolve(
-    flags: SettingsLayer, context: str | None = None, environ: Mapping[str, str] = os.environ
+    flags: SettingsLayer, context: str | None = None, environ: Mapping[str, str] | None = None
 ) -> ResolvedConnection:
     """Merges the flags, the environment and the context of the configuration file.
 
@@ -96,6 +96,7 @@ def resolve(
     ``OFFSETMGR_CONTEXT``. If this variable is not set, the function uses ``default-context`` of the configuration file.
     Raises `ConfigError` if the file, the context, a variable or the ``.properties`` file is not valid.
     """
+    environ = os.environ if environ is None else environ
     path = config_path(environ)
     document = load_document(path, required="OFFSETMGR_CONFIG" in environ)
     name = context or environ.get("OFFSETMGR_CONTEXT") or default_context(document)

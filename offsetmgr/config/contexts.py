@@ -52,10 +52,10 @@ class Contexts:
     default: str | None
 
     @classmethod
-    def read(cls, environ: Mapping[str, str] = os.environ) -> Contexts:
+    def read(cls) -> Contexts:
         """Reads the configuration file. Raises `ConfigError` for errors that do not belong to one context."""
-        path = config_path(environ)
-        document = load_document(path, required="OFFSETMGR_CONFIG" in environ)
+        path = config_path(os.environ)
+        document = load_document(path, required="OFFSETMGR_CONFIG" in os.environ)
         return cls(path, read_contexts(document, path), default_context(document))
 
     def select(self, text: str) -> list[str]:
@@ -120,7 +120,7 @@ def settings_in_effect(context: str | None) -> list[SettingValue]:
 
     Passwords and keys are masked. Raises `ConfigError`.
     """
-    contexts = Contexts.read(os.environ)
+    contexts = Contexts.read()
     named = (
         (context, "command line"),
         (os.environ.get("OFFSETMGR_CONTEXT"), "OFFSETMGR_CONTEXT"),

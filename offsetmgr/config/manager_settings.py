@@ -338,11 +338,11 @@ def with_options(values: Mapping[str, Any], **others: Any) -> ManagerSettings:
     return ManagerSettings(**given, **others)
 
 
-def configured_settings(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def configured_settings() -> dict[str, Any]:
     """Returns the values of ``[manager]`` in the configuration file by argument. Raises `ConfigError` for an unknown
     key, and for a value of another type than that of the option."""
-    path = config_path(environ)
-    table = load_document(path, required="OFFSETMGR_CONFIG" in environ).get("manager", {})
+    path = config_path(os.environ)
+    table = load_document(path, required="OFFSETMGR_CONFIG" in os.environ).get("manager", {})
     where = f"config file {path}: [manager]"
     if not isinstance(table, dict):
         raise ConfigError(f"config file {path}", "'manager' must be a table [manager]")

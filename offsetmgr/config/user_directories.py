@@ -23,9 +23,10 @@ def home_directory(environ: Mapping[str, str]) -> Path:
         return Path("/nonexistent")
 
 
-def user_directory(environ: Mapping[str, str], own: str, xdg: str, below_home: str, name: str) -> Path:
+def user_directory(environ: Mapping[str, str] | None, own: str, xdg: str, below_home: str, name: str) -> Path:
     """Returns the directory that the variable ``own`` names, else ``name`` in the directory that the variable ``xdg``
     names, else ``name`` in the directory ``below_home`` of the user's home."""
+    environ = os.environ if environ is None else environ
     if environ.get(own):
         return Path(environ[own]).absolute()
     # The XDG base directory specification requires programs to ignore relative values.
@@ -34,15 +35,16 @@ def user_directory(environ: Mapping[str, str], own: str, xdg: str, below_home: s
     return home_directory(environ) / below_home / name
 
 
-def downloads_directory(environ: Mapping[str, str] = os.environ) -> Path:
+def downloads_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory of downloaded jars: ``OFFSETMGR_CACHE``, else ``$XDG_CACHE_HOME/offsetmgr``, else
     ``~/.cache/offsetmgr``. The function does not create the directory."""
     return user_directory(environ, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr")
 
 
-def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
+def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory for before-images, ``offsetmgr`` in the XDG state directory. The function does not create
     the directory."""
+    environ = os.environ if environ is None else environ
     return Path(environ.get("XDG_STATE_HOME") or home_directory(environ) / ".local" / "state") / "offsetmgr"
 
 

@@ -65,7 +65,7 @@ class FieldReader:
     in the source; it is empty for the whole document.
     """
 
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] = field(repr=False)
     what: str
     kind: type[OffsetMgrError] = MalformedData
     hint: str = ""

@@ -522,7 +522,7 @@ _PLAIN = ("plan_id", "created_at", "cluster_id", "retention_ms", "tool")
 
 
 def encode_header(header: PlanHeader) -> dict[str, Any]:
-    options, groups = header.options, header.options.group_selection
+    options = header.options
     encoded: dict[str, Any] = {name: getattr(header, name) for name in (*_PLAIN, "expires_at")}
     encoded |= {
         "source": asdict(header.source),
@@ -532,11 +532,10 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
             "if_ahead_given": options.if_ahead is not None,
             "clamp": options.clamp,
             **options.selection.encoded(),
-            "groups": list(groups.patterns or ()),
+            **options.group_selection.encoded(),
             "rename": dict(options.rename),
             "onto_existing": options.onto_existing,
             **({"shift": options.shift} if options.shift else {}),
-            **({"exclude_groups": list(groups.excluded)} if groups.excluded else {}),
         },
     }
     if (found := header.compared) is not None:

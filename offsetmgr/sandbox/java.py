@@ -20,7 +20,7 @@ QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.prefer
 compiler. Benchmarks of warmed-up servers use other flags."""
 
 
-def java_program(environ: Mapping[str, str] = os.environ) -> str:
+def java_program(environ: Mapping[str, str] | None = None) -> str:
     """Returns the path of a ``java`` program of version 17 or later: the program in ``JAVA_HOME`` or, if there is none,
     the program on ``PATH``.
 

@@ -10,13 +10,13 @@ from offsetmgr.config.user_directories import downloads_directory, user_director
 from offsetmgr.core.errors import SandboxError, os_error_as
 
 
-def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
+def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory of fetched jars and creates it if needed: ``OFFSETMGR_CACHE``, else
     ``$XDG_CACHE_HOME/offsetmgr``, else ``~/.cache/offsetmgr``. Raises `SandboxError` if it cannot be written."""
     return _writable(downloads_directory(environ), "OFFSETMGR_CACHE")
 
 
-def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
+def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory of the sandbox's state without creating it: ``OFFSETMGR_SANDBOX``, else
     ``$XDG_STATE_HOME/offsetmgr/sandbox``, else ``~/.local/state/offsetmgr/sandbox``."""
     return user_directory(environ, "OFFSETMGR_SANDBOX", "XDG_STATE_HOME", ".local/state", "offsetmgr/sandbox")

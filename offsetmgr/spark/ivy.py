@@ -205,9 +205,10 @@ def wheel_jar(prefix: str) -> Path | None:
     return matches[-1] if matches else None
 
 
-def java_path(environ: Mapping[str, str] = os.environ) -> str | None:
+def java_path(environ: Mapping[str, str] | None = None) -> str | None:
     """Returns the program ``java`` in ``JAVA_HOME`` or, if there is none, the one on ``PATH``. Returns None if neither
     has it. The version is not checked."""
+    environ = os.environ if environ is None else environ
     home = environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     return found or shutil.which("java", path=environ.get("PATH", os.defpath))

@@ -25,6 +25,7 @@ from offsetmgr.app.connections import Connections
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable, UsageError
 from offsetmgr.core.model import Committed, GroupDescription, LogRange
 from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.groups import edit_plan
 from offsetmgr.testing.memory import MemoryStore
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
@@ -444,12 +445,16 @@ def test_an_import_clamps_offsets_to_their_logs_except_those_that_the_store_hold
         assert "--unchecked writes the offset without a check" in saved("offsets", "import", "x.avro", code=1).stderr
 
 
-def test_a_copy_leaves_the_group_and_a_changed_original_is_a_difference(saved: Cli) -> None:
+def test_a_copy_leaves_the_group_and_a_changed_original_is_a_difference(
+    saved: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = saved.offsets()["a"]
     saved("groups", "copy", "a", "copy", *DO)
     assert saved.offsets()["a"] == saved.offsets()["copy"] == before
     assert "does not exist" in saved("groups", "copy", "zz", "other", code=1).stderr
-    renamed = saved.rows("groups", "rename", "copy", "new", *DO)
+    with monkeypatch.context() as spilled:
+        spilled.setattr(edit_plan, "MAX_CHANGES_IN_MEMORY", 0)
+        renamed = saved.rows("groups", "rename", "copy", "new", *DO)
     assert {(row["group"], row["outcome"]) for row in renamed} == {("new", "written"), ("copy", "written")}
 
     class Moving(MemoryStore):
@@ -464,6 +469,18 @@ def test_a_copy_leaves_the_group_and_a_changed_original_is_a_difference(saved: C
     changed = moving("groups", "rename", "a", "new", *DO, code=1).stderr
     assert "t-0 is 10 in the copy and 11 in the original" in changed
     assert set(moving.offsets()) == {"a", "new"}
+
+    class Failing(MemoryStore):
+        """The store is lost before the original is deleted."""
+
+        def edit(self, edits: Any) -> Iterator[Any]:
+            for edit in edits:
+                if edit.group == "a":
+                    raise Unreachable("the store")
+                yield from super().edit([edit])
+
+    left = Cli(Failing("store", data={"a": dict(before)})).rows("groups", "rename", "a", "new", *DO, code=1)
+    assert {(row["group"], row["outcome"]) for row in left} == {("new", "written"), ("a", "unknown")}
 
 
 def test_setting_an_unknown_group_is_an_error_unless_it_may_be_created(saved: Cli) -> None:
