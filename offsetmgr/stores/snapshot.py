@@ -232,6 +232,8 @@ def write_snapshot(
         try:
             report = form.write(stream, header, kept, keep_errors=keep_errors)
         except UnsupportedOperation as error:
+            if type(error) is not UnsupportedOperation:  # an error of the store whose groups are written
+                raise
             raise UnsupportedOperation(f"file {path} was not written", str(error), error.hint) from error
         if failures and not report.offsets:
             raise failures[0]

@@ -95,7 +95,8 @@ def scheme_of(uri: str) -> Scheme:
     kind, colon, rest = uri.partition(":")
     if not colon or kind not in SCHEMES:
         why = f"unknown kind {kind!r}" if colon else "no kind"
-        hint = f"as in {redact(f'kafka://{uri}') if rest[:1].isdigit() else example_uris()}"
+        likely = "zookeeper" if re.search(r"/|:2181\b", uri) else "kafka"
+        hint = f"as in {redact(f'{likely}://{uri}') if rest[:1].isdigit() else example_uris()}"
         if colon and kind == "switched":
             why = "an earlier offsetmgr had it"
             hint = "name the store that the group uses: zookeeper://... or kafka://..."

@@ -12,7 +12,7 @@ import contextlib
 import heapq
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -199,7 +199,7 @@ class SimulatedClient:
             raise TimedOut("brokers", "no answer")
         return dict.fromkeys(groups, active.address)
 
-    def rotate_lookup_broker(self) -> None: ...
+    def rotate_after(self, errors: Iterable[OffsetMgrError]) -> None: ...
 
     async def coordinator(self, group: str, deadline: float) -> Address:
         return self.process.world.active.address

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
 
 from offsetmgr.core import errors
-from offsetmgr.core.errors import ErrorCode
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.groups import group_lock as lock_membership
@@ -65,7 +65,7 @@ class Cluster:
 
     # The methods of `Client` that a lock calls.
 
-    def rotate_lookup_broker(self) -> None: ...
+    def rotate_after(self, errors: Iterable[OffsetMgrError]) -> None: ...
 
     async def coordinator(self, group: str, deadline: float) -> Address:
         return cast(Address, self.outcome("coordinator", NEW))

@@ -24,7 +24,7 @@ from offsetmgr.cli.app import run
 from offsetmgr.core import errors
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupOffsets
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupOffsets, OtherGroupKind
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
@@ -78,6 +78,12 @@ def test_a_failing_source_creates_no_file_and_leaves_an_old_one_unchanged(tmp_pa
         yield from items
         raise errors.TimedOut("the source", "no answer")
 
+    def share_group() -> Iterator[GroupOffsets]:
+        yield from one_group()
+        raise OtherGroupKind("group 's'", "it is a share group")
+
+    with pytest.raises(OtherGroupKind, match=r"^group 's': it is a share group$"):
+        write_snapshot(tmp_path / "new.avro", HEADER, share_group())
     old = tmp_path / "old.avro"
     with pytest.raises(errors.TimedOut):
         write_snapshot(tmp_path / "new.avro", HEADER, failing(*one_group()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from fake_broker import FakeBroker
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import Unreachable
+from offsetmgr.core.errors import ErrorCode, TimedOut, Unreachable
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, Guard
 from offsetmgr.kafka.cluster import KafkaCluster
@@ -80,3 +81,29 @@ def test_a_lookup_that_the_first_broker_does_not_answer_goes_to_another_one(pair
     pair.first.handlers[ApiKey.FIND_COORDINATOR] = lambda _: None
     with KafkaStore(pair.bootstrap, ConnectionConfig(timeout_ms=3_000)) as store:
         assert dict(store.fetch("g")) == {}
+
+
+def test_a_slow_broker_has_the_whole_time_and_the_error_names_it(pair: Pair) -> None:
+    def delayed(message: Message) -> Message:
+        time.sleep(1.5 if message["topics"] is None else 0)
+        return {"brokers": [], "controller_id": 1, "topics": []}
+
+    pair.first.handlers[ApiKey.METADATA] = pair.second.handlers[ApiKey.METADATA] = delayed
+    with KafkaCluster(pair.bootstrap, ConnectionConfig(timeout_ms=2_200)) as cluster:
+        assert cluster.topics() == {}
+    short = ConnectionConfig(timeout_ms=600)
+    with KafkaCluster(pair.bootstrap, short) as other, pytest.raises(TimedOut, match=r"no answer within 0\.[56]"):
+        other.topics()
+
+
+@pytest.mark.parametrize(("code", "others"), [(ErrorCode.COORDINATOR_NOT_AVAILABLE, 0), (ErrorCode.NOT_COORDINATOR, 1)])
+def test_lookups_stay_at_a_broker_that_answers_unless_it_names_a_former_coordinator(
+    pair: Pair, code: int, others: int
+) -> None:
+    codes = [code, 0]
+    pair.first.handlers[ApiKey.OFFSET_FETCH] = lambda _: {
+        "groups": [{"error_code": codes.pop(0), "group_id": "g", "topics": []}]
+    }
+    with KafkaStore(pair.bootstrap, CONFIG) as store:
+        assert dict(store.fetch("g")) == {}
+    assert len(pair.second.requests(ApiKey.FIND_COORDINATOR)) == others

@@ -54,6 +54,7 @@ def test_a_uri_is_parsed(uri: str, expected: StoreUri) -> None:
         ("zookeeper://h:2181?layout=0.7&root=/storm", "layout 0.7 has no root"),
         ("zookeeper://h:2181?layout=storm&root=storm", "root 'storm' is not an absolute path"),
         ("zookeeper://h:2181?layout=storm&root=/a/../b", "root '/a/../b' is not an absolute path"),
+        ("h:2181/kafka", "unknown kind 'h'"),
         ("file:", "no path after file:"),
         ("dual:", "needs either the name"),
         ("dual:x?primary=kafka%3A%2F%2Fh%3A1", "needs either the name"),
@@ -64,7 +65,8 @@ def test_the_wrong_part_of_a_uri_is_named(uri: str, why: str) -> None:
     with pytest.raises(InvalidUri) as caught:
         parse_uri(uri)
     assert why in caught.value.why
-    assert uri != "h:9092" or caught.value.hint == "as in kafka://h:9092"
+    hints = {"h:9092": "as in kafka://h:9092", "h:2181/kafka": "as in zookeeper://h:2181/kafka"}
+    assert caught.value.hint == hints.get(uri, caught.value.hint)
 
 
 @pytest.mark.parametrize(

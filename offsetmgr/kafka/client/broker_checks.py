@@ -340,7 +340,7 @@ async def cluster_clock(client: Client, clock: Clock, deadline: float) -> ClockD
     async def ask(connection: BrokerConnection, until: float) -> ClockDifference | None:
         if (found := await controller_clock(connection, clock, until)) is not None:
             return found[1]
-        return best_difference((await leader_clocks(client, connection, clock, deadline, precise=False)).values())
+        return best_difference((await leader_clocks(client, connection, clock, until, precise=False)).values())
 
     return await client.ask_any(ask, deadline)
 

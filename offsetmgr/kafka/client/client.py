@@ -13,16 +13,16 @@ import atexit
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import (
-    CoordinatorLoadInProgress,
     ErrorCode,
     LockLost,
+    NotCoordinator,
     OffsetMgrError,
     ServerError,
     TimedOut,
@@ -33,7 +33,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors
-from offsetmgr.core.retry import Retries, is_retriable
+from offsetmgr.core.retry import Retries, completed, is_retriable
 from offsetmgr.kafka.client.connection import (
     MIN_ATTEMPT_S,
     BrokerConnection,
@@ -170,7 +170,7 @@ class PartitionLeaders:
         partitions: Sequence[TopicPartition],
         ask: Callable[[Address, list[TopicPartition]], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
         deadline: float,
-    ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
+    ) -> tuple[dict[TopicPartition, T | OffsetMgrError], set[TopicPartition]]:
         """Makes one attempt. Returns an outcome for every partition, and the partitions without a known leader."""
         where: dict[TopicPartition, Address | OffsetMgrError] = {}
         try:
@@ -179,9 +179,9 @@ class PartitionLeaders:
         except OffsetMgrError as error:
             if not self._client.reached or not error.retriable:
                 raise
-            return dict.fromkeys(partitions, error), partitions
+            return dict.fromkeys(partitions, error), set(partitions)
         self._known |= {tp: found for tp, found in where.items() if isinstance(found, Address)}
-        unknown = [tp for tp, found in where.items() if isinstance(found, OffsetMgrError)]
+        unknown = {tp for tp, found in where.items() if isinstance(found, OffsetMgrError)}
         where |= {tp: self._known[tp] for tp in partitions if tp not in where}
         return await ask_each(partitions, where, ask), unknown
 
@@ -192,7 +192,7 @@ async def find_leaders(
     """Returns the leader of each partition, or an error if the leader is unknown.
 
     A partition counts as missing only if no responding broker knows it, because a broker that has just started knows no
-    partitions. Raises the errors of `Client.any_connection`.
+    partitions. Raises the errors of `Client.ask_any`.
     """
 
     def is_missing(answer: Address | OffsetMgrError) -> bool:
@@ -306,14 +306,14 @@ class Client:
         Raises the error of the last address: `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError`;
         `UnsupportedOperation` if the brokers are too old.
         """
-        first = [self._known_good] if self._known_good else []
-        candidates = list(dict.fromkeys([*first, *self._bootstrap, *self._nodes]))
+        candidates = list(dict.fromkeys(filter(None, [self._known_good, *self._bootstrap, *self._nodes])))
         failure: OffsetMgrError = Unreachable("Kafka", "no bootstrap server was named")
         for left, address in zip(range(len(candidates), 0, -1), candidates, strict=True):
             now = asyncio.get_running_loop().time()
             # Each address gets only a share of the time, so that time remains for the other addresses if one does not
             # respond.
-            share = min(deadline, now + max((deadline - now) / left, 0.001))
+            limit_s = _DEAD_AFTER_S if any(node.connected for node in self._nodes.values()) else deadline - now
+            share = min(deadline, now + max(min((deadline - now) / left, limit_s), 0.001))
             try:
                 connection = await self.node(address).connection(share)
             except OffsetMgrError as error:
@@ -325,15 +325,33 @@ class Client:
         raise failure
 
     async def ask_any(self, ask: Callable[[BrokerConnection, float], Awaitable[T]], deadline: float) -> T:
-        """Calls ``ask`` with a connection to a broker that responds, and with the deadline for this attempt. After a
-        retriable error, because the broker stops or does not answer in time, asks another broker, until the deadline.
-        Raises the errors of `any_connection` and of ``ask``."""
+        """Calls ``ask`` with a connection to a broker that responds, and with the deadline. After a retriable error,
+        for example because the broker stops, asks another broker. If there is no answer within a third of the time that
+        is left, also asks another broker, and returns the first answer: a slow broker has the whole time, and a frozen
+        one does not use it up. Raises the errors of `any_connection` and of ``ask``."""
 
         async def attempt() -> T:
-            connection = await self.any_connection(attempt_deadline(deadline) if self.reached else deadline)
-            return await ask(connection, attempt_deadline(deadline))
+            connection = await self.any_connection(deadline)
+            try:
+                return await ask(connection, deadline)
+            except asyncio.CancelledError:
+                connection.abort_unused()
+                raise
 
-        return await with_retries(self, attempt, deadline)
+        asked: list[asyncio.Task[T]] = []
+        try:
+            while True:
+                asked.append(asyncio.create_task(with_retries(self, attempt, deadline)))
+                wait_s = remaining(deadline) / 3 if len(asked) < len(self.addresses) else None
+                done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    ended = done.pop()  # the error of the first request names the whole time
+                    return await (asked[0] if isinstance(ended.exception(), TimedOut) else ended)
+                self.rotate_lookup_broker()
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     async def call_any(self, request: Request, deadline: float) -> Message:
         """Sends a request that any broker can answer. Raises the errors of `ask_any`."""
@@ -531,11 +549,7 @@ class Client:
 
     async def coordinator(self, group: str, deadline: float) -> Address:
         """Returns the coordinator of one group; retries the lookup until the deadline. Raises `OffsetMgrError`."""
-
-        async def ask(address: Address) -> Address:
-            return address
-
-        return await self.for_group(group, ask, deadline)
+        return await self.for_group(group, completed, deadline)
 
     async def coordinator_connection(self, group: str, deadline: float, at: Address | None = None) -> BrokerConnection:
         """Returns the shared connection to the coordinator of one group, which is ``at`` if this address responds.
@@ -577,17 +591,21 @@ class Client:
             pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and is_retriable(e)]
             if not pending or not await retries.pause():
                 break
-            if not all(isinstance(done[group], CoordinatorLoadInProgress) for group in pending):
-                self.rotate_lookup_broker()
+            self.rotate_after(e for group in pending if isinstance(e := done[group], OffsetMgrError))
         return done
 
     def rotate_lookup_broker(self) -> None:
-        """Selects another broker for the next lookup of coordinators or leaders. A broker that has just restarted, or
-        has lost its connection to the controller, may not know yet that a coordinator has moved or stopped, and would
-        return the former coordinator again."""
+        """Selects another broker for the next lookup of coordinators or leaders."""
         known = self.addresses
         if self._known_good in known:
             self._known_good = known[(known.index(self._known_good) + 1) % len(known)]
+
+    def rotate_after(self, errors: Iterable[OffsetMgrError]) -> None:
+        """Selects another broker for the next lookup if a server did not respond or is not the coordinator. A broker
+        that has just restarted, or has lost its connection to the controller, may not know yet that a coordinator has
+        moved or stopped, and would return the former coordinator again."""
+        if any(isinstance(error, NotCoordinator | Unreachable | TimedOut) for error in errors):
+            self.rotate_lookup_broker()
 
     async def _attempt(
         self,

@@ -440,6 +440,11 @@ class BrokerConnection(asyncio.Protocol):
         """Closes the connection and does not wait. Requests in flight fail with `Unreachable`."""
         self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
 
+    def abort_unused(self) -> None:
+        """Closes the connection, unless a caller waits for a response."""
+        if all(exchange.answer.done() for exchange in self._waiting):
+            self.abort()
+
     async def close(self) -> None:
         """Closes the connection. Requests in flight fail with `Unreachable`."""
         self.abort()
@@ -764,6 +769,11 @@ class BrokerNode:
         self._idle: list[BrokerConnection] = []
         self._busy: set[BrokerConnection] = set()
         self._admission = asyncio.Semaphore(MAX_ACTIVE_CONNECTIONS)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the shared connection is open."""
+        return self._shared is not None and not self._shared.closed
 
     async def connection(self, deadline: float) -> BrokerConnection:
         """Returns the shared connection. Raises the errors of `BrokerConnection.open`."""

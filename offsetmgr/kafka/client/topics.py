@@ -180,7 +180,7 @@ class ClusterBroker(NamedTuple):
 
 
 async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroker]:
-    """Returns every broker of the cluster, sorted by id. Raises the errors of `Client.any_connection`."""
+    """Returns every broker of the cluster, sorted by id. Raises the errors of `Client.ask_any`."""
     addresses = await client.brokers(deadline)
     broker_versions = await client.broker_versions(list(addresses.values()), deadline)
     found = []
@@ -207,7 +207,8 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
     """Returns ``offsets.retention.minutes`` of a broker in milliseconds.
 
     Returns the default of the release if the broker does not support DescribeConfigs, and None if the broker does not
-    report the setting. Raises `Unreachable`, `TimedOut`, and the errors of `Client.any_connection`.
+    report the setting. Raises `Unreachable`, `TimedOut`, and the errors of `Client.any_connection` and
+    `Client.ask_any`.
     """
     connection = await client.any_connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):

@@ -36,7 +36,7 @@ from offsetmgr.kafka.client.client import Client, commit_outcomes, with_retries
 from offsetmgr.kafka.client.connection import BrokerConnection, DedicatedConnection, remaining
 from offsetmgr.kafka.client.groups import describe
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, checked, kafka_error
+from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES, checked, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup, LockMembership, encode_assignment
@@ -147,6 +147,7 @@ class GroupLock:
                 if writes and sent and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
                     error = unconfirmed = type(error)(error.what, f"{error.why}; the outcome of the write is unknown")
                 await retries.pause_or_raise(error)
+                self._client.rotate_after([error])
             try:
                 await self._follow_coordinator(deadline)
             except OffsetMgrError as error:
@@ -154,7 +155,6 @@ class GroupLock:
 
     async def _follow_coordinator(self, deadline: float) -> None:
         """Looks up the coordinator of the group, which may have moved. Raises `OffsetMgrError`."""
-        self._client.rotate_lookup_broker()
         self._coordinator = await self._client.coordinator(self.group, deadline)
         self._joined_on = None
 
@@ -195,7 +195,7 @@ async def acquire_lock(
                     await lock.leave(deadline)
                 return
         await retries.pause_or_raise(failure)
-        client.rotate_lookup_broker()
+        client.rotate_after([failure])
 
 
 # The steps of a group lock: join as the only member of a group, commit with the generation, leave. Kafka has no
@@ -317,15 +317,14 @@ async def send_leave(
             if connection is None:
                 node = client.node(at or await client.coordinator(group, until))
                 connection = await node.connection(until)
-            answer = await connection.call(request, remaining(until))
-            if answer["error_code"] not in RETRIABLE:
-                return
+            checked(await connection.call(request, remaining(until)), f"leave of group {group}")
+            return
         except OffsetMgrError as error:
-            if not error.retriable:
+            if not is_retriable(error):
                 return
+            client.rotate_after([error])
         if not await retries.pause():
             return
-        client.rotate_lookup_broker()
         connection = at = None
 
 

@@ -174,14 +174,15 @@ class KafkaGroupMember:
             connection = await self._client.node(address).connection(deadline)
             request = requests.evict(self._group, [(member_id, None)])
             answer = await connection.call(request, remaining(deadline))
-        except OffsetMgrError:
-            self._forget(address)
+        except OffsetMgrError as error:
+            self._forget(address, error)
             raise
         code = answer["error_code"] or next((member["error_code"] for member in answer["members"]), ErrorCode.NONE)
         if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID):
+            rejected = kafka_error(code, f"group {self._group}, member {member_id}")
             if code in RETRIABLE:
-                self._forget(address)
-            raise kafka_error(code, f"group {self._group}, member {member_id}")
+                self._forget(address, rejected)
+            raise rejected
         self._listener.on_rebalance()
 
     async def leave(self, timeout_s: float) -> None:
@@ -225,15 +226,15 @@ class KafkaGroupMember:
             await previous.close()
         try:
             return await self._client.node(address).open(self._deadline())
-        except OffsetMgrError:
-            self._forget(address)
+        except OffsetMgrError as error:
+            self._forget(address, error)
             raise
 
-    def _forget(self, address: Address) -> None:
+    def _forget(self, address: Address, error: OffsetMgrError) -> None:
         """Discards the known coordinator if it is ``address``, because the group may now have another coordinator."""
         if self._coordinator == address:
             self._coordinator = None
-            self._client.rotate_lookup_broker()
+            self._client.rotate_after([error])
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._wait_s
@@ -250,7 +251,7 @@ class KafkaGroupMember:
             return await self._sync(connection, joined, assign)
         except OffsetMgrError as error:
             if connection.closed:
-                self._forget(connection.address)
+                self._forget(connection.address, error)
             raise error
 
     async def _join(self, connection: BrokerConnection, metadata: bytes) -> Message | None:
@@ -311,7 +312,7 @@ class KafkaGroupMember:
             if previous is not None:
                 self._listener.on_ended(error)
         elif code in RETRIABLE:
-            self._forget(address)
+            self._forget(address, error)
         return error
 
     # --- heartbeats and proofs -----------------------------------------------------------------------
@@ -333,7 +334,7 @@ class KafkaGroupMember:
                     await send(connection, membership)
                 except OffsetMgrError as error:
                     if connection is not None:
-                        self._forget(connection.address)
+                        self._forget(connection.address, error)
                     problems.log(error)
         finally:
             if connection is not None:

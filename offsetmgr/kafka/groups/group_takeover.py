@@ -158,7 +158,9 @@ class GroupTakeover(GroupLock):
             except OffsetMgrError as error:  # the coordinator may have moved; the membership is valid there
                 if not is_retriable(error):
                     raise
-                await self._follow_coordinator(until)
+                self._client.rotate_after([error])
+                with contextlib.suppress(OffsetMgrError):  # then the next request fails, too
+                    await self._follow_coordinator(until)
             if not await poll.pause():
                 return back
 
@@ -173,9 +175,10 @@ class GroupTakeover(GroupLock):
         await lock_membership.leave(self._client, self._membership, deadline, at=self._coordinator)
 
     async def _follow_coordinator(self, deadline: float) -> None:
-        """Connects to the current coordinator of the group. If this fails, the next request fails, too."""
+        """Looks up the coordinator of the group, and opens a connection to it. Raises the errors of the lookup. If the
+        coordinator does not respond, keeps the former connection, so that the next request fails, too."""
+        await super()._follow_coordinator(deadline)
         with contextlib.suppress(OffsetMgrError):
-            await super()._follow_coordinator(deadline)
             connection = await self._client.node(self._coordinator).open(deadline, EDIT_CLIENT_ID)
             self._connection.abort()
             self._connection = connection
@@ -466,7 +469,8 @@ class ConsumerTakeover(GroupTakeover):
         return dict.fromkeys(partitions, error)
 
     async def readmit(self, withheld: Collection[TopicPartition], until: float) -> int:
-        """Keeps all partitions."""
+        """Waits, while this member keeps all partitions that it owns, until as many members as were removed are in the
+        group, or until ``until``. Returns the number of other members. Raises `LockLost` if the membership ended."""
         del withheld
         poll = Retries(until, Backoff.fixed(_CONSUMER_POLL_S))
         while True:

@@ -63,11 +63,11 @@ class ShardLoader:
         self._stopping = stopping
 
     def load(self, ends: Mapping[int, int], generation: str) -> bool:
-        """Reads the log of the shards up to ``ends`` and replays it, and replaces the shards that do not match their
-        log. Returns False if the load was stopped, which leaves the shards unchanged.
+        """Replaces the shards that do not match their log by empty ones, then reads the log of the shards up to
+        ``ends`` and replays it. Returns False if the load was stopped; it has replayed no record then.
 
-        Raises `OffsetMgrError`, also if the log has no longer this generation at the end. Records that were replayed
-        before an error stay in the shards.
+        Raises `OffsetMgrError`, also if the log does not have this generation after the load. Records that were
+        replayed before an error stay in the shards.
         """
         for partition, shard in self.shards.items():
             if shard.position > ends[partition]:  # the log was truncated or recreated

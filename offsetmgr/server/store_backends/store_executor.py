@@ -224,8 +224,8 @@ class StoreExecutor:
         return {"store_writes_waiting": self.waiting}
 
     async def close(self, grace_s: float = _CLOSE_GRACE_S) -> None:
-        """Waits at most ``grace_s`` seconds, and at most one second, for running calls, then closes the store. Closing
-        the store ends the remaining calls. Writes that have not started fail."""
+        """Waits for running calls, for the smaller of ``grace_s`` and one second, then closes the store. Closing the
+        store ends the remaining calls. Writes that have not started fail."""
         await self.health.close()
         for lane in self._lanes:
             lane.close()

@@ -31,7 +31,7 @@ async def check_brokers(
 
     Asks again until the deadline if a listed broker does not respond. Raises `UnsupportedOperation` if a broker is too
     old, `UnsuitableBroker` if a broker has unsuitable settings, `NotAuthorized` if the brokers do not report their
-    settings to this principal, and the errors of `Client.any_connection`.
+    settings to this principal, and the errors of `Client.ask_any`.
     """
 
     async def attempt() -> FenceSettings:

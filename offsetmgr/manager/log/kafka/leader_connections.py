@@ -95,7 +95,7 @@ class LeaderConnections:
         self, partitions: Iterable[int], deadline: float
     ) -> tuple[dict[Address, list[int]], dict[int, OffsetMgrError]]:
         """Returns the partitions of each leader, and the errors of partitions without a known leader. Raises the errors
-        of `Client.any_connection`."""
+        of `Client.ask_any`."""
         wanted = list(partitions)
         unknown = [TopicPartition(self._topic, number) for number in wanted if number not in self._leaders]
         errors: dict[int, OffsetMgrError] = {}

@@ -14,7 +14,7 @@ from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import OffsetMgrError, TimedOut
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client, ClientThread, with_retries
-from offsetmgr.kafka.client.connection import Security, attempt_deadline, remaining
+from offsetmgr.kafka.client.connection import Security, remaining
 from offsetmgr.kafka.client.topics import broker_setting, create_topic, describe_topic, topic_settings
 from offsetmgr.manager.log.topic import (
     BROKER_TOPICS,
@@ -138,18 +138,13 @@ async def _with_leaders(
 async def _brokers(client: Client, deadline: float, *, ask_default: bool) -> tuple[int, int | None]:
     """Returns the number of live brokers, and ``offsets.topic.replication.factor`` of one of them; None if it is
     unreadable (for example without authorization), or if ``ask_default`` is False."""
-
-    found = await with_retries(client, lambda: client.brokers(attempt_deadline(deadline)), deadline)
-    brokers = list(found)
+    brokers = await client.brokers(deadline)
     if not brokers or not ask_default:
         return len(brokers), None
-
-    async def ask(attempt: float) -> str | None:
-        return await broker_setting(client, min(brokers), "offsets.topic.replication.factor", attempt)
-
+    name = "offsets.topic.replication.factor"
     until = asyncio.get_running_loop().time() + remaining(deadline) / 2
     try:
-        factor = await with_retries(client, lambda: ask(attempt_deadline(until)), until)
+        factor = await with_retries(client, lambda: broker_setting(client, min(brokers), name, until), until)
     except OffsetMgrError:
         factor = None
     return len(brokers), None if factor is None else int(factor)
