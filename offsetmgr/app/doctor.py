@@ -101,7 +101,7 @@ def _check_phases(connections: Connections, groups: Sequence[str]) -> list[Check
 def _phase_result(one: GroupLocation, connections: Connections) -> CheckResult:
     """Returns the phase of a group, with a fix if it is unknown or dual, or if a migration of the group has begun."""
     step = one.next
-    detail = f"{one.evidence.known_phase}: {one.why}{'; ' if step.note else ''}{step.note}"
+    detail = Advice("{}: {}{}{}", one.evidence.known_phase, one.why, "; " if step.note else "", step.note)
     if not any(store.may_have_group for store in one.sample.stores):
         return CheckResult("phase", f"group {one.name}", CheckStatus.UNKNOWN, one.why)
     if step.call is None:

@@ -348,7 +348,7 @@ class PhaseReport:
             if one.remedy:
                 lines.append(f"      remedy: {for_command_line(one.remedy)}")
         if self.location is not None and self.next is not None:
-            lines += [f"note: {note}"] if (note := self.next.note) else []
+            lines += [f"note: {for_command_line(note)}"] if (note := self.next.note) else []
             found = self.location.evidence.known_phase
             lines.append(f"group {self.group}: phase {found}; next: {self.next.text()}")
         return lines

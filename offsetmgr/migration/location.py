@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.core import TITLES
-from offsetmgr.core.advice import Argument, Invocation, option
+from offsetmgr.core.advice import Advice, Argument, Invocation, option
 from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.document import moment
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation
@@ -723,7 +723,10 @@ class NextStep(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The explanation of the variable in the command line; empty if there is none."""
+        """The explanation of the variable in the command line, or the arguments that it lacks; empty if there are none.
+        The state of a bounce does not have the namespace of a workload."""
+        if workload := self.call and self.call.named.get("kubernetes"):
+            return Advice("add the {namespace}, {kube_context} and {configure} of the first bounce of {}", workload)
         return _RESTART_NOTE if RESTART_VARIABLE in self.command_line() else ""
 
     def to_json(self, options: str = "") -> dict[str, str | None]:

@@ -124,7 +124,8 @@ def test_a_bounce_that_is_not_finished_is_resumed_first(phase: Phase) -> None:
     assert step.note.startswith("$RESTART is the command that restarts one member")
     bounce.state.steps = [SimpleNamespace(member="deployment/shop", workload_members=["m"])]
     step = GroupLocation(sides, evidence := PhaseEvidence(phase, Confidence.SEEN, ""), ()).next
-    assert (" --kubernetes deployment/shop --execute" in step.command_line(), step.note) == (True, "")
+    assert " --kubernetes deployment/shop --execute" in step.command_line()
+    assert step.note == "add the namespace=, kube_context= and configure= of the first bounce of deployment/shop"
     unread = replace(sides, stores=(replace(sides.stores[0], error=Unreachable("ZooKeeper", "no answer")),))
     text = "correct the address, the access or the server of ZooKeeper first: it cannot be read"
     assert phase is DUAL or GroupLocation(unread, evidence, ()).next.text() == text
