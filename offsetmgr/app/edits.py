@@ -185,7 +185,8 @@ class PlannedEdit(Closeable):
         return self._running is not None
 
     @property
-    def _has_work(self) -> bool:
+    def has_work(self) -> bool:
+        """Whether `execute` would change something."""
         return bool(self.counts.writes or self.counts.trees)
 
     def preview(self) -> None:
@@ -193,8 +194,6 @@ class PlannedEdit(Closeable):
         self._note_warnings()
         note = self._connections.ui.note
         note(f"dry run: would change {self.counts}{self._trees()} in {self.store.uri}; nothing was changed")
-        if self._has_work:
-            note(Advice("hint: add {execute} to do it"))
 
     def execute(
         self,
@@ -222,7 +221,7 @@ class PlannedEdit(Closeable):
             raise UsageError(self.operation, "the plan was executed already", "plan the edit again")
         report = EditReport(unchanged=self.counts.unchanged, rejected=self.counts.problems)
         call = _Execution(before_images, reason, on_durable, listener or EditListener())
-        if self._has_work:
+        if self.has_work:
             self._execute(report, call)
         else:
             self.report = report
@@ -230,7 +229,7 @@ class PlannedEdit(Closeable):
         self._finish(report, call)
         if raise_on_failure and not report.ok:
             failed = {group: next(iter(errors.values())) for group, errors in report.failed.items()}
-            raise GroupsFailed(self.operation, report, {**self.problems, **failed, **report.failed_groups}, {})
+            raise GroupsFailed(self.operation, report, {**report.failed_groups, **failed, **self.problems}, {})
         return report
 
     def _execute(self, report: EditReport, call: _Execution) -> None:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import FileFailure, LimitExceeded, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection, accept_names
+from offsetmgr.core.selection import (
+    ALL_GROUPS,
+    ALL_TOPICS,
+    GroupsArgument,
+    GroupSelection,
+    TopicsArgument,
+    TopicSelection,
+    accept_names,
+)
 from offsetmgr.records.json_values import ValueFormat as ValueFormat
 
 if TYPE_CHECKING:
@@ -178,8 +186,8 @@ class SaveOptions(NamedTuple):
     store: see `OffsetAdmin.plan_import`.
     """
 
-    groups: GroupSelection = GroupSelection()
-    topics: TopicSelection = ALL_TOPICS
+    groups: GroupsArgument = ALL_GROUPS
+    topics: TopicSelection | TopicsArgument = ALL_TOPICS
     offsets_topic: str = "__consumer_offsets"
     expired_at: int | None = None
     retention_minutes: int = DEFAULT_RETENTION_MINUTES
@@ -228,10 +236,11 @@ def offsets(
         if not (there := is_directory(directory)):
             raise UsageError(f"directory {directory}", "does not exist" if there is None else "is a file")
     sources = find_topic_directories(directories, options.offsets_topic)
+    groups, topics = GroupSelection.of(options.groups), TopicSelection.of(options.topics)
     ui, at = connections.ui, options.expired_at
     expiry = None if at is None else Expiry(at, options.retention_minutes * _MINUTE_MS)
     run = RecoveryRun(ui.note, on_error, ui.meter("reading MiB", _MIB), options.processes or processors())
-    saved = RecoveredOffsets(sources, run, options.groups, options.topics, expiry)
+    saved = RecoveredOffsets(sources, run, groups, topics, expiry)
     finish = partial(saved.finish, target.kind if target else "")
     if target is None:
         return SavedOffsets(finish, saved.groups())

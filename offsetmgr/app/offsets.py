@@ -401,8 +401,6 @@ def set_(
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.reset import plan_set
 
-    if not to:
-        raise UsageError("offsets set", "no offset is given")
     topics = TopicMatches(topics)
     if not isinstance(to, OffsetAndMetadata):
         to = checked_offsets(to)
@@ -410,6 +408,8 @@ def set_(
             topics.matches(tp)
     elif not topics.patterns:
         raise UsageError(Advice("{topic}"), "no topic is named", Advice("as in {topic=orders:0,1}"))
+    if not to:
+        raise UsageError("offsets set", "no offset is given")
     for what, one in to.items() if isinstance(to, dict) else [("offsets set", to)]:
         if not is_valid_offset(one.offset):
             raise UsageError(str(what), f"{one.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")

@@ -223,8 +223,8 @@ class EditFlags(NamedTuple):
         """Runs an edit, and returns the exit code. The first Ctrl-C after its end has no effect."""
         from offsetmgr.cli.edit_command import EditOutput
 
-        shown = EditOutput(edit, self.output, as_csv=as_csv, numbers_undo=numbers_undo)
-        code = shown.run(self.before_image, self.reason or "", execute=self.execute)
+        shown = EditOutput(edit, self.output, execute=self.execute, as_csv=as_csv, numbers_undo=numbers_undo)
+        code = shown.run(self.before_image, self.reason or "")
         ignore_first_signal()
         return code
 

@@ -43,22 +43,22 @@ class EditOutput(EditListener):
     --export. A format for programs has the outcomes of all edits of the command in one table. With ``numbers_undo``,
     the calls that undo several edits are printed last, with numbers."""
 
-    def __init__(self, edit: PlannedEdit, output: OutputFormat, *, as_csv: bool, numbers_undo: bool) -> None:
-        self._edit = edit
-        self._output = output
-        self._execute = False
-        self._as_csv = as_csv
-        self._numbers_undo = numbers_undo
+    def __init__(
+        self, edit: PlannedEdit, output: OutputFormat, *, execute: bool, as_csv: bool, numbers_undo: bool
+    ) -> None:
+        self._edit, self._output, self._execute = edit, output, execute
+        self._as_csv, self._numbers_undo = as_csv, numbers_undo
         self._executed: list[PlannedEdit] = []
 
-    def run(self, before_image: str | None, reason: str, *, execute: bool) -> int:
+    def run(self, before_image: str | None, reason: str) -> int:
         """Shows the plan, executes it unless the command is a dry run, and reports the results. Returns 1 if a change
         was rejected or failed, else 0."""
-        self._execute = execute
         with self._edit as edit:
             self.planned(edit)
-            if not execute:
+            if not self._execute:
                 edit.preview()
+                if edit.has_work:
+                    note("hint: add --execute to do it")
                 return FAILED if edit.counts.problems else 0
             try:
                 report = edit.execute(before_image, reason=reason, listener=self, raise_on_failure=False)
@@ -73,7 +73,7 @@ class EditOutput(EditListener):
         for at, call in enumerate(edit.report.undo if self._numbers_undo and edit.report else (), 1):
             note(f"undo {at}: {call.command_line()}")
         for_programs = not (self._output.for_people or self._as_csv)
-        if for_programs and (self._executed or not (edit.counts.writes or edit.counts.trees)):
+        if for_programs and (self._executed or not edit.has_work):
             write_rows(OUTCOME, (row for done in self._executed for row in _outcome_rows(done)), self._output)
 
     def planned(self, edit: PlannedEdit) -> None:

@@ -97,8 +97,7 @@ def resolve(
     Raises `ConfigError` if the file, the context, a variable or the ``.properties`` file is not valid.
     """
     environ = os.environ if environ is None else environ
-    path = config_path(environ)
-    document = load_document(path, required="OFFSETMGR_CONFIG" in environ)
+    path, document = load_document(environ)
     name = context or environ.get("OFFSETMGR_CONTEXT") or default_context(document)
     layers = [flags, environment_layer(environ), context_named(name, read_contexts(document, path), path)]
 
@@ -188,24 +187,24 @@ def config_path(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CONFIG_HOME") or home_directory(environ) / ".config") / "offsetmgr" / "config.toml"
 
 
-def load_document(path: Path, *, required: bool) -> dict[str, Any]:
-    """Returns the content of the configuration file; empty if there is no file, unless it is ``required``. Raises
-    `ConfigError`."""
+def load_document(environ: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:
+    """Returns the path and the content of the configuration file; the content is empty if there is no file, unless
+    ``OFFSETMGR_CONFIG`` names it. Raises `ConfigError`."""
+    path = config_path(environ)
+    what = f"config file {path}"
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        if required:
-            raise ConfigError(
-                f"config file {path}", "does not exist", "correct the environment variable OFFSETMGR_CONFIG"
-            ) from None
-        return {}
+        if "OFFSETMGR_CONFIG" in environ:
+            raise ConfigError(what, "does not exist", "correct the environment variable OFFSETMGR_CONFIG") from None
+        return path, {}
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config file {path}", getattr(error, "strerror", None) or "is not UTF-8 text") from error
-    document = parse_document(text, f"config file {path}")
+        raise ConfigError(what, getattr(error, "strerror", None) or "is not UTF-8 text") from error
+    document = parse_document(text, what)
     if unknown := sorted(set(document) - {"context", "store", "manager", "default-context"}):
         known = "known: default-context, [context.NAME], [store.NAME], [manager]"
-        raise ConfigError(f"config file {path}", f"unknown key {unknown[0]!r}", known)
-    return document
+        raise ConfigError(what, f"unknown key {unknown[0]!r}", known)
+    return path, document
 
 
 def parse_document(text: str, where: str = "config file") -> dict[str, Any]:

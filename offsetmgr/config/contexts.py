@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from offsetmgr.config.connection import (
     DEFAULT_TIMEOUT_MS,
     SettingsLayer,
-    config_path,
     context_named,
     default_context,
     environment_layer,
@@ -54,8 +53,7 @@ class Contexts:
     @classmethod
     def read(cls) -> Contexts:
         """Reads the configuration file. Raises `ConfigError` for errors that do not belong to one context."""
-        path = config_path(os.environ)
-        document = load_document(path, required="OFFSETMGR_CONFIG" in os.environ)
+        path, document = load_document(os.environ)
         return cls(path, read_contexts(document, path), default_context(document))
 
     def select(self, text: str) -> list[str]:

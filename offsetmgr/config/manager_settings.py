@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from offsetmgr.config.connection import ConnectionConfig, config_path, load_document
+from offsetmgr.config.connection import ConnectionConfig, load_document
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import ConfigError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
@@ -341,8 +341,8 @@ def with_options(values: Mapping[str, Any], **others: Any) -> ManagerSettings:
 def configured_settings() -> dict[str, Any]:
     """Returns the values of ``[manager]`` in the configuration file by argument. Raises `ConfigError` for an unknown
     key, and for a value of another type than that of the option."""
-    path = config_path(os.environ)
-    table = load_document(path, required="OFFSETMGR_CONFIG" in os.environ).get("manager", {})
+    path, document = load_document(os.environ)
+    table = document.get("manager", {})
     where = f"config file {path}: [manager]"
     if not isinstance(table, dict):
         raise ConfigError(f"config file {path}", "'manager' must be a table [manager]")

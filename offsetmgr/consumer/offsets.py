@@ -202,7 +202,7 @@ class ConsumerOffsets:
         return result.outcomes
 
     def _wait_for_lease(self) -> bool:
-        """Waits up to ``wait_s`` seconds until the lease is valid. Returns whether it is valid."""
+        """Waits up to the session timeout until the lease is valid. Returns whether it is valid."""
         deadline = self._clock.monotonic() + self._wait_s
         while not self._lease.valid():
             if self._lease.expired or self._clock.monotonic() >= deadline:

@@ -407,16 +407,22 @@ class PartialFailure(OffsetMgrError):
 
 
 class GroupsFailed(PartialFailure, Generic[T]):
-    """An edit, or a step of a migration, succeeded for some groups and failed for others, or left them out. ``report``
-    is its result. ``group_failures`` maps each failed group to its first error."""
+    """An edit, or a step of a migration, succeeded for some groups and failed for others, or left them out.
+
+    ``report`` has the outcomes of partitions, and ``successes`` and ``failures`` are empty. ``group_failures`` maps
+    each failed group to its first error.
+    """
 
     def __init__(
         self, what: str, report: T, group_failures: Mapping[str, OffsetMgrError], left_out: Mapping[str, str]
     ) -> None:
         reasons = {**left_out, **{group: error.text for group, error in group_failures.items()}}
         group, why = min(reasons.items())
-        number = count_of(len(reasons), "group")
-        OffsetMgrError.__init__(self, what, Advice("{} failed or were left out; {}: {}", number, group, why))
+        number, verb = count_of(len(reasons), "group"), "was" if len(reasons) == 1 else "were"
+        failed = f"{number} failed" + (f" or {verb} left out" if left_out else "")
+        shown = why if any(f"group {name}" in why for name in (group, repr(group))) else Advice("{}: {}", group, why)
+        hint = getattr(group_failures.get(group), "hint", "")
+        OffsetMgrError.__init__(self, what, Advice("{}; {}", failed, shown), hint)
         self.successes, self.failures = {}, {}
         self.report, self.group_failures = report, dict(group_failures)
 

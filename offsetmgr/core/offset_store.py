@@ -36,9 +36,11 @@ from offsetmgr.core.model import (
 def checked_offsets(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Returns the offsets as values to commit. Raises `UsageError` if a key is not a partition, or if an offset is no
-    int. A negative offset is no error here."""
+    """Returns the offsets as values to commit. Raises `UsageError` if ``offsets`` is no mapping, a key is not a
+    partition, or an offset is no int. A negative offset is no error here."""
     values: dict[TopicPartition, OffsetAndMetadata] = {}
+    if not isinstance(offsets, Mapping):
+        raise UsageError(f"offsets {offsets!r}", "are not a mapping", 'as in {TopicPartition("orders", 0): 5}')
     for tp, found in offsets.items():
         if not isinstance(tp, TopicPartition):
             raise UsageError(f"partition {tp!r}", "is not a TopicPartition", 'as in TopicPartition("orders", 0)')

@@ -15,9 +15,9 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
 
 
-def _require_int(value: int) -> None:
+def _require_int(name: str, value: int) -> None:
     if not isinstance(value, int):
-        raise UsageError("reset", f"{value!r} is no int")
+        raise UsageError(f"reset with {name}", f"{value!r} is no int", f"pass a whole number, as in {name}(100)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ToOffset:
     offset: int
 
     def __post_init__(self) -> None:
-        _require_int(self.offset)
+        _require_int("ToOffset", self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ShiftBy:
     by: int
 
     def __post_init__(self) -> None:
-        _require_int(self.by)
+        _require_int("ShiftBy", self.by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,9 @@ class ToTime:
 
     @classmethod
     def at(cls, time: datetime) -> ToTime:
-        """Returns the scenario for an aware time. Raises `UsageError` if it has no time zone."""
-        if time.tzinfo is None:
+        """Returns the scenario for an aware time. Raises `UsageError` if it is no datetime or has no time
+        zone."""
+        if not isinstance(time, datetime) or time.tzinfo is None:
             raise UsageError("reset to a time", f"{time} has no time zone", "as in datetime.now(UTC)")
         return cls(round(time.timestamp() * 1000))
 

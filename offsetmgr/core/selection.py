@@ -461,6 +461,7 @@ def _converting(function: FunctionType, kinds: Mapping[str, Callable[[Any], obje
 
     @wraps(function)
     def converting(*given: object, **named: object) -> Any:
-        return function(*map(convert, names, given), **{name: convert(name, value) for name, value in named.items()})
+        converted, surplus = map(convert, names, given), given[len(names) :]
+        return function(*converted, *surplus, **{name: convert(name, value) for name, value in named.items()})
 
     return converting

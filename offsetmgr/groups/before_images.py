@@ -26,6 +26,7 @@ from offsetmgr.stores.cross_cluster_check import with_origin
 if TYPE_CHECKING:
     from offsetmgr.snapshots.group_images import GroupImages
 
+_OTHER_FILE: Final = Advice("name another file with {before_images:before_image}")
 _NAMES: Final = "[0-9]*T[0-9]*Z-*-[0-9]*.avro"
 """The glob of the file names that `default_image_path` returns."""
 
@@ -88,7 +89,7 @@ class BeforeImageFile:
         """
         if self.path.exists():
             why = "exists already"
-            raise UsageError(f"before-image {self.path}", why, Advice("name another file with {before_image}"))
+            raise UsageError(f"before-image {self.path}", why, _OTHER_FILE)
         self._write(batch, overwrite=False)
         self.on_durable(self.path)
 
@@ -121,13 +122,9 @@ class BeforeImageFile:
         except OffsetMgrError:  # of the store that the images are read from
             raise
         except OSError as error:
-            unchanged, hint = "nothing was changed", Advice("name another file with {before_image}")
-            if overwrite:  # the edit may have changed other groups already
-                unchanged, hint = (
-                    "nothing of this group was changed",
-                    Advice("free disk space, then run the same command again"),
-                )
-            why = f"cannot be written: {error.strerror}; {unchanged}"
+            hint = "free disk space, then run the same command again" if overwrite else _OTHER_FILE
+            of = " of this group" if overwrite else ""  # the edit may have changed other groups already
+            why = f"cannot be written: {error.strerror}; nothing{of} was changed"
             raise FileFailure(f"before-image {path}", why, hint) from error
 
     def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:

@@ -328,7 +328,7 @@ def groups_to_bounce(
     patterns, excluded = selection.patterns, selection.excluded
     if not patterns and not waves:
         hint = "as in {group} NAME (repeatable, globs)"
-        hint += "; {wave} N, or {group} '*' for all groups of the plan" if plan is not None else ""
+        hint += "; {wave} N, or {group='*'} for all groups of the plan" if plan is not None else ""
         raise UsageError(Advice("{group}"), "no group is named", Advice(hint))
     if waves and plan is None:
         raise UsageError(Advice("{wave}"), "the waves are in a plan", Advice("add {plan} PLAN"))

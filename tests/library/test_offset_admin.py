@@ -68,7 +68,10 @@ WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
     (lambda admin: admin.plan_reset("shop", ToEarliest), "is not a position"),
     (lambda _: ToTime(datetime(2026, 3, 1, tzinfo=UTC)), "not a number of milliseconds"),  # type: ignore[arg-type]
     (lambda _: ToTime.at(datetime(2026, 3, 1)), "has no time zone"),
-    (lambda _: ToOffset("5"), "'5' is no int"),  # type: ignore[arg-type]
+    (lambda _: ToOffset("5"), "reset with ToOffset: '5' is no int"),  # type: ignore[arg-type]
+    (lambda _: ToTime.at(5), "has no time zone"),  # type: ignore[arg-type]
+    (lambda admin: admin.plan_set("shop", 5), "offsets 5: are not a mapping"),
+    (lambda admin: admin.plan_set("shop", 0), "offsets 0: are not a mapping"),
     (lambda admin: admin.store.commit("shop", {ORDERS: 4.5}), "4.5 is not an offset"),
     (lambda admin: admin.store.commit("shop", {("orders", 0): 4}), "is not a TopicPartition"),
 ]
@@ -121,6 +124,8 @@ def test_functions_take_names_in_place_of_selections(tmp_path: Path) -> None:
             assert groups.delete(connections, name).counts.writes == 1  # type: ignore[arg-type]
         with pytest.raises(errors.UsageError, match="no group is named"):
             groups.delete(connections, None)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="positional"):
+            groups.delete(connections, "shop", *range(50))  # type: ignore[arg-type]
 
 
 def test_an_edit_that_is_refused_raises_its_report(admin: OffsetAdmin, tmp_path: Path) -> None:
@@ -129,6 +134,7 @@ def test_an_edit_that_is_refused_raises_its_report(admin: OffsetAdmin, tmp_path:
     with pytest.raises(errors.GroupsFailed, match="offsets set: 1 group failed") as raised:
         plan.execute(tmp_path / "before.avro")
     report = raised.value.report
+    assert str(raised.value).count("group shop") == 1 and raised.value.hint == raised.value.group_failures["shop"].hint
     assert report is plan.report and isinstance(raised.value.group_failures["shop"], errors.Conflict)
     assert report is not None and report.before_images == (tmp_path / "before.avro",)
     with admin.plan_import(tmp_path / "offsets.csv") as refused, pytest.raises(LookupError):

@@ -246,7 +246,7 @@ class ZookeeperCheck:
         if self._unused_since_ms is None:
             reasons.append(Advice("unused groups (no {unused_since_ms:unused_since})"))
         if not self._recheck_after_s:
-            reasons.append(Advice("whether findings are transient: no second check ({settle_s:settle} 0)"))
+            reasons.append(Advice("whether findings are transient: no second check ({settle_s:settle=0})"))
         return reasons
 
     def run(self, groups: Iterable[str]) -> Iterator[CheckReport]:
