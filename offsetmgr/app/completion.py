@@ -3,14 +3,13 @@ recorded operations. The servers have ``limit_s`` seconds to answer."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from offsetmgr.core.batches import in_threads
 from offsetmgr.core.errors import OffsetMgrError
 
 if TYPE_CHECKING:
@@ -88,17 +87,8 @@ def topics(connect: Callable[[], Connections], limit_s: float) -> Names:
 def _within_limit(reads: Sequence[Callable[[], T]], limit_s: float) -> list[T | None]:
     """Calls the functions at the same time. Returns the result of each, or None if it fails or takes longer than
     ``limit_s``."""
-    results: list[T | None] = [None] * len(reads)
+    from concurrent.futures import wait
 
-    def run(number: int) -> None:
-        with suppress(Exception):  # any failure means that no names are known
-            results[number] = reads[number]()
-
-    # If a server does not answer, the process ends while its thread still waits.
-    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(reads))]
-    end = time.monotonic() + limit_s
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(end - time.monotonic(), 0))
-    return list(results)
+    found = in_threads(reads)
+    wait(found, limit_s)
+    return [one.result() if one.done() and one.exception() is None else None for one in found]

@@ -3,10 +3,7 @@ machine. It writes nothing."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
-from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -14,6 +11,7 @@ from offsetmgr.app.connections import Connections, nothing_named
 from offsetmgr.config.connection import ResolvedConnection
 from offsetmgr.config.user_directories import check_state_directory
 from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.batches import in_threads
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
@@ -128,17 +126,10 @@ def _endpoints(resolved: ResolvedConnection) -> tuple[list[str], list[tuple[str,
 
 
 def _run_all(checks: Sequence[Callable[[], _Result]]) -> list[_Result]:
-    """Runs each check in a thread of its own, with the context variables of this one. The threads are daemons, so that
-    Ctrl-C does not wait for a server that does not respond."""
+    """Runs the checks at the same time. Returns their results, or raises the error of the first check that failed, when
+    all have ended."""
+    from concurrent.futures import wait
 
-    def run(future: Future[_Result], check: Callable[[], _Result], context: Context) -> None:
-        try:
-            future.set_result(context.run(check))
-        except BaseException as error:  # the caller raises it
-            future.set_exception(error)
-
-    found = [Future[_Result]() for _ in checks]
-    for future, check in zip(found, checks, strict=True):
-        threading.Thread(target=run, args=(future, check, copy_context()), daemon=True).start()
+    found = in_threads(checks)
     wait(found)
-    return [future.result() for future in found]
+    return [one.result() for one in found]

@@ -1,4 +1,5 @@
-"""Splits a sequence of any length into batches, and groups pairs by their first item and partitions by topic."""
+"""Splits a sequence of any length into batches, groups pairs by their first item and partitions by topic, and calls
+functions at the same time."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from contextvars import Context
+
     from offsetmgr.core.model import TopicPartition
 
 _K = TypeVar("_K")
@@ -50,3 +54,23 @@ def by_topic(values: Mapping[TopicPartition, _T]) -> dict[str, dict[str, _T]]:
     for (topic, partition), value in sorted(values.items(), key=lambda item: item[0]):
         found.setdefault(topic, {})[str(partition)] = value
     return found
+
+
+def in_threads(calls: Iterable[Callable[[], _T]]) -> list[Future[_T]]:
+    """Starts each call in a thread of its own, with the context variables of this one, and returns the results to come.
+    The threads are daemons, so that Ctrl-C and the end of the process do not wait for a server that does not
+    respond."""
+    import threading
+    from concurrent.futures import Future
+    from contextvars import copy_context
+
+    def run(future: Future[_T], call: Callable[[], _T], context: Context) -> None:
+        try:
+            future.set_result(context.run(call))
+        except BaseException as error:  # the caller gets it from the future
+            future.set_exception(error)
+
+    found = [(Future[_T](), call) for call in calls]
+    for future, call in found:
+        threading.Thread(target=run, args=(future, call, copy_context()), daemon=True).start()
+    return [future for future, _ in found]

@@ -271,11 +271,13 @@ class GroupLocator:
             return {}
         old, new = stores["zookeeper"], stores["kafka"]
         writes = last_writes(old, new, *self._journals, limit_s=VIEW_LIMIT_S)
-        pairs = []
-        for name in names:
-            here, there = self._name_in("zookeeper", name), self._name_in("kafka", name)
-            sides = _offsets(here, samples["zookeeper"][here]), _offsets(there, samples["kafka"][there])
-            pairs.append(GroupPair(*sides))
+
+        def offsets(store: str, name: str) -> GroupOffsets:
+            read = samples[store][self._name_in(store, name)]
+            found = {tp: offset for tp, offset in read.offsets.items() if isinstance(offset, Committed)}
+            return GroupOffsets(self._name_in(store, name), found)
+
+        pairs = [GroupPair(offsets("zookeeper", name), offsets("kafka", name)) for name in names]
         try:
             return {name: pair.writers for name, pair in zip(names, writes.find(pairs), strict=True)}
         except OffsetMgrError:  # the differing offsets are shown without evidence
@@ -329,10 +331,6 @@ def _of_each(
         return read(keys)
     except OffsetMgrError as error:
         return dict.fromkeys(keys, error)
-
-
-def _offsets(group: str, read: StoreSample) -> GroupOffsets:
-    return GroupOffsets(group, {tp: found for tp, found in read.offsets.items() if isinstance(found, Committed)})
 
 
 # --- the store in which a group lives -------------------------------------------------------------------
