@@ -334,9 +334,8 @@ class Client:
             connection = await self.any_connection(deadline)
             try:
                 return await ask(connection, deadline)
-            except asyncio.CancelledError:
-                connection.abort_unused()
-                raise
+            finally:
+                connection.abort_if_abandoned()
 
         asked: list[asyncio.Task[T]] = []
         try:

@@ -440,9 +440,9 @@ class BrokerConnection(asyncio.Protocol):
         """Closes the connection and does not wait. Requests in flight fail with `Unreachable`."""
         self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
 
-    def abort_unused(self) -> None:
-        """Closes the connection, unless a caller waits for a response."""
-        if all(exchange.answer.done() for exchange in self._waiting):
+    def abort_if_abandoned(self) -> None:
+        """Closes the connection if the broker has not responded to a cancelled request and no caller waits."""
+        if self._waiting and all(exchange.answer.done() for exchange in self._waiting):
             self.abort()
 
     async def close(self) -> None:

@@ -315,8 +315,7 @@ async def send_leave(
     while True:
         try:
             if connection is None:
-                node = client.node(at or await client.coordinator(group, until))
-                connection = await node.connection(until)
+                connection = await client.node(at or await client.coordinator(group, until)).connection(until)
             checked(await connection.call(request, remaining(until)), f"leave of group {group}")
             return
         except OffsetMgrError as error:
@@ -504,12 +503,10 @@ class StaticMemberLock(GroupLock):
                 raise active_members_error(group, others, described.lock_ends_s)
             coordinator = Address.parse(described.coordinator)
             versions = await client.versions(coordinator, deadline)
-            keeps_epochs = KEEPS_EPOCHS.supported_by(versions)
-            if not HOLDS_LOCK.supported_by(versions):
-                membership = non_member(group)
-                return cls(client, coordinator, membership, replaced=False, keeps_epochs=keeps_epochs)
-            async with client.node(coordinator).dedicated_connection(deadline) as own:
-                membership = await join_alone(own, client, group, instance_id, deadline)
+            keeps_epochs, membership = KEEPS_EPOCHS.supported_by(versions), non_member(group)
+            if HOLDS_LOCK.supported_by(versions):
+                async with client.node(coordinator).dedicated_connection(deadline) as own:
+                    membership = await join_alone(own, client, group, instance_id, deadline)
             return cls(client, coordinator, membership, replaced=bool(described.members), keeps_epochs=keeps_epochs)
 
         return await with_retries(client, attempt, deadline)
