@@ -294,9 +294,8 @@ def _stores(document: Mapping[str, Any], path: Path) -> tuple[dict[str, Mapping[
     for name, table in _section(document, "store", path).items():
         where = f"config file {path}: store {name!r}"
         if unknown := sorted(set(table) - {"primary", "secondary", "translate"}):
-            errors[name] = ConfigError(
-                where, f"unknown key {unknown[0]!r}", "known: primary, secondary, translate (for dual:NAME)"
-            )
+            known = "known: primary, secondary, translate (for dual:NAME)"
+            errors[name] = ConfigError(where, f"unknown key {unknown[0]!r}", known)
         elif any(not isinstance(value, str) for value in table.values()):
             errors[name] = ConfigError(where, "all of its values must be strings")
         else:

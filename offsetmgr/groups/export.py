@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError, os_error_as
+from offsetmgr.core.errors import (
+    FileFailure,
+    GroupNotFound,
+    OffsetMgrError,
+    UnsupportedOperation,
+    UsageError,
+    os_error_as,
+)
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetSource, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
@@ -150,8 +157,7 @@ def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_un
         with suppress(UsageError):
             return read(stream, name, None)
         stream.seek(0)
-        return read(stream, name, group)
-    return read(stream, name, group if name == "spark" else None)
+    return read(stream, name, group if name in ("csv", "json", "spark") else None)
 
 
 def name_of(file: str) -> str:
@@ -183,7 +189,11 @@ def written_to(file: str) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="offsetmgr-") as directory:
         path = Path(directory) / "standard-output"
-        yield str(path)
+        try:
+            yield str(path)
+        except UnsupportedOperation as error:
+            error.what = error.what.replace(f"file {path}", "standard output")
+            raise
         with path.open("rb") as written:
             shutil.copyfileobj(written, sys.stdout.buffer)
         sys.stdout.flush()

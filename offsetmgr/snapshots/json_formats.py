@@ -317,8 +317,7 @@ class SparkFormat(Format):
         """Raises `UnsupportedOperation` if there is no group, and no name was passed to the constructor."""
         found = list(groups) or ([] if self.group is None else [GroupOffsets(self.group, {})])
         if not found:
-            why = "Spark's JSON holds exactly one group, and there is none"
-            raise UnsupportedOperation("snapshot not written", why)
+            raise UnsupportedOperation("Spark's JSON", "it holds exactly one group, and there is none")
         (group,) = found  # `_without_written_errors` has rejected further groups
         symbolic = {tp: Committed(e.position) for tp, e in group.errors.items() if isinstance(e, SymbolicOffset)}
         document = _by_topic({**group.offsets, **symbolic}, NameCheck("Spark's JSON"))

@@ -234,7 +234,7 @@ def write_snapshot(
         except UnsupportedOperation as error:
             if type(error) is not UnsupportedOperation:  # an error of the store whose groups are written
                 raise
-            raise UnsupportedOperation(f"file {path} was not written", str(error), error.hint) from error
+            raise UnsupportedOperation(f"file {path} was not written", error.text, error.hint) from error
         if failures and not report.offsets:
             raise failures[0]
         return replace(report, path=str(path), size=stream.tell())
