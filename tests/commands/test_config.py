@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 from pathlib import Path
 from typing import NoReturn
@@ -12,6 +13,7 @@ from in_process import command
 from offsetmgr.config.connection import SettingsLayer, config_path, resolve
 from offsetmgr.config.java_config import translate_properties
 from offsetmgr.config.properties import parse_properties
+from offsetmgr.config.toml_table import TomlTable
 from offsetmgr.config.user_directories import state_directory
 from offsetmgr.core.errors import ConfigError
 from offsetmgr.stores.uri import open_store
@@ -81,6 +83,8 @@ def test_secrets_are_in_no_repr(environ: dict[str, str]) -> None:
     assert found.connection.zookeeper_auth == (("digest", "user:hunter2"),)
     assert "hunter2" not in repr(found)
     assert "hunter2" not in repr(SettingsLayer(zookeeper_auth="digest:user:hunter2"))
+    assert "hunter2" not in repr(TomlTable({"password": "hunter2"}, "file"))
+    assert os.environ not in (resolve.__defaults__ or ())
 
 
 def test_an_invalid_zookeeper_credential_is_blamed_on_its_source(environ: dict[str, str]) -> None:

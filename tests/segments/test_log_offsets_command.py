@@ -10,6 +10,8 @@ import pytest
 from damaged_log import CommandResult, command
 from savedlogs import KAFKA, NOON, ORDERS, entry, write
 
+from offsetmgr.app import log
+from offsetmgr.app.connections import connect
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.segments.batch_builder import batch
 from offsetmgr.segments.batch_reader import Record
@@ -38,6 +40,9 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path) -> None:
     )
     expired = saved(tmp_path, "--expired-at", "2030-01-01T00:00:00", "--format", "csv")
     assert len(expired.out.splitlines()) == 1
+    with connect(f"file:{tmp_path}/x.csv") as connections:
+        found = log.offsets(connections, [tmp_path], options=log.SaveOptions("a", processes=1))
+        assert [one.name for one in found.groups] == ["a"]
 
 
 NEEDS_A_STORE = {option.split()[0]: option for option in ("--allow-rewind", "--execute", "--yes", "--before-image b")}
