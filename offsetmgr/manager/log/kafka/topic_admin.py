@@ -141,10 +141,13 @@ async def _brokers(client: Client, deadline: float, *, ask_default: bool) -> tup
     brokers = await client.brokers(deadline)
     if not brokers or not ask_default:
         return len(brokers), None
-    name = "offsets.topic.replication.factor"
+
+    async def ask(attempt: float) -> str | None:
+        return await broker_setting(client, min(brokers), "offsets.topic.replication.factor", attempt)
+
     until = asyncio.get_running_loop().time() + remaining(deadline) / 2
     try:
-        factor = await with_retries(client, lambda: broker_setting(client, min(brokers), name, until), until)
+        factor = await with_retries(client, lambda: ask(attempt_deadline(until)), until)
     except OffsetMgrError:
         factor = None
     return len(brokers), None if factor is None else int(factor)
