@@ -36,31 +36,26 @@ if TYPE_CHECKING:
 # group is imported only when a command of the group is used, because the import of all modules would delay
 # ``--help``.
 
-REGISTRY: Final[dict[str, tuple[str, str]]] = {
-    "groups": ("offsetmgr.cli.groups:app", "Consumer groups: list, describe, delete, copy, rename."),
-    "offsets": ("offsetmgr.cli.offsets:app", "Offsets: get, lag, peek, set, reset, export, import, diff, delete."),
-    "edits": ("offsetmgr.cli.edits:app", "The operation log: list, show and undo edits and migrations."),
-    "migrate": (
-        "offsetmgr.cli.migrate:app",
-        "Move groups between stores: plan, apply, status, verify, finalize, rollback, mirror.",
-    ),
-    "cluster": ("offsetmgr.cli.cluster:app", "Kafka clusters: the brokers' releases and capabilities."),
-    "doctor": ("offsetmgr.cli.doctor:app", "Check every configured server and this machine; changes nothing."),
-    "context": ("offsetmgr.cli.context:app", "Contexts of the config file: list, show, use."),
-    "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
-    "zk": (
-        "offsetmgr.cli.zk:app",
-        "Kafka in ZooKeeper: tree, brokers, topics, members, owners, check, elect, reassign, delete-topic.",
-    ),
-    "manager": ("offsetmgr.cli.manager:app", "The offset manager: serve, status, dump."),
-    "log": ("offsetmgr.cli.log:app", "Kafka's logs on disk, without a broker: dump, verify, recover, offsets."),
-    "spark": ("offsetmgr.cli.spark:app", "Audit, compare and copy offsets with Spark, for very large clusters."),
-    "period": ("offsetmgr.cli.period:app", "Runs of the period coordinator: status, history, rerun, abort."),
-    "sandbox": ("offsetmgr.cli.sandbox:app", "Real ZooKeeper and Kafka servers on this machine, for experiments."),
-    "help": ("offsetmgr.cli.options:app", "Help on a subject: connection."),
-    "completion": ("offsetmgr.cli.completion:app", "Shell completion: bash, zsh, fish."),
+REGISTRY: Final[dict[str, str]] = {
+    "groups": "Consumer groups: list, describe, delete, copy, rename.",
+    "offsets": "Offsets: get, lag, peek, set, reset, export, import, diff, delete.",
+    "edits": "The operation log: list, show and undo edits and migrations.",
+    "migrate": "Move groups between stores: plan, apply, status, verify, finalize, rollback, mirror.",
+    "cluster": "Kafka clusters: the brokers' releases and capabilities.",
+    "doctor": "Check every configured server and this machine; changes nothing.",
+    "context": "Contexts of the config file: list, show, use.",
+    "runbook": "Rolling-bounce runbooks: write, check, bounce.",
+    "zk": "Kafka in ZooKeeper: tree, brokers, topics, members, owners, check, elect, reassign, delete-topic.",
+    "manager": "The offset manager: serve, status, dump.",
+    "log": "Kafka's logs on disk, without a broker: dump, verify, recover, offsets.",
+    "spark": "Audit, compare and copy offsets with Spark, for very large clusters.",
+    "period": "Runs of the period coordinator: status, history, rerun, abort.",
+    "sandbox": "Real ZooKeeper and Kafka servers on this machine, for experiments.",
+    "help": "Help on a subject: connection.",
+    "completion": "Shell completion: bash, zsh, fish.",
 }
-"""Command group -> (location of its typer app, one line of help)."""
+"""Command group -> one line of help. The group's typer app is ``app`` in the module of its name; that of ``help`` is in
+`options`."""
 
 SINGLE_COMMANDS: Final = ("doctor",)
 """The entries of `REGISTRY` that are commands without subcommands."""
@@ -87,7 +82,7 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         if cmd_name not in REGISTRY:
             return None
-        module_name, _, attribute = REGISTRY[cmd_name][0].partition(":")
+        module_name = f"offsetmgr.cli.{'options' if cmd_name == 'help' else cmd_name}"
         try:
             module = import_module(module_name)
         except ModuleNotFoundError as missing:
@@ -99,11 +94,11 @@ class LazyGroup(TyperGroup):
         command: Any
         if cmd_name in SINGLE_COMMANDS:
             command = typer.main.get_command_from_info(
-                getattr(module, attribute).registered_commands[0], pretty_exceptions_short=True, rich_markup_mode=None
+                module.app.registered_commands[0], pretty_exceptions_short=True, rich_markup_mode=None
             )
             complete_help(command, cmd_name)
         else:
-            app = _with_one_command(getattr(module, attribute), self._subcommand)
+            app = _with_one_command(module.app, self._subcommand)
             command = typer.main.get_group(app)  # get_command would add completion options
             for name, subcommand in command.commands.items():  # typer would truncate the first paragraph
                 subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
@@ -124,7 +119,7 @@ class LazyGroup(TyperGroup):
 
     def summaries(self) -> list[tuple[str, str]]:
         """Returns the name of each command group and its purpose."""
-        return [(name, text) for name, (_, text) in REGISTRY.items()]
+        return list(REGISTRY.items())
 
 
 def _with_one_command(app: typer.Typer, name: str | None) -> typer.Typer:

@@ -590,7 +590,7 @@ class WatchedOutput:
 
     def begin(self, seconds: float) -> None:
         """Begins the next output."""
-        self.time, self._dated = _now(), False
+        self.time, self._dated = time_cell(time.time_ns() // 1_000_000), False
         if sys.stdout.isatty():
             sys.stdout.write("\x1b[2J\x1b[H")
             sys.stdout.flush()
@@ -607,10 +607,6 @@ class WatchedOutput:
         columns = (Column("time"), *columns)
         before, self._names = self._names, [column.name for column in columns]
         return row_format.write_more(columns, ((self.time, *row) for row in rows), before == self._names)
-
-
-def _now() -> str:
-    return f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
 
 
 class Changes:

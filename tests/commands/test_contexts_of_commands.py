@@ -15,7 +15,7 @@ from in_process import command as in_process
 from in_process import rows
 from test_help import commands
 
-from offsetmgr.cli.app import REGISTRY, run
+from offsetmgr.cli.app import run
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
 
@@ -133,7 +133,7 @@ def test_a_misspelled_key_concerns_only_its_context(command: str, code: int) -> 
 
 def required(name: str) -> list[str]:
     """The required options of a command, with a value for each."""
-    import_module(REGISTRY[name.split(maxsplit=1)[0]][0].partition(":")[0])
+    import_module(f"offsetmgr.cli.{name.split(maxsplit=1)[0]}")
     parameters: list[Any] = [p for p in commands()[name].params if p.required]
     return [word for p in parameters for word in ([p.opts[0], "x"] if p.opts[0].startswith("-") else ["x"])]
 
