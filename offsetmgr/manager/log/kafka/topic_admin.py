@@ -14,7 +14,7 @@ from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import OffsetMgrError, TimedOut
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client, ClientThread, with_retries
-from offsetmgr.kafka.client.connection import Security, remaining
+from offsetmgr.kafka.client.connection import Security, attempt_deadline, remaining
 from offsetmgr.kafka.client.topics import broker_setting, create_topic, describe_topic, topic_settings
 from offsetmgr.manager.log.topic import (
     BROKER_TOPICS,
