@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +15,7 @@ import pytest
 from committed_offsets import commit, committed
 from confluent_kafka import Producer
 from processes import Commands
+from repeated import repeated
 
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster import KafkaCluster
@@ -100,19 +101,14 @@ class Records:
     @contextmanager
     def steadily(self, partitions: Iterable[int]) -> Iterator[None]:
         """Sends records to each of the partitions continuously until the end of the block."""
-        ended, targets = threading.Event(), list(partitions)
+        targets = list(partitions)
 
-        def run() -> None:
-            while not ended.wait(0.1):
-                self.send(targets)
+        def send() -> None:
+            self.send(targets)
+            time.sleep(0.1)
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
+        with repeated(send):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 class NewConsumer(ServerProcess):

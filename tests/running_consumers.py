@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from offsets_topic import commit_records
 
@@ -58,34 +58,6 @@ class Deliveries:
     def between(self, begin: float, end: float) -> list[Delivery]:
         """The deliveries in this time, in the order of their times."""
         return sorted(one for one in self.found if begin <= one.at < end)
-
-
-class Load:
-    """Produces records to all partitions of a topic until the block ends."""
-
-    def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: int) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
-        self._topic, self._partitions, self._per_second = topic, partitions, per_second
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._producer.flush(30)
-
-    def _run(self) -> None:
-        number = 0
-        # Each consumer sends a request for each batch, so a batch has the records of 0.1 s.
-        while not self._stop.wait(0.1):
-            for _ in range(self._per_second // 10):
-                number += 1
-                self._producer.produce(self._topic, b"%d" % number, partition=number % self._partitions)
-            self._producer.poll(0)
 
 
 class Member:

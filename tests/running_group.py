@@ -14,7 +14,8 @@ from typing import Any
 
 from committed_offsets import offsets
 from processes import finish, own_environment, process_state, start_command, until
-from running_consumers import Deliveries, Load, RdkafkaMember
+from running_consumers import Deliveries, RdkafkaMember
+from steady_load import Load
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription, TopicPartition
@@ -143,7 +144,7 @@ def running_group(
     """Yields a group whose consumers have all received records, and the consumers."""
     home.mkdir(parents=True, exist_ok=True)
     found = RunningGroup(bootstrap, group, home)
-    with Load(bootstrap, group, PARTITIONS, RECORDS_PER_S):
+    with Load(bootstrap, group, [*range(PARTITIONS)] * 2, 2 * PARTITIONS / RECORDS_PER_S):
         consumers = [
             RdkafkaMember(bootstrap, group, group, found.deliveries, name=f"member-{n}", **config)
             for n in range(members)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from everyday import Cli
 from kazoo.client import KazooClient
 from kazoo_client import connected
 from processes import fill, wait_for
+from repeated import repeated
 from same_cluster import join_cluster
 
 from offsetmgr import ConnectionConfig, MigrationConfig, OffsetAdmin, PlanOptions, TopicPartition
@@ -57,19 +59,7 @@ def join(cluster: Cluster, client: str) -> str:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_healthy_group_of_every_client_has_no_findings(
-    cluster: Cluster, session: ZookeeperSession, client: str
-) -> None:
-    member = join(cluster, client)
-    if client == "kafka-node-topics":
-        cluster.topic("invoices", 1)
-        cluster.create("/consumers/g/owners/invoices/0", member, ephemeral=True)
-
-    assert [finding.sentence for finding in found(session)] == []
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_runbooks_and_mirrors_know_the_owner_of_every_partition(
+def test_the_owner_of_every_partition_is_known_and_a_healthy_group_has_no_findings(
     cluster: Cluster, session: ZookeeperSession, client: str
 ) -> None:
     member = join(cluster, client)
@@ -78,6 +68,11 @@ def test_runbooks_and_mirrors_know_the_owner_of_every_partition(
     assert {str(tp): owner.member for tp, owner in view.owners.items()} == {f"orders-{n}": member for n in range(3)}
     members = ZookeeperRegistry(session).members("g", lambda: ["orders", "invoices"])
     assert "orders" in members.members[member].topics
+
+    if client == "kafka-node-topics":
+        cluster.topic("invoices", 1)
+        cluster.create("/consumers/g/owners/invoices/0", member, ephemeral=True)
+    assert [finding.sentence for finding in found(session)] == []
     assert view.unreadable == members.unreadable == ()
     config = ConnectionConfig()
     with MigrationConfig().connections() as connections:
@@ -130,22 +125,15 @@ def join_spark(cluster: Cluster) -> None:
 @contextmanager
 def committing(cluster: Cluster) -> Iterator[None]:
     """Commits offsets again and again, as a running consumer does."""
-    stop = threading.Event()
+    node, offsets = f"{cluster.chroot}/consumers/g/offsets/orders/0", itertools.count(51)
 
     def commit() -> None:
-        offset = 51
-        while not stop.wait(0.05):
-            cluster.client.set(f"{cluster.chroot}/consumers/g/offsets/orders/0", b"%d" % offset)
-            offset += 1
+        cluster.client.set(node, b"%d" % next(offsets))
+        time.sleep(0.05)
 
-    thread = threading.Thread(target=commit)
-    thread.start()
-    try:
-        wait_for(lambda: cluster.client.get(f"{cluster.chroot}/consumers/g/offsets/orders/0")[0] != b"50", "a commit")
+    with repeated(commit):
+        wait_for(lambda: cluster.client.get(node)[0] != b"50", "a commit")
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 EDITS = {

@@ -27,7 +27,6 @@ from running_consumers import (
     Edited,
     FranzMember,
     JavaMember,
-    Load,
     Member,
     PythonMember,
     RdkafkaMember,
@@ -36,6 +35,7 @@ from running_consumers import (
     commits_of,
     longest_pause,
 )
+from steady_load import Load
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
@@ -194,7 +194,7 @@ def make_edits(name: str, bootstrap: str, group: str, seed: str) -> Report:
     edits: list[Edited] = []
     failures: list[str] = []
     with (
-        Load(bootstrap, group, PARTITIONS, RECORDS_PER_S),
+        Load(bootstrap, group, [*range(PARTITIONS)] * 2, 2 * PARTITIONS / RECORDS_PER_S),
         KafkaStore(bootstrap) as store,
         running(kind, bootstrap, group, deliveries) as members,
     ):

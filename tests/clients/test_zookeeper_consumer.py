@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import confluent_kafka as ck
@@ -13,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from kazoo_client import connected
 from processes import wait_for
+from repeated import repeated
 from stalling_proxy import StallingProxy
 from zookeeper_history import group_history
 
@@ -340,17 +343,13 @@ def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_r
     topic = make_topic(unique, 4)
     proxy = StallingProxy(zookeeper.connect)
     cut_off, other = join(consumer_id="a", zookeeper=f"{proxy.address}/kafka"), join(consumer_id="b")
-    stop = threading.Event()
+    numbers = itertools.count()
 
-    def keep_producing() -> None:
-        number = 0
-        while not stop.wait(0.02):
-            produce(kafka, topic, 4, 1, start=number)
-            number += 1
+    def produce_one() -> None:
+        produce(kafka, topic, 4, 1, start=next(numbers))
+        time.sleep(0.02)
 
-    try:
-        producing = threading.Thread(target=keep_producing)
-        producing.start()
+    with closing(proxy), repeated(produce_one):
         first = Reader(*cut_off.create_message_streams({topic: 1})[topic])
         second = Reader(*other.create_message_streams({topic: 1})[topic])
         wait_for(lambda: len(first.seen) > 20 and len(other.owned) == 2, "both consume")
@@ -364,10 +363,6 @@ def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_r
         wait_for(lambda: len(cut_off.owned) == 2 and len(other.owned) == 2, "the member has rejoined")
         again = len(first.seen)
         wait_for(lambda: len(first.seen) > again + 20, "the member consumes again")
-    finally:
-        stop.set()
-        producing.join()
-        proxy.close()
     reader = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "ends"})
     ends = [reader.get_watermark_offsets(ck.TopicPartition(topic, p), timeout=60)[1] for p in range(4)]
     reader.close()

@@ -16,7 +16,6 @@ class Cli:
     """Runs ``offsetmgr`` with empty settings and with its own state directory."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home
         self.environ = own_environment(home)
 
     def __call__(

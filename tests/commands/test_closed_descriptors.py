@@ -27,6 +27,7 @@ PROMPTS = {
     "mirror": "migrate mirror --from file:in.csv --to file:there.avro --group g",
 }
 """Commands that ask before they change a file; the other commands that ask need servers."""
+CONFIRMED = f"{PROMPTS['set']} --yes"
 
 
 def shell(directory: Path, command: str) -> subprocess.CompletedProcess[str]:
@@ -68,9 +69,7 @@ def test_a_prompt_without_stdin_is_refused_and_names_the_flag(
 
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
 def test_a_command_works_without_stdin_or_stderr(directory: Path, closed: str) -> None:
-    done = shell(
-        directory, f"offsets set --group g --topic t:0 --to-offset 150 --store file:store.csv --execute --yes {closed}"
-    )
+    done = shell(directory, f"{CONFIRMED} {closed}")
     assert done.returncode == 0, done.stderr
     assert "g,t,0,150" in (directory / "store.csv").read_text().splitlines()
     listed = shell(directory, f"offsets get --group g --store file:store.csv --format csv {closed}")
@@ -79,9 +78,7 @@ def test_a_command_works_without_stdin_or_stderr(directory: Path, closed: str) -
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_a_command_without_stdout_changes_nothing(directory: Path, closed: str) -> None:
-    done = shell(
-        directory, f"offsets set --group g --topic t:0 --to-offset 150 --store file:store.csv --execute --yes {closed}"
-    )
+    done = shell(directory, f"{CONFIRMED} {closed}")
     assert done.returncode == 1
     expected = "" if "2>&-" in closed else "error: cannot write the output: Bad file descriptor\n"
     assert done.stderr == expected

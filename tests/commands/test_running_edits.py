@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from confluent_kafka import Consumer
 from conftest import MakeTopic
 from everyday import Cli, committed
 from processes import fill, until
+from repeated import repeated
 
 from offsetmgr import OffsetAdmin, RunningEdit, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
@@ -33,21 +34,13 @@ def consuming(bootstrap: str, group: str, **config: object) -> Iterator[list[tup
     )
     consumer.subscribe([group])
     received: list[tuple[int, int]] = []
-    stop = threading.Event()
 
     def consume() -> None:
-        while not stop.is_set():
-            for message in consumer.consume(10, 0.1):
-                received.append((message.partition() or 0, message.offset() or 0))
+        for message in consumer.consume(10, 0.1):
+            received.append((message.partition() or 0, message.offset() or 0))
 
-    thread = threading.Thread(target=consume, daemon=True)
-    thread.start()
-    try:
+    with closing(consumer), repeated(consume):
         yield received
-    finally:
-        stop.set()
-        thread.join()
-        consumer.close()
 
 
 def test_a_running_group_goes_on_at_the_reset_and_at_its_undo(cli: Cli, kafka: KafkaBroker, topic: str) -> None:

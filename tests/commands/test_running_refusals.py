@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from conftest import MakeTopic
 from processes import fill, until
 from release_fixtures import ReleaseCluster
+from repeated import repeated
 from running_consumers import Deliveries, RdkafkaMember
 from running_group import RunningGroup
 
@@ -132,23 +132,11 @@ def test_a_consumer_with_assign(kafka: KafkaBroker, unique: str, make_topic: Mak
         | {"auto.offset.reset": "earliest"}
     )
     consumer.assign([KafkaPartition(topic, 0, 0)])
-    stop = threading.Event()
-
-    def consume() -> None:
-        while not stop.is_set():
-            consumer.consume(10, 0.1)
-        consumer.close()
-
-    thread = threading.Thread(target=consume, daemon=True)
-    thread.start()
-    try:
+    with closing(consumer), repeated(lambda: consumer.consume(10, 0.1)):
         until(lambda: committed(kafka.bootstrap, topic, topic) == 100)
         line = refused(RunningGroup(kafka.bootstrap, topic, tmp_path))
         assert "has commits, but the coordinator knows no members" in line
         assert committed(kafka.bootstrap, topic, topic) == 100
-    finally:
-        stop.set()
-        thread.join()
 
 
 @contextmanager

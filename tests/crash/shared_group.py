@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import re
@@ -22,6 +23,7 @@ from members import AnyMember, PythonMember
 from old_group_nodes import members, owners
 from ownership_checker import CheckResult, Delivery, check_history
 from processes import wait_for
+from repeated import repeated
 from zookeeper_history import group_history
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -64,9 +66,7 @@ class SharedGroup:
         self._connect = f"{zookeeper.connect}{_CHROOT}"
         self._session = ZookeeperSession(self._connect)
         self._partitions: dict[str, int] = {}
-        self._stop = threading.Event()
         self._started = 0
-        self._producing: threading.Thread | None = None
 
     # --- topics and messages ------------------------------------------------------------------------
 
@@ -105,27 +105,21 @@ class SharedGroup:
     @contextmanager
     def traffic(self, per_second: int = 200) -> Iterator[None]:
         """Sends messages to all partitions in turn until the end of the block."""
+        producer = Producer({"bootstrap.servers": self._bootstrap, "acks": "all", "enable.idempotence": True})
+        numbers = itertools.count()
 
         def produce() -> None:
-            producer = Producer({"bootstrap.servers": self._bootstrap, "acks": "all", "enable.idempotence": True})
-            number = 0
-            while not self._stop.wait(0.1):
-                places = [(topic, p) for topic, count in self._partitions.items() for p in range(count)]
-                for _ in range(per_second // 10):
-                    topic, partition = places[number % len(places)]
-                    number += 1
-                    with contextlib.suppress(KafkaException):  # a new partition that is not in its metadata yet
-                        producer.produce(topic, b"%d" % number, partition=partition)
-                producer.poll(0)
-            assert producer.flush(60) == 0
+            places = [(topic, p) for topic, count in self._partitions.items() for p in range(count)]
+            for number in itertools.islice(numbers, per_second // 10):
+                topic, partition = places[number % len(places)]
+                with contextlib.suppress(KafkaException):  # a new partition that is not in its metadata yet
+                    producer.produce(topic, b"%d" % number, partition=partition)
+            producer.poll(0)
+            time.sleep(0.1)
 
-        producing = threading.Thread(target=produce)
-        producing.start()
-        try:
+        with repeated(produce):
             yield
-        finally:
-            self._stop.set()
-            producing.join()
+        assert producer.flush(60) == 0
 
     # --- members ------------------------------------------------------------------------------------
 
@@ -302,7 +296,6 @@ class SharedGroup:
         return result
 
     def close(self) -> None:
-        self._stop.set()
         for member in (*self.members, *self.former_members):
             member.kill()
         self._session.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from committed_offsets import offsets
 from cutting_proxy import TRANSACTION, CuttingProxy
 from kazoo.client import KazooClient
+from repeated import repeated
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, PartialFailure, RewindRefused, TimedOut, Unreachable
@@ -99,30 +100,19 @@ def test_a_partition_that_others_keep_changing_does_not_stop_the_rest(
 ) -> None:
     partitions = [TopicPartition("orders", n) for n in range(200)]
     zk_store.commit(unique, {tp: OffsetAndMetadata(1) for tp in partitions})
-    stop = threading.Event()
+    values = itertools.count(10)
 
-    def hammer() -> None:
-        for value in itertools.count(10):
-            kazoo.set(f"/consumers/{unique}/offsets/orders/7", b"%d" % value)
-            if stop.is_set():
-                return
-
-    thread = threading.Thread(target=hammer)
-    thread.start()
-    try:
+    with repeated(lambda: kazoo.set(f"/consumers/{unique}/offsets/orders/7", b"%d" % next(values))):
         for offset in range(2, 12):
             changes = {tp: Change(OffsetAndMetadata(offset)) for tp in partitions}
             (result,) = zk_store.edit([GroupEdit(unique, changes)])
             hot = result.outcomes.pop(partitions[7])  # type: ignore[attr-defined]
             assert {outcome.status for outcome in result.outcomes.values()} == {EditStatus.WRITTEN}
             assert hot.status is not EditStatus.FAILED or isinstance(hot.error, Conflict | RewindRefused)
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_compare_and_set_loses_no_update(zookeeper: ZooKeeperServer, unique: str) -> None:
-    def count_up() -> None:
+    def count_up(_client: int) -> None:
         with ZookeeperStore(zookeeper.connect, config=ConnectionConfig(timeout_ms=20_000)) as mine:
             done = 0
             while done < 25:
@@ -134,11 +124,8 @@ def test_compare_and_set_loses_no_update(zookeeper: ZooKeeperServer, unique: str
 
     with ZookeeperStore(zookeeper.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
         store.commit(unique, {T0: OffsetAndMetadata(0)})
-        threads = [threading.Thread(target=count_up) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(count_up, range(4)))
 
         assert offsets(dict(store.fetch(unique))) == {T0: 100}
 

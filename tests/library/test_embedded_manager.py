@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from processes import wait_for
@@ -70,11 +70,8 @@ def test_concurrent_commits_never_lower_an_offset(kafka: KafkaBroker, unique: st
                 except PartialFailure as error:
                     assert type(error.failures[A]) is RewindRefused
 
-        threads = [threading.Thread(target=climb, args=(start,)) for start in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(climb, range(4)))
         assert manager.fetch("g", [A]) == {A: Committed(39)}
 
 

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from kazoo_client import connected
 from processes import run_command, start_command, wait_for
+from repeated import repeated
 from stalling_proxy import StallingProxy
 from steady_load import Load
 
@@ -49,13 +51,13 @@ class Group:
         member.dual_commit = dual
         member.start()
 
-    def run_restarts(self, orders: Path, stop: threading.Event) -> None:
+    def restart_members(self) -> None:
         """Restarts the members named by the files in ``orders``, which the bounce's commands write."""
-        while not stop.wait(0.05):
-            for order in sorted(orders.glob("*.order")):
-                member, phase = order.read_text().split()
-                self.restart(member, "zookeeper" if phase == "zookeeper" else "kafka", phase == "dual")
-                order.rename(order.with_suffix(".done"))
+        for order in sorted((self.directory / "orders").glob("*.order")):
+            member, phase = order.read_text().split()
+            self.restart(member, "zookeeper" if phase == "zookeeper" else "kafka", phase == "dual")
+            order.rename(order.with_suffix(".done"))
+        time.sleep(0.05)
 
     def command(self, phase: str = "{phase}") -> str:
         """The command that requests a member's restart and waits until the member has restarted."""
@@ -102,19 +104,14 @@ def group(kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_p
         for n in range(2)
     ]
     (tmp_path / "orders").mkdir()
-    stop = threading.Event()
     result = Group(tmp_path, kafka, name, members)
-    restarts = threading.Thread(target=result.run_restarts, args=(tmp_path / "orders", stop))
-    restarts.start()
     try:
         # The range assignment gives partitions 0 and 1 to one member and 2 to the other: each must have traffic.
-        with Load(kafka.bootstrap, topic, (0, 2)):
+        with repeated(result.restart_members), Load(kafka.bootstrap, topic, (0, 2)):
             for member in members:
                 member.start()
             yield result
     finally:
-        stop.set()
-        restarts.join(60)
         for member in members:
             member.stop()
 

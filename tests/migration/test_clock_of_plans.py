@@ -7,12 +7,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
+from repeated import repeated
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
@@ -62,25 +64,17 @@ def test_a_plan_for_kraft_asks_the_controller(kraft, make_topic, unique, planned
 @pytest.mark.usefixtures("wrong_clock")
 def test_a_plan_for_brokers_with_zookeeper_watches_the_commits(kafka, make_topic, unique, planned):
     topic = make_topic(unique)
-    begun, ended = threading.Event(), threading.Event()
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
+    begun, numbers = threading.Event(), itertools.count()
 
     def commit() -> None:
-        consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
-        for number in itertools.count():
-            consumer.commit(offsets=[Position(topic, 0, number)], asynchronous=False)
-            begun.set()
-            if ended.wait(0.02):
-                break
-        consumer.close()
+        consumer.commit(offsets=[Position(topic, 0, next(numbers))], asynchronous=False)
+        begun.set()
+        time.sleep(0.02)
 
-    thread = threading.Thread(target=commit)
-    thread.start()
-    try:
+    with closing(consumer), repeated(commit):
         assert begun.wait(60)
         expires, messages = planned(kafka.bootstrap, topic)
-    finally:
-        ended.set()
-        thread.join()
     assert abs(expires - expected_ms()) < TOLERANCE_MS
     assert "by the brokers' clock" in messages
 

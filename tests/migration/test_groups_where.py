@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 from everyday import Cli
+from repeated import repeated
 
 from offsetmgr import OffsetAdmin, OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.errors import GroupNotFound
@@ -137,20 +138,14 @@ def test_a_window_shows_where_old_consumers_commit(cli, kafka, both, topic, tmp_
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     consumer.start()
     try:
-        done = threading.Event()
 
         def produce() -> None:
-            while not done.wait(0.1):
-                producer.produce(topic, b"x", partition=0)
-                producer.flush(10)
+            producer.produce(topic, b"x", partition=0)
+            producer.flush(10)
+            time.sleep(0.1)
 
-        thread = threading.Thread(target=produce)
-        thread.start()
-        try:
+        with repeated(produce):
             row = where(cli, topic, "--window", "60", *both)
-        finally:
-            done.set()
-            thread.join()
         assert (row["phase"], row["confidence"]) == (phase, "seen")
         (member,) = row["stores"]["zookeeper"]["members"]
         assert member["member_id"].startswith(f"{topic}_")

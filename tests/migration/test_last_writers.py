@@ -4,7 +4,6 @@ depend on which store was written last. Real ZooKeeper, Kafka 3.9.1 and 4.4.0; e
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from everyday import Cli
 from processes import fill, pass_margin, wait_for
+from repeated import repeated
 from same_cluster import join_cluster
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
@@ -86,21 +86,14 @@ class World:
     @contextmanager
     def commits(self, kind: str, first: int, group: str | None = None) -> Iterator[None]:
         """Commits the offsets from ``first`` on to a store, five in a second, up to the middle of the log."""
-        ended = threading.Event()
+        offsets = itertools.chain(range(first, LOG_END // 2), itertools.repeat(LOG_END // 2))
 
         def commit() -> None:
-            for offset in itertools.chain(range(first, LOG_END // 2), itertools.repeat(LOG_END // 2)):
-                self.commit(kind, offset, group)
-                if ended.wait(0.2):
-                    return
+            self.commit(kind, next(offsets), group)
+            time.sleep(0.2)
 
-        thread = threading.Thread(target=commit)
-        thread.start()
-        try:
+        with repeated(commit):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 @pytest.fixture(params=["kafka", "kraft"])

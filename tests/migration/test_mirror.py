@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,24 +52,13 @@ def running(mirror: Mirror, idle_s: float = 0.5) -> Iterator[Mirror]:
     stop = threading.Event()
     mirror.stop = stop.is_set
     mirror.idle_s = idle_s
-    failed: list[BaseException] = []
-
-    def run() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(mirror.run)
         try:
-            mirror.run()
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield mirror
-    finally:
-        stop.set()
-        thread.join(90)
-    assert not thread.is_alive()
-    assert not failed
+            yield mirror
+        finally:
+            stop.set()
+        run.result(90)
 
 
 @dataclass

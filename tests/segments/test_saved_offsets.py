@@ -19,6 +19,10 @@ from offsetmgr.segments.batch_builder import batch, end_of_transaction
 from offsetmgr.segments.batch_reader import Record
 
 
+def with_a_wrong_checksum(entry: bytes) -> bytes:
+    return entry[:-1] + bytes([entry[-1] ^ 1])
+
+
 def test_all_partitions_of_a_log_dir_are_read_over_all_their_segments(tmp_path: Path) -> None:
     first, second = group_of(0, 2), group_of(1, 2)
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, first, 4)), (1, entry(1, first, 5)), (2, b""))
@@ -44,9 +48,8 @@ def test_a_damaged_tail_of_the_newest_segment_is_ignored_and_reported(tmp_path: 
 
 
 def test_an_entry_with_a_wrong_checksum_is_cut_with_all_entries_after_it(tmp_path: Path) -> None:
-    bad = bytearray(entry(1, "a", 5))
-    bad[-1] ^= 1
-    write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4) + bytes(bad) + entry(2, "a", 6)))
+    log = entry(0, "a", 4) + with_a_wrong_checksum(entry(1, "a", 5)) + entry(2, "a", 6)
+    write(tmp_path / "__consumer_offsets-0", (0, log))
 
     found, reported = read(tmp_path)
 
@@ -57,9 +60,8 @@ def test_an_entry_with_a_wrong_checksum_is_cut_with_all_entries_after_it(tmp_pat
 @pytest.mark.parametrize("damage", ["checksum", "end"])
 def test_damage_before_the_newest_segment_is_an_error_of_its_directory_alone(tmp_path: Path, damage: str) -> None:
     mine, other = group_of(0, 2), group_of(1, 2)
-    bad = bytearray(entry(0, mine, 4))
-    bad[-1] ^= 1
-    broken = bytes(bad) if damage == "checksum" else bytes(bad[:-9])
+    bad = with_a_wrong_checksum(entry(0, mine, 4))
+    broken = bad if damage == "checksum" else bad[:-9]
     write(tmp_path / "__consumer_offsets-0", (0, broken), (1, entry(1, mine, 5)))
     write(tmp_path / "__consumer_offsets-1", (0, entry(0, other, 7)))
 
@@ -100,10 +102,9 @@ def test_the_replica_that_goes_farthest_is_read_and_reported(tmp_path: Path, pro
 
 
 def test_a_replica_ends_with_its_last_sound_entry_in_any_segment(tmp_path: Path) -> None:
-    bad = bytearray(entry(4, "g", 14))
-    bad[-1] ^= 1
+    bad = with_a_wrong_checksum(entry(4, "g", 14))
     log = b"".join(entry(n, "g", 10 + n) for n in range(4))
-    longer = write(tmp_path / "a" / "__consumer_offsets-0", (0, log), (4, bytes(bad)))
+    longer = write(tmp_path / "a" / "__consumer_offsets-0", (0, log), (4, bad))
     shorter = write(tmp_path / "b" / "__consumer_offsets-0", (0, entry(0, "g", 10)))
 
     found, reported = read(tmp_path / "a", tmp_path / "b")
@@ -224,9 +225,8 @@ def test_keys_of_unknown_versions_are_named_and_left_out(tmp_path: Path) -> None
 
 
 def test_if_the_best_replica_is_damaged_the_next_one_is_read_and_the_failure_is_reported(tmp_path: Path) -> None:
-    bad = bytearray(entry(0, "g", 4))
-    bad[-1] ^= 1
-    write(tmp_path / "a" / "__consumer_offsets-0", (0, bytes(bad)), (1, entry(1, "g", 5) + entry(2, "g", 6)))
+    bad = with_a_wrong_checksum(entry(0, "g", 4))
+    write(tmp_path / "a" / "__consumer_offsets-0", (0, bad), (1, entry(1, "g", 5) + entry(2, "g", 6)))
     write(tmp_path / "b" / "__consumer_offsets-0", (0, entry(0, "g", 4) + entry(1, "g", 5)))
 
     found, reported = read(tmp_path / "a", tmp_path / "b")
@@ -259,10 +259,9 @@ def test_a_group_in_two_partitions_is_read_from_the_partition_of_its_coordinator
 
 def test_a_groups_old_partition_is_not_used_if_its_own_cannot_be_read(tmp_path: Path) -> None:
     moved = next(f"m{n}" for n in range(1000) if shard_for(f"m{n}", 2) == 1)
-    bad = bytearray(entry(0, moved, 5))
-    bad[-1] ^= 1
+    bad = with_a_wrong_checksum(entry(0, moved, 5))
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, moved, 4)))
-    write(tmp_path / "__consumer_offsets-1", (0, bytes(bad)), (1, entry(1, moved, 6)))
+    write(tmp_path / "__consumer_offsets-1", (0, bad), (1, entry(1, moved, 6)))
 
     found, reported = read(tmp_path)
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from processes import wait_for
+from repeated import repeated
 from streaming_queries import finished
 
 from offsetmgr.core.errors import PartialFailure, Unreachable
@@ -68,25 +70,19 @@ def fill(bootstrap: str, topic: str, partitions: int, count: int) -> None:
 def never_ahead(pairs: list[tuple[Group, Path]]) -> Iterator[list[int]]:
     """Repeatedly checks that no group is ahead of its checkpoint. Each round reads the group first, and then the
     checkpoint, which only grows. Yields the number of comparisons in which the group had offsets."""
-    ended, comparisons, wrong = threading.Event(), [0], []
+    comparisons, wrong = [0], []
 
     def compare() -> None:
-        while not ended.is_set():
-            for group, checkpoint in pairs:
-                committed, done = group.offsets(), finished(checkpoint)
-                ahead = {tp: (offset, done.get(tp)) for tp, offset in committed.items() if offset > done.get(tp, -1)}
-                if ahead:
-                    wrong.append((group.name, ahead))
-                comparisons[0] += bool(committed)
-            ended.wait(0.01)
+        for group, checkpoint in pairs:
+            committed, done = group.offsets(), finished(checkpoint)
+            ahead = {tp: (offset, done.get(tp)) for tp, offset in committed.items() if offset > done.get(tp, -1)}
+            if ahead:
+                wrong.append((group.name, ahead))
+            comparisons[0] += bool(committed)
+        time.sleep(0.01)
 
-    thread = threading.Thread(target=compare)
-    thread.start()
-    try:
+    with repeated(compare):
         yield comparisons
-    finally:
-        ended.set()
-        thread.join()
     assert wrong == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import confluent_kafka as ck
@@ -12,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from manual_lock import ManualLock
 from polling_consumer import PollingConsumer
 from processes import wait_for
+from repeated import repeated
 
 from offsetmgr.core.errors import GroupActive, PartialFailure
 from offsetmgr.core.model import ABSENT, Committed, GroupDescription, OffsetAndMetadata, TopicPartition
@@ -118,27 +118,19 @@ def test_consumers_that_start_during_many_edits_read_the_offsets_of_one_edit(
 ) -> None:
     """Each edit moves all partitions together, so mixed offsets would come from the middle of an edit."""
     kafka_store.commit(unique, at(filled_topic, 1))
-    stop = threading.Event()
+    offsets = iter(range(2, 95))
     refused: list[str] = []
 
-    def edit_repeatedly() -> None:
-        for offset in range(2, 95):
-            (result,) = kafka_store.edit([edit_of(unique, filled_topic, offset)])
-            refused.extend(type(e).__name__ for e in result.failures.values())
-            if stop.is_set():
-                return
+    def edit_once() -> None:
+        (result,) = kafka_store.edit([edit_of(unique, filled_topic, next(offsets, 94))])
+        refused.extend(type(e).__name__ for e in result.failures.values())
 
-    thread = threading.Thread(target=edit_repeatedly)
-    thread.start()
-    try:
+    with repeated(edit_once):
         for _ in range(3):
             with PollingConsumer(bootstrap, unique, filled_topic) as consumer:
                 wait_for(lambda: len(consumer.first) == PARTITIONS, "messages of every partition")
                 assert len(set(consumer.first.values())) == 1, consumer.first
                 assert consumer.errors == []
-    finally:
-        stop.set()
-        thread.join()
     assert set(refused) <= {"GroupActive"}
 
 

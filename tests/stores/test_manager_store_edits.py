@@ -3,10 +3,11 @@ server announces it."""
 
 from __future__ import annotations
 
-import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from backend_listeners import ManagerListener, StoreListener
 from conftest import MakeTopic
 from processes import Commands
+from repeated import repeated
 
 from offsetmgr import ConnectionConfig, open_store
 from offsetmgr.core.errors import Conflict, CoordinatorNotAvailable, GroupActive
@@ -112,22 +114,16 @@ def test_an_edit_never_removes_a_concurrent_commit(manager: ManagerListener, sto
     """A deletion removes the offset that the edit has read, never a commit in between.
 
     Some pauses between the commits are long, because otherwise every edit would conflict with a commit."""
-    stop = threading.Event()
     committed: list[int] = []
+    consumer = ck.Consumer({"bootstrap.servers": manager.bootstrap, "group.id": unique})
 
     def consume() -> None:
-        consumer = ck.Consumer({"bootstrap.servers": manager.bootstrap, "group.id": unique})
-        offset = 1000
-        while not stop.is_set():
-            offset += 1
-            consumer.commit(offsets=[ck.TopicPartition("t", 0, offset)], asynchronous=False)
-            committed.append(offset)
-            stop.wait(0.02 * 2 ** (offset % 6))
-        consumer.close()
+        offset = 1001 + len(committed)
+        consumer.commit(offsets=[ck.TopicPartition("t", 0, offset)], asynchronous=False)
+        committed.append(offset)
+        time.sleep(0.02 * 2 ** (offset % 6))
 
-    running = threading.Thread(target=consume)
-    running.start()
-    try:
+    with closing(consumer), repeated(consume):
         deleted: list[int] = []
         while len(deleted) < 20:
             outcome = edit(store, unique, Change(None)).outcomes[TP]
@@ -135,9 +131,6 @@ def test_an_edit_never_removes_a_concurrent_commit(manager: ManagerListener, sto
             if outcome.status is EditStatus.WRITTEN:
                 assert isinstance(outcome.before, Committed)
                 deleted.append(outcome.before.offset)
-    finally:
-        stop.set()
-        running.join()
     assert deleted == sorted(set(deleted))
     assert set(deleted) <= set(committed)
     assert store.fetch(unique, [TP])[TP] in (ABSENT, Committed(committed[-1]))

@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 LONG_TIMEOUT = ("--timeout", "30000")
 """The tool's default of 5 s is too short for a JVM that has just started on a busy machine."""
+LONG = "a.b-c".ljust(249, "x")
+IN_ZOOKEEPER = {TopicPartition(LONG, 0): 5, TopicPartition(LONG, 11): 2**63 - 1, TopicPartition("t", 0): 0}
 
 
 def run_groups_tool(kafka: KafkaBroker, groups: Sequence[str], *arguments: str) -> str:
@@ -101,41 +103,36 @@ def test_an_export_of_kafka_consumer_groups_is_read(kafka, make_topic, unique, t
 
 def test_an_export_of_export_zk_offsets_is_read(zookeeper: ZooKeeperServer, unique: str, tmp_path: Path) -> None:
     chroot = f"{zookeeper.connect}/{unique}"
-    topic = "a.b-c".ljust(249, "x")
-    committed = {TopicPartition(topic, 0): 5, TopicPartition(topic, 11): 2**63 - 1, TopicPartition("t", 0): 0}
     groups = ["my.group-1", "other"]
-    _with_topics(chroot, committed)
+    _with_topics(chroot)
     with ZookeeperStore(chroot) as store:
         for group in groups:
-            store.commit(group, {tp: OffsetAndMetadata(o) for tp, o in committed.items()})
+            store.commit(group, {tp: OffsetAndMetadata(o) for tp, o in IN_ZOOKEEPER.items()})
     exported = tmp_path / "theirs.zk"
     arguments = ["--zkconnect", chroot, "--output-file", str(exported)]
     for group in groups:
         arguments += ["--group", group]
     done = java_tool("kafka-0.10.2", "kafka.tools.ExportZkOffsets", arguments)
     assert done.returncode == 0, done.stderr
-    assert read(f"file:{exported}") == dict.fromkeys(groups, committed)
+    assert read(f"file:{exported}") == dict.fromkeys(groups, IN_ZOOKEEPER)
 
 
 def test_our_zk_snapshot_is_accepted_by_import_zk_offsets(zookeeper, unique, tmp_path):
     chroot = f"{zookeeper.connect}/{unique}"
-    topic = "a.b-c".ljust(249, "x")
-    committed = {TopicPartition(topic, 0): 5, TopicPartition(topic, 11): 2**63 - 1, TopicPartition("t", 0): 0}
-    _with_topics(chroot, committed)
+    _with_topics(chroot)
     with ZookeeperStore(chroot) as store:
-        write(f"file:{tmp_path}/ours.zk", dict.fromkeys(("my.group-1", "other"), committed))
+        write(f"file:{tmp_path}/ours.zk", dict.fromkeys(("my.group-1", "other"), IN_ZOOKEEPER))
         arguments = ["--zkconnect", chroot, "--input-file", str(tmp_path / "ours.zk")]
         done = java_tool("kafka-0.10.2", "kafka.tools.ImportZkOffsets", arguments)
         assert done.returncode == 0, done.stderr
-        assert offsets(store.fetch("my.group-1")) == committed
-        assert offsets(store.fetch("other")) == committed
+        assert offsets(store.fetch("my.group-1")) == offsets(store.fetch("other")) == IN_ZOOKEEPER
 
 
-def _with_topics(chroot: str, committed: dict[TopicPartition, int]) -> None:
+def _with_topics(chroot: str) -> None:
     """Creates the chroot and ``/brokers/topics``, from which ExportZkOffsets reads the partitions."""
     with connected(chroot) as client:
         client.ensure_path("/")
-        for topic in {tp.topic for tp in committed}:
-            partitions = {str(tp.partition): [0] for tp in committed if tp.topic == topic}
+        for topic in {tp.topic for tp in IN_ZOOKEEPER}:
+            partitions = {str(tp.partition): [0] for tp in IN_ZOOKEEPER if tp.topic == topic}
             data = json.dumps({"version": 1, "partitions": partitions}).encode()
             client.create(f"/brokers/topics/{topic}", data, makepath=True)
