@@ -507,10 +507,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 """Command -> the arguments of its examples."""
 
 
-def example_lines(command: str) -> list[str]:
-    return [f"offsetmgr {command} {arguments}".rstrip() for arguments in EXAMPLES.get(command, ())]
-
-
 _CONNECTION: Final = """\b
 Connection options (see offsetmgr help connection): --bootstrap-server,
 --zookeeper, --store, --context, --command-config, --timeout,
@@ -550,7 +546,7 @@ def complete_help(command: Any, path: str) -> None:
         for name in ConnectionFlags._fields:
             parameters[name].get_help_record = lambda ctx: None  # noqa: ARG005 - click passes it by name
         paragraphs.append(_CONNECTION)
-    if lines := example_lines(path):
+    if lines := [f"offsetmgr {path} {arguments}".rstrip() for arguments in EXAMPLES.get(path, ())]:
         title = "Example:" if len(lines) == 1 else "Examples:"
         paragraphs.append("\n".join(["\b", title, *(f"  {line}" for line in lines)]))
     if command.epilog:

@@ -98,7 +98,7 @@ def resolve(
     """
     environ = os.environ if environ is None else environ
     path, document = load_document(environ)
-    name = context or environ.get("OFFSETMGR_CONTEXT") or default_context(document)
+    name = context or environ.get("OFFSETMGR_CONTEXT") or document.get("default-context")
     layers = [flags, environment_layer(environ), context_named(name, read_contexts(document, path), path)]
 
     def first(name: str) -> Any:
@@ -235,11 +235,6 @@ def context_named(name: str | None, contexts: Mapping[str, SettingsLayer | Confi
     if isinstance(found := contexts[name], ConfigError):
         raise found
     return found
-
-
-def default_context(document: Mapping[str, Any]) -> str | None:
-    """Returns the name of the default context of the configuration file; None if it has none."""
-    return document.get("default-context")
 
 
 def read_contexts(document: Mapping[str, Any], path: Path) -> dict[str, SettingsLayer | ConfigError]:

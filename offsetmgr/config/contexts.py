@@ -15,7 +15,6 @@ from offsetmgr.config.connection import (
     DEFAULT_TIMEOUT_MS,
     SettingsLayer,
     context_named,
-    default_context,
     environment_layer,
     load_document,
     parse_document,
@@ -54,7 +53,7 @@ class Contexts:
     def read(cls) -> Contexts:
         """Reads the configuration file. Raises `ConfigError` for errors that do not belong to one context."""
         path, document = load_document(os.environ)
-        return cls(path, read_contexts(document, path), default_context(document))
+        return cls(path, read_contexts(document, path), document.get("default-context"))
 
     def select(self, text: str) -> list[str]:
         """Returns the names of the contexts that a list of names and globs selects, sorted. Raises `ConfigError` if a

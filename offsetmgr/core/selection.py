@@ -374,9 +374,8 @@ class TopicSelection:
                 raise UnknownTopicOrPartition(f"topic {pattern.name}", "does not exist in this Kafka cluster")
             for number in sorted(pattern.numbers()) if pattern.partitions is not None else range(count):
                 if number >= count:
-                    raise UnknownTopicOrPartition(
-                        f"partition {number} of topic {pattern.name}", f"the topic has {count} partitions"
-                    )
+                    what = f"partition {number} of topic {pattern.name}"
+                    raise UnknownTopicOrPartition(what, f"the topic has {count} partitions")
                 named.add(TopicPartition(pattern.name, number))
         return sorted(filter(self.matches, {*committed, *named}))
 
@@ -417,11 +416,8 @@ def _parse_topic(text: str) -> TopicPattern:
             if int(last) < int(first):
                 continue
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UsageError(
-                f"topic {text!r}",
-                f"{part!r} is not a partition number",
-                "as in orders:0,1,4-7 (Kafka 0.7: orders:1-0)",
-            )
+            hint = "as in orders:0,1,4-7 (Kafka 0.7: orders:1-0)"
+            raise UsageError(f"topic {text!r}", f"{part!r} is not a partition number", hint)
         if dash and int(last) - int(first) > 1_000_000:
             raise UsageError(f"topic {text!r}", f"{part!r} is a range of more than a million partitions")
         chosen.update(range(int(first), int(last if dash else first) + 1))

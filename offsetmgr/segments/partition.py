@@ -72,11 +72,6 @@ class Partition:
         entry. Raises `CorruptData` if the last segment is damaged, `FileFailure`."""
         return LogRange(self._start(self._segments), self._end(self._segments))
 
-    def segment_of(self, offset: int) -> Segment | None:
-        """Returns the last segment that begins at or before ``offset``; None if all segments begin after ``offset``."""
-        at = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
-        return self._segments[at - 1] if at else None
-
     def read(self, offset: int, size: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES) -> LogSlice | None:
         """Returns about ``size`` bytes that begin with the entry that contains ``offset``. If compaction has removed
         this entry, the bytes begin with the next entry. Returns None at the end of the log.

@@ -397,11 +397,8 @@ def check_servable(store: OffsetStore) -> None:
     """Raises `UsageError` for a file store, because a file is read and written as a whole and so cannot serve
     commits."""
     if store.capabilities.conditional == "file":
-        raise UsageError(
-            f"store {store.uri}",
-            "is a file, which cannot serve commits of clients",
-            "serve zookeeper://, kafka:// or dual:, and copy the file's offsets there with offsets import",
-        )
+        hint = "serve zookeeper://, kafka:// or dual:, and copy the file's offsets there with offsets import"
+        raise UsageError(f"store {store.uri}", "is a file, which cannot serve commits of clients", hint)
 
 
 def _stores_in_cluster(store: OffsetStore, cluster_id: str | None) -> bool:

@@ -211,10 +211,6 @@ def test_readers_keep_their_view_while_segments_are_added_and_deleted(directory:
     partition.refresh()
     assert [segment.base_offset for segment in partition.segments] == bases(directory) == [10, 20, 30, 40, 50, 60, 70]
     assert [segment.base_offset for segment in view] == [0, 10, 20, 30, 40, 50]
-    segment = partition.segment_of(35)
-    assert segment is not None
-    assert segment.base_offset == 30
-    assert partition.segment_of(9) is None
 
 
 def test_a_damaged_entry_does_not_count_as_a_gap(directory: Path) -> None:
