@@ -228,9 +228,8 @@ def write_snapshot(
             yield one
 
     def write(stream: BinaryIO) -> SnapshotReport:
-        kept = groups if on_error is None else accepted(on_error)
         try:
-            report = form.write(stream, header, kept, keep_errors=keep_errors)
+            report = form.write(stream, header, accepted(on_error) if on_error else groups, keep_errors=keep_errors)
         except UnsupportedOperation as error:
             if type(error) is not UnsupportedOperation:  # an error of the store whose groups are written
                 raise

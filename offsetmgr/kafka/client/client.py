@@ -172,10 +172,9 @@ class PartitionLeaders:
         deadline: float,
     ) -> tuple[dict[TopicPartition, T | OffsetMgrError], set[TopicPartition]]:
         """Makes one attempt. Returns an outcome for every partition, and the partitions without a known leader."""
-        where: dict[TopicPartition, Address | OffsetMgrError] = {}
+        uncached = [tp for tp in partitions if tp not in self._known]
         try:
-            if uncached := [tp for tp in partitions if tp not in self._known]:
-                where = await find_leaders(self._client, uncached, deadline)
+            where = await find_leaders(self._client, uncached, deadline) if uncached else {}
         except OffsetMgrError as error:
             if not self._client.reached or not error.retriable:
                 raise

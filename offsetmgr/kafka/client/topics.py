@@ -182,13 +182,10 @@ class ClusterBroker(NamedTuple):
 async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroker]:
     """Returns every broker of the cluster, sorted by id. Raises the errors of `Client.ask_any`."""
     addresses = await client.brokers(deadline)
-    broker_versions = await client.broker_versions(list(addresses.values()), deadline)
-    found = []
-    for number, at in sorted(addresses.items()):
-        known = broker_versions[at]
-        oldest = None if known is None else release(known)
-        found.append(ClusterBroker(number, at, known, oldest, CAPABILITIES))
-    return found
+    found = await client.broker_versions(list(addresses.values()), deadline)
+    releases = {at: None if versions is None else release(versions) for at, versions in found.items()}
+    numbered = sorted(addresses.items())
+    return [ClusterBroker(number, at, found[at], releases[at], CAPABILITIES) for number, at in numbered]
 
 
 # Reads settings of brokers, topics and groups with DescribeConfigs (Kafka 0.11 and later).
