@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _hangup_received: Final = threading.Event()
+"""Set if a SIGHUP has arrived, and was handled like Ctrl-C."""
 Handlers: TypeAlias = Mapping[signal.Signals, Any]
 """The handler of each signal, as passed to ``signal.signal``."""
 
@@ -136,11 +137,6 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     if number == signal.SIGHUP:
         ignore_hangups()
     raise KeyboardInterrupt
-
-
-def hangup_received() -> bool:
-    """Whether a SIGHUP has arrived, and was handled like Ctrl-C."""
-    return _hangup_received.is_set()
 
 
 def ignore_hangups() -> None:
@@ -286,7 +282,7 @@ def confirm(question: str, *, yes: bool) -> None:
         if not answer:
             ignore_hangups()  # a lost terminal can still send SIGHUP
     except KeyboardInterrupt as error:
-        if hangup_received() or not sys.stdin.isatty():
+        if _hangup_received.is_set() or not sys.stdin.isatty():
             raise _unanswered(question) from error
         sys.stderr.write("\n")
         raise Interrupted("nothing was done") from error

@@ -78,7 +78,7 @@ class ExpiringTable(OffsetTable):
     def expiry_groups(self) -> Iterator[str]:
         """Yields the groups of a whole expiration pass: those with offsets, and those with only an activity record."""
         yield from self.groups()
-        yield from (group for group in self.group_records() if not self.has_group(group))
+        yield from (group for group in tuple(self._last_active) if not self.has_group(group))
 
     def expirable(self, group: str, now_ms: int) -> bool:
         """Returns whether `expire` could change something for the group now. Whether `expire` does so depends on

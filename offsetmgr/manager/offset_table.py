@@ -72,10 +72,6 @@ class OffsetTable:
         """Returns the number of offsets of a group."""
         return sum(map(len, self.topics(group).values()))
 
-    def group_records(self) -> Iterator[str]:
-        """Yields the groups with an activity record, with or without offsets."""
-        return iter(tuple(self._last_active))
-
     def has_group_record(self, group: str) -> bool:
         return group in self._last_active
 

@@ -334,6 +334,7 @@ class DualStore(OffsetStore):
         errors of the changes that failed."""
         left, failed = dict(writes), dict[_Key, OffsetMgrError]()
         retries = BlockingRetries(backoff=Backoff.fixed(self._backoff_ms / 1000, attempts - 1), clock=self._clock)
+        capabilities = self.secondary.capabilities
         while left:
             by_group = _by_group({key: pending.change() for key, pending in left.items()})
             results = edit_store(self.secondary, [GroupEdit(group, changes) for group, changes in by_group.items()])
@@ -341,7 +342,9 @@ class DualStore(OffsetStore):
             for (group, tp), pending in left.items():
                 error = results[group].outcomes[tp].error
                 failed.pop((group, tp), None)
-                if error is None or self._was_written(error, pending):
+                # A conflict with the value to write: an earlier attempt wrote it, and its response was lost.
+                written = isinstance(error, Conflict) and same_value(error.actual, pending.after, capabilities)
+                if error is None or written:
                     self._pending.pop((group, tp), None)
                     continue
                 failed[group, tp] = self._keep_pending((group, tp), replace(pending, error=error))
@@ -351,11 +354,6 @@ class DualStore(OffsetStore):
             if left and not retries.pause():
                 break
         return failed
-
-    def _was_written(self, error: OffsetMgrError, pending: PendingChange) -> bool:
-        """Returns whether the error is a conflict with our own earlier attempt: the value was written, but the response
-        was lost."""
-        return isinstance(error, Conflict) and same_value(error.actual, pending.after, self.secondary.capabilities)
 
     def _keep_pending(self, key: _Key, pending: PendingChange) -> OffsetMgrError:
         if isinstance(pending.error, (Conflict, RewindRefused)):

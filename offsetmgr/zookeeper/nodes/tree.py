@@ -76,7 +76,7 @@ class TreeReader:
             if depth is None or depth > 0:
                 for path, names in listed.items():
                     if isinstance(names, list):
-                        below = [_child(path, name) for name in sorted(names, key=_sort_key)]
+                        below = [f"{path.rstrip('/')}/{name}" for name in sorted(names, key=_sort_key)]
                         deeper += [child for child in below if not self.skip(child)]
             # Reads the children of all nodes of the chunk together, so that one request can read the children of
             # several small directories.
@@ -97,10 +97,6 @@ def _tree_node(path: str, node: NodeData | OffsetMgrError, names: list[str] | Of
     if isinstance(node, OffsetMgrError):
         return TreeNode(path, None, children, node, children_error)
     return TreeNode(path, node, children, None, children_error)
-
-
-def _child(path: str, name: str) -> str:
-    return f"/{name}" if path == "/" else f"{path}/{name}"
 
 
 def _sort_key(name: str) -> tuple[bool, int, str]:
