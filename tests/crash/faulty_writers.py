@@ -141,12 +141,12 @@ def known(module: str, fault: str) -> tuple[str, str, str]:
 UNCERTAIN = "self._uncertain |= code in _AFTER_APPEND_CODES"
 FAULTS: Final = [
     Fault("no claim in one partition", NoClaimInOnePartition, storm, MANAGERS, 3),
-    Fault("a foreign epoch is presented", PresentsForeignEpoch, storm, MANAGERS, 2),
-    Fault("no comparison", known(WRITER, "step 1 of a later claim is unconditional"), storm, MANAGERS, 1),
-    Fault("a changed id is ignored", known(WRITER, "another producer id is accepted"), state_expires, NETWORK, 1),
-    Fault("no comparison of fences", known(WRITER, "step 3 fences without a comparison"), claims_race, NETWORK, 9),
-    Fault("an old id is left", (WRITER, "number, ids in others.items()", "number, ids in ()"), epochs_end, MANAGERS, 0),
-    Fault("no confirmation", known(WRITER, "step 5 is missing"), claims_race, NETWORK, 25),
+    Fault("a foreign epoch is presented", PresentsForeignEpoch, storm, MANAGERS, 7),
+    Fault("no comparison", known(WRITER, "step 1 of a later claim is unconditional"), storm, MANAGERS, 3),
+    Fault("a changed id is ignored", known(WRITER, "another producer id is accepted"), state_expires, NETWORK, 11),
+    Fault("no comparison of fences", known(WRITER, "step 3 fences without a comparison"), claims_race, NETWORK, 25),
+    Fault("an old id is left", (WRITER, "number, ids in others.items()", "number, ids in ()"), epochs_end, MANAGERS, 1),
+    Fault("no confirmation", known(WRITER, "step 5 is missing"), claims_race, NETWORK, 130),
     Fault("no tokens", known(WRITER, "step 4 does not read back"), epochs_repeat, NETWORK, 1),
     Fault(
         "sequence numbers of an uncertain batch are used again after a timeout",
@@ -157,17 +157,17 @@ FAULTS: Final = [
         "a rejected resend decides",
         (PRODUCER, "code = result.error_code", "code = result.error_code\n"
             "        self._uncertain &= code not in {*_NOT_APPENDED_CODES, ErrorCode.MESSAGE_TOO_LARGE}"),
-        storm, REPLICAS, 1,
+        storm, REPLICAS, 0,
     ),
     Fault(
         "a former leader decides",
         (PRODUCER, UNCERTAIN, UNCERTAIN + " - {ErrorCode.NOT_LEADER_OR_FOLLOWER}"),
-        storm, REPLICAS._replace(leaders_moved=1.5, followers_stalled=0.7, brokers_killed=6), 21,
+        storm, REPLICAS._replace(leaders_moved=1.5, followers_stalled=0.7, brokers_killed=6), 20,
     ),
     Fault(
         "too few replicas after the append reject it",
         (PRODUCER, "        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,\n", ""),
-        storm, REPLICAS, 0,
+        storm, REPLICAS, 1,
     ),
     Fault("a resend is out of order", ResendsOutOfOrder, storm, NETWORK, 0),
     Fault("any offset", known(PRODUCER, "an acknowledgement may have any offset"), storm, Weather(foreign=5), 0),
@@ -183,11 +183,11 @@ FAULTS: Final = [
             "        self._sequence += self._records * isinstance(error, TooLarge | AppendRejected)\n"),
         storm, Weather(duration_s=5), 0,
     ),
-    Fault("lost state", known(PRODUCER, "lost state of the producer is accepted"), claim_freezes, Weather(), 53),
+    Fault("lost state", known(PRODUCER, "lost state of the producer is accepted"), claim_freezes, Weather(), 4),
     Fault(
         "no check of connections",
         (PRODUCER, "await self._check_owners(connection, producers, attempt)", "connection.checked.update(producers)"),
-        state_expires, NETWORK, 1,
+        state_expires, NETWORK, 2,
     ),
 ]  # fmt: skip
 

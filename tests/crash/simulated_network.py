@@ -96,6 +96,8 @@ class SimulatedConnection:
         self._requests = 0
         self._watch_idleness()
 
+    def abort_if_abandoned(self) -> None: ...
+
     async def call(self, request: Request, timeout_s: float, **_: object) -> Message:
         handlers: dict[int, Callable[[Mapping[str, Any]], Message]] = {
             ApiKey.METADATA: self._metadata,
