@@ -138,6 +138,7 @@ class SimulatedConnection:
     process: Process
     broker: Coordinator
     closed: bool = False
+    login_unproven: bool = False
     calls: dict[asyncio.Future[Any], None] = field(default_factory=dict)  # a set has no fixed order
 
     @property

@@ -89,7 +89,7 @@ class SimulatedConnection:
     def __post_init__(self) -> None:
         self.address = _address(self.broker)
         self.versions: dict[int, tuple[int, int]] = {}
-        self.closed = False
+        self.closed = self.login_unproven = False
         self._closed_by_broker = False
         self._incarnation = self.client.simulated.brokers[self.broker].incarnation
         self._calls: dict[asyncio.Future[Any], None] = {}  # a set has no fixed order

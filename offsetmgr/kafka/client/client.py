@@ -376,6 +376,11 @@ class Client:
         failed connection."""
         return self._known_good is not None
 
+    @property
+    def accepted(self) -> bool:
+        """Returns whether a broker has accepted a login, or has responded to a request without one."""
+        return any(node.accepted for node in self._nodes.values())
+
     async def cluster(self, deadline: float) -> tuple[str, tuple[Address, ...]]:
         """Returns the cluster id and the addresses of the brokers. The id is empty for clusters before Kafka 0.10.1.
         Raises the errors of `ask_any`.
@@ -669,13 +674,16 @@ def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[s
 
 async def with_retries(client: Client, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
     """Calls ``attempt`` until it succeeds, fails with an error that is not retriable, or the deadline passes. Asks
-    another broker after each failure. Does not retry as long as no broker has responded."""
-    retries = Retries(deadline)
+    another broker after each failure. Does not retry as long as no broker has responded. As long as the brokers have
+    responded only to ApiVersions, calls ``attempt`` once for each address, because the listeners may require a
+    login."""
+    retries, failed = Retries(deadline), 0
     while True:
         try:
             return await attempt()
         except OffsetMgrError as error:
-            if not client.reached:
+            failed += 1
+            if not client.reached or (failed >= len(client.addresses) and not client.accepted):
                 raise
             client.rotate_lookup_broker()
             await retries.pause_or_raise(error)

@@ -259,7 +259,7 @@ class BrokerConnection(asyncio.Protocol):
         """Calls `_check_deadlines` at the earliest deadline, or earlier."""
         self._failure: OffsetMgrError | None = None
         self._answered = False
-        self._login_unproven = False
+        self.login_unproven = False
         """Whether the listener may still require a login. This is the case if the client has not logged in and the
         broker has responded only to ApiVersions."""
         self._login_due_at: float | None = None
@@ -395,7 +395,7 @@ class BrokerConnection(asyncio.Protocol):
         if not self._waiting or correlation not in (self._waiting[0].correlation, 0):
             self._fail(self._not_kafka())
             return
-        self._answered, self._login_unproven = True, False
+        self._answered, self.login_unproven = True, False
         answer = self._waiting.popleft().answer
         if not answer.done():
             answer.set_result(frame)
@@ -404,7 +404,7 @@ class BrokerConnection(asyncio.Protocol):
         hint = Advice(
             "the listener may require a login: set security.protocol in the client properties ({command_config} FILE)"
         )
-        return Unreachable(f"broker {self.address}", "the connection broke", hint if self._login_unproven else "")
+        return Unreachable(f"broker {self.address}", "the connection broke", hint if self.login_unproven else "")
 
     def rejected_by_tls(self, error: ssl.SSLError) -> AuthenticationFailed:
         """The error if the broker ends the TLS connection with an alert. With TLS 1.3 the broker checks the client's
@@ -544,7 +544,7 @@ class BrokerConnection(asyncio.Protocol):
                     pending_versions.cancel()
             else:
                 self.versions = await self._request_versions(timeout_s)
-                self._login_unproven = True
+                self.login_unproven = True
         else:
             self.versions = versions
             self._answered = True  # An earlier connection has shown that this is a Kafka broker.
@@ -764,6 +764,7 @@ class BrokerNode:
         self._security = security
         self._advertiser = advertiser
         self._shared: BrokerConnection | None = None
+        self._accepted = False
         self._versions: Versions | None = None
         self._opening = asyncio.Lock()
         self._idle: list[BrokerConnection] = []
@@ -774,6 +775,11 @@ class BrokerNode:
     def connected(self) -> bool:
         """Whether the shared connection is open."""
         return self._shared is not None and not self._shared.closed
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the broker has accepted a login, or has responded to a request without one."""
+        return self._accepted or (self._shared is not None and not self._shared.login_unproven)
 
     async def connection(self, deadline: float) -> BrokerConnection:
         """Returns the shared connection. Raises the errors of `BrokerConnection.open`."""
@@ -786,6 +792,7 @@ class BrokerNode:
             raise TimedOut(f"broker {self.address}", "it has not responded yet", TIMEOUT_HINT) from None
         try:
             if self._shared is not None and self._shared.closed:
+                self._accepted = self.accepted
                 self._shared = self._versions = None  # After a restart the broker may have another release.
             if self._shared is None:
                 self._shared = await self.open(deadline)
