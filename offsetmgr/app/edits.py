@@ -72,7 +72,7 @@ class _Execution(NamedTuple):
 class PlannedEdit(Closeable):
     """The changes that one method of `OffsetAdmin` planned. A plan changes nothing until `execute`.
 
-    Iterate over the plan for its groups: each `GroupEditPlan` has a ``group``, its ``changes`` and a ``problem``. Each
+    Iterate over the plan for its groups: each `GroupEditPlan` has a ``name``, its ``changes`` and a ``problem``. Each
     change has a ``partition``, ``before``, ``after``, a ``note`` and a ``problem``. The plan is valid until the
     `OffsetAdmin` is closed.
 
@@ -212,7 +212,7 @@ class PlannedEdit(Closeable):
         (``offsetmgr edits list``). ``on_durable`` is called with each such path before the first write.
 
         Raises `GroupsFailed`, a `PartialFailure` with the ``report``, if a change was rejected or failed; without
-        ``raise_on_failure``, the report has the failed changes. Raises `UsageError` if the plan was executed before,
+        ``raise_on_failure``, the report has the failed changes, and `problems` the rejected ones. Raises `UsageError` if the plan was executed before,
         the file exists, or the `OffsetAdmin` is closed. Raises `OffsetMgrError` if the file cannot be written or the
         whole store is unreachable; see `report` for the changes before that.
         """

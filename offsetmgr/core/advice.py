@@ -18,6 +18,7 @@ _ARGUMENTS: Final = {
     "from": "source",
     "group": "groups",
     "topic": "topics",
+    "groups where window": "window_s",
     "migrate plan to": "target",
     "migrate plan output": "path",
     "migrate renew output": "new_path",
