@@ -212,9 +212,9 @@ class PlannedEdit(Closeable):
         (``offsetmgr edits list``). ``on_durable`` is called with each such path before the first write.
 
         Raises `GroupsFailed`, a `PartialFailure` with the ``report``, if a change was rejected or failed; without
-        ``raise_on_failure``, the report has the failed changes, and `problems` the rejected ones. Raises `UsageError` if the plan was executed before,
-        the file exists, or the `OffsetAdmin` is closed. Raises `OffsetMgrError` if the file cannot be written or the
-        whole store is unreachable; see `report` for the changes before that.
+        ``raise_on_failure``, the report has the failed changes, and `problems` the rejected ones. Raises `UsageError`
+        if the plan was executed before, the file exists, or the `OffsetAdmin` is closed. Raises `OffsetMgrError` if the
+        file cannot be written or the whole store is unreachable; see `report` for the changes before that.
         """
         self._connections.require_open()
         if self.report is not None:
