@@ -283,8 +283,9 @@ def test_a_hangup_ends_an_edit_with_its_undo_command(scene: Scene, number: signa
         running.send_signal(number)
         output += running.stderr.read()
         code = running.wait(60)
-    done = scene.offsets().count(AFTER)
-    assert code == (0 if done == GROUPS and b"done: " in output else 130), output
+    done = scene.offsets().count(AFTER) == GROUPS and b"done: " in output
+    # Python restores the default handlers when it exits, so a late signal ends the process after its work.
+    assert code in ((0, -number) if done else (130,)), output
     assert b"undo: offsetmgr offsets import" in output
     assert scene.locked() == []
 
