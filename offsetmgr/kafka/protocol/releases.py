@@ -71,6 +71,9 @@ class ApiKey(IntEnum):
     PUSH_TELEMETRY = 72
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_DESCRIBE = 77
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
 
 
 Versions: TypeAlias = Mapping[int, tuple[int, int]]
@@ -279,9 +282,12 @@ REPORTS_TOPIC_IDS: Final = Capability(
     10,
     "offsetmgr recognises recreated topics by their creation time in ZooKeeper, if the command names ZooKeeper",
 )
+RESETS_SHARE_GROUPS: Final = Capability(
+    "resets share groups", "4.1", ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, "there are no share groups"
+)
 
 _ALL: Final = tuple(one for one in tuple(vars().values()) if isinstance(one, Capability))
-CAPABILITIES: Final = tuple(one for one in _ALL if one is not EVICTS_MEMBERS)
+CAPABILITIES: Final = tuple(one for one in _ALL if one not in (EVICTS_MEMBERS, RESETS_SHARE_GROUPS))
 """All capabilities that are reported, in the order of the releases that introduced them."""
 
 

@@ -311,16 +311,19 @@ def parse_described_group(answer: Message, coordinator: str) -> GroupDescription
     return _description(answer, coordinator, answer["protocol_type"], answer["protocol_data"], own_fields)
 
 
-def parse_consumer_group(answer: Message, coordinator: str) -> GroupDescription | OffsetMgrError:
-    """Converts one group of a ConsumerGroupDescribe response, for groups of the new consumer protocol (KIP-848)."""
+def parse_consumer_group(
+    answer: Message, coordinator: str, protocol_type: str = PROTOCOL_TYPE
+) -> GroupDescription | OffsetMgrError:
+    """Converts one group of a ConsumerGroupDescribe response, for groups of the new consumer protocol (KIP-848), or of
+    a ShareGroupDescribe response."""
 
     def own_fields(member: Message) -> _OwnFields:
         topics = member["assignment"]["topic_partitions"]
         assigned = sorted(TopicPartition(one["topic_name"], number) for one in topics for number in one["partitions"])
         subscribed = None if member.get("subscribed_topic_regex") else tuple(member["subscribed_topic_names"])
-        return member["instance_id"], tuple(assigned), subscribed
+        return member.get("instance_id"), tuple(assigned), subscribed
 
-    return _description(answer, coordinator, PROTOCOL_TYPE, answer["assignor_name"], own_fields)
+    return _description(answer, coordinator, protocol_type, answer["assignor_name"], own_fields)
 
 
 _OwnFields: TypeAlias = tuple[str | None, tuple[TopicPartition, ...], tuple[str, ...] | None]

@@ -1,0 +1,140 @@
+"""Describes share groups (KIP-932), and reads and changes their start offsets.
+
+A share group has no committed offsets. For each partition (*share-partition*) it has a start offset: the records before
+it are acknowledged, and the states of the records behind it are kept by the share coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from offsetmgr.core.batches import batched, by_key
+from offsetmgr.core.errors import OffsetMgrError, ServerError
+from offsetmgr.core.model import GroupDescription, TopicPartition
+from offsetmgr.core.offset_store import CommitErrors
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import BrokerConnection, remaining
+from offsetmgr.kafka.protocol.errors import checked, kafka_error
+from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.releases import RESETS_SHARE_GROUPS, ApiKey
+from offsetmgr.kafka.protocol.requests import parse_consumer_group
+from offsetmgr.kafka.protocol.schema_codec import Message
+
+_BATCH: Final = 100
+"""The number of groups in one request."""
+
+
+class ShareOffset(NamedTuple):
+    """The position of a share group in one partition.
+
+    ``start`` is None if the group has no start offset yet, which its ``share.auto.offset.reset`` then decides. ``lag``
+    is the number of records that are not acknowledged; None on brokers before 4.2, or if the broker does not know it.
+    """
+
+    start: int | None
+    leader_epoch: int | None = None
+    lag: int | None = None
+
+
+class ShareOffsets(NamedTuple):
+    """The positions of a share group, and the partitions whose position could not be read."""
+
+    offsets: dict[TopicPartition, ShareOffset]
+    errors: dict[TopicPartition, OffsetMgrError]
+
+
+async def describe(
+    client: Client, groups: Sequence[str], deadline: float
+) -> dict[str, GroupDescription | OffsetMgrError]:
+    """Returns the state and the members of share groups. The error of a group that is no share group is
+    `GroupNotFound`, and `UnsupportedOperation` on a broker without share groups."""
+
+    async def ask(address: Address, names: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
+        connection = await _connection(client, address, deadline)
+        found: dict[str, GroupDescription | OffsetMgrError] = {}
+        for batch in batched(names, _BATCH):
+            message = {"group_ids": batch, "include_authorized_operations": False}
+            answer = await connection.call(Request(ApiKey.SHARE_GROUP_DESCRIBE, 1, message), remaining(deadline))
+            found |= {one["group_id"]: parse_consumer_group(one, str(address), "share") for one in answer["groups"]}
+        return found
+
+    return await client.per_group(groups, ask, deadline)
+
+
+async def fetch(
+    client: Client, requested: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+) -> dict[str, ShareOffsets | OffsetMgrError]:
+    """Returns the start offsets of share groups; None requests all partitions of a group. The errors are those of
+    `describe`, but a group that does not exist has no partitions. Name only partitions that exist: for others, brokers
+    from 4.2 on answer only after their timeout."""
+
+    async def ask(address: Address, names: list[str]) -> dict[str, ShareOffsets | OffsetMgrError]:
+        connection = await _connection(client, address, deadline)
+        found: dict[str, ShareOffsets | OffsetMgrError] = {}
+        for batch in batched(names, _BATCH):
+            groups = [{"group_id": group, "topics": _topics(requested[group])} for group in batch]
+            request = Request(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, {"groups": groups})
+            answer = await connection.call(request, remaining(deadline))
+            found |= {one["group_id"]: _offsets(one) for one in answer["groups"]}
+        return found
+
+    return await client.per_group(list(requested), ask, deadline)
+
+
+async def alter(client: Client, group: str, starts: Mapping[TopicPartition, int], deadline: float) -> CommitErrors:
+    """Sets start offsets of a share group. The broker forgets which records behind them are acknowledged.
+
+    Returns the outcome of each partition. Raises `GroupActive` if the group has members, and the errors of `describe`.
+    """
+    by_topic = by_key((tp.topic, {"partition_index": tp.partition, "start_offset": at}) for tp, at in starts.items())
+    topics = [{"topic_name": topic, "partitions": parts} for topic, parts in by_topic.items()]
+    request = Request(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, {"group_id": group, "topics": topics})
+
+    async def ask(address: Address) -> CommitErrors:
+        connection = await _connection(client, address, deadline)
+        answer = checked(await connection.call(request, remaining(deadline)), f"share group {group}")
+        missing = "the broker's response does not contain it"
+        outcomes: CommitErrors = {tp: ServerError(f"share group {group}, {tp}", missing) for tp in starts}
+        return outcomes | {tp: _error(group, tp, part) for tp, part in _parts(answer["responses"])}
+
+    return await client.for_group(group, ask, deadline)
+
+
+async def _connection(client: Client, address: Address, deadline: float) -> BrokerConnection:
+    """Returns the connection to a coordinator. Raises `UnsupportedOperation` if it has no share groups."""
+    connection = await client.node(address).connection(deadline)
+    if not RESETS_SHARE_GROUPS.supported_by(connection.versions):
+        raise RESETS_SHARE_GROUPS.unsupported_error(str(address), connection.versions)
+    return connection
+
+
+def _topics(partitions: Sequence[TopicPartition] | None) -> list[Message] | None:
+    if partitions is None:
+        return None
+    return [{"topic_name": topic, "partitions": numbers} for topic, numbers in by_key(partitions).items()]
+
+
+def _offsets(answer: Message) -> ShareOffsets | OffsetMgrError:
+    group, code = answer["group_id"], answer["error_code"]
+    if code:
+        return kafka_error(code, f"share group {group}", detail=answer["error_message"] or "")
+    found = ShareOffsets({}, {})
+    for tp, part in _parts(answer["topics"]):
+        if (error := _error(group, tp, part)) is not None:
+            found.errors[tp] = error
+        else:
+            numbers = part["start_offset"], part["leader_epoch"], part.get("lag", -1)
+            found.offsets[tp] = ShareOffset(*(number if number >= 0 else None for number in numbers))
+    return found
+
+
+def _parts(topics: Sequence[Message]) -> Iterator[tuple[TopicPartition, Message]]:
+    for topic in topics:
+        for part in topic["partitions"]:
+            yield TopicPartition(topic["topic_name"], part["partition_index"]), part
+
+
+def _error(group: str, tp: TopicPartition, part: Message) -> OffsetMgrError | None:
+    code = part["error_code"]
+    return kafka_error(code, f"share group {group}, {tp}", detail=part["error_message"] or "") if code else None
