@@ -79,6 +79,8 @@ class Found(Generic[T]):
     ) -> None:
         self.groups, self.uri, self.errors = groups, store.uri, list[OffsetMgrError]()
         self.topics, self.others = TopicMatches(topics), tuple(others)
+        self.above: dict[str, int | None] = {}
+        """See `lag`."""
         self._connections, self._store = connections, store
         self._items: Iterable[T] = ()
         self._newer: Counter[tuple[str, str]] = Counter()
@@ -190,9 +192,12 @@ def lag(
     topics: TopicSelection = ALL_TOPICS,
     *,
     only_with_lag: bool = False,
+    fail_above: int | None = None,
 ) -> Found[GroupLag]:
     """Reads committed offsets and log ranges, and counts the lag in records; it is None if it is unknown, for example
-    without brokers. ``only_with_lag`` leaves out rows that need no attention.
+    without brokers. ``only_with_lag`` leaves out rows that need no attention. With ``fail_above``, ``above`` of the
+    result has, after the last item, the total lag of each group in which it is larger or unknown; a group that a glob
+    selects and that has no commit has no lag.
 
     A topic that is named exactly has a row for each of its partitions, even for those without a commit. If another
     configured store of the same cluster holds another offset, the row has a ``note``: the lag counts from the offset
@@ -200,7 +205,8 @@ def lag(
     """
     store, others = connections.selected(), connections.others()
     found: Found[GroupLag] = Found(connections, store, choose_groups(store, selection, others), topics, others)
-    return found.of(_lag(connections, found, store, selection, only_with_lag=only_with_lag, logs=True))
+    options: dict[str, Any] = {"only_with_lag": only_with_lag, "fail_above": fail_above}
+    return found.of(_lag(connections, found, store, selection, **options, logs=True))
 
 
 def _lag(
@@ -210,6 +216,7 @@ def _lag(
     selection: GroupSelection,
     *,
     only_with_lag: bool = False,
+    fail_above: int | None = None,
     logs: bool = False,
 ) -> Iterator[GroupLag]:
     from offsetmgr.groups.lag import NOTHING, lag, needs_log_range
@@ -231,6 +238,9 @@ def _lag(
         found.topics.incomplete |= one.error is not None
         found.unrecognised(one.read)
         found.rows(one.rows)
+        if fail_above is not None and (one.rows or one.failure or one.name in named):
+            total = one.total
+            found.above |= {} if total is not None and total <= fail_above else {one.name: total}
         rows = [row for row in one.rows if needs_log_range(row)] if only_with_lag else one.rows
         if logs and cluster is None:
             rows = [row._replace(note=row.note or "no brokers are known") for row in rows]

@@ -40,7 +40,15 @@ from offsetmgr.cli.options import (
     with_parameters,
 )
 from offsetmgr.cli.render import COLLECTOR, Meter, OutputFormat, exit_with, note, offsets_topic_progress, progress
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, ordered, run_for_contexts, watch_command
+from offsetmgr.cli.watch import (
+    Count,
+    Watch,
+    WatchCommand,
+    ordered,
+    reject_watch_of_one_read,
+    run_for_contexts,
+    watch_command,
+)
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.advice import Argument, for_command_line
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
@@ -534,6 +542,7 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
         settings = SettingsLayer(**flag_values, timeout_ms=timeout_ms)
         repeat = (values.pop("watch", None), values.pop("count", None)) if watch else (None, None)
         raw = dict(values)
+        reject_watch_of_one_read(repeat[0], raw)
         option_groups.combine(values)
         names = contexts_of(context)
         if names is None:

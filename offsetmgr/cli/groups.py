@@ -16,6 +16,7 @@ from offsetmgr.cli.options import (
     FormatOption,
     GroupFilter,
     GroupFlags,
+    MetricsOption,
     OnlyWithLag,
     TopicFlags,
     TranslateOption,
@@ -26,7 +27,10 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import (
     GROUP_PARTITION,
     PARTITION,
+    PROMETHEUS,
+    SAMPLES,
     Column,
+    MetricsFormat,
     OutputFormat,
     exit_with,
     report_and_exit_code,
@@ -127,6 +131,7 @@ def describe(
     only_with_lag: OnlyWithLag = False,
     *,
     flags: PartitionFlags,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> int:
     """Show the state, members, committed offsets, log ends, lag and owners of groups."""
     selection = selected.selection()
@@ -143,13 +148,13 @@ def describe(
         option = "--members" if members else "--state"
         why = f"selects partitions, but {option} shows no partitions"
         raise UsageError(given, why, f"leave out {given} or {option}")
-    table = PartitionTable(DESCRIBE, flags)
+    table = PartitionTable(DESCRIBE, flags, output)
     found = groups.describe(connect, selection, chosen, only_with_lag=only_with_lag, members_only=members or state)
     described = (one for one in found if one.error is None)
     if state:
-        shown = write_rows(STATE, map(_state_row, described), flags.output)
+        shown = write_rows(STATE, map(_state_row, described), output)
     elif members:
-        shown = write_rows(MEMBERS, (row for one in described for row in _member_rows(one)), flags.output)
+        shown = write_rows(MEMBERS, (row for one in described for row in _member_rows(one)), output)
     else:
         where = None if only_with_lag else "" if chosen.everything else " in these topics"
         shown = table.write(row for one in described for row in _partition_rows(one, where))
@@ -227,7 +232,7 @@ def where(
         opt("--plan", "PLAN", "Use this migration's journal as evidence; repeatable."),
     ] = None,
     partitions: Annotated[bool, flag("--partitions", "Also show the offset of each partition in every store.")] = False,
-    output: FormatOption = OutputFormat.TABLE,
+    output: MetricsOption = MetricsFormat(OutputFormat.TABLE),
 ) -> None:
     """Show where groups commit: the phase with its evidence, the lag, the members, and the next command.
 
@@ -235,6 +240,12 @@ def where(
     for programs have the offset of each partition in every store.
     """
     located = groups.where(connect, group_flags.selection(), window_s=window_s, plans=plan or ())
+    if output == PROMETHEUS:
+        from offsetmgr.app.metrics import location_samples
+
+        write_rows(SAMPLES, location_samples(located), output)
+        exit_with(report_and_exit_code([*located.unlisted, *located.missing]))
+        return
     found, options = list(located), Invocation("", (), connect.given).options()
     if not output.for_people:
         write_rows(OBJECT, (tuple(located.document(one, options).values()) for one in found), output)

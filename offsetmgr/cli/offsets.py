@@ -17,6 +17,7 @@ from offsetmgr.cli.options import (
     GroupFilter,
     GroupFlags,
     MemberFlags,
+    MetricsOption,
     OneGroup,
     OnlyWithLag,
     Overwrite,
@@ -30,7 +31,10 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import (
     FAILED,
     GROUP_PARTITION,
+    PROMETHEUS,
+    SAMPLES,
     Column,
+    MetricsFormat,
     OutputFormat,
     note,
     report_and_exit_code,
@@ -41,7 +45,7 @@ from offsetmgr.core.clock import SystemClock, duration
 from offsetmgr.core.durations import parse_datetime, parse_duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import MAX_OFFSET, Committed, OffsetAndMetadata
-from offsetmgr.core.plurals import count_of, raw_json
+from offsetmgr.core.plurals import count_of, list_of, raw_json
 from offsetmgr.core.scenario import (
     FromFile,
     PastRecords,
@@ -102,7 +106,7 @@ def get(
 
     Partitions given by number, and those of topics given by full name, are shown even without a commit.
     """
-    table = PartitionTable(OFFSETS, PartitionFlags(output=output), value="offset")
+    table = PartitionTable(OFFSETS, PartitionFlags(), output, value="offset")
     found = offsets.get(connect, groups.selection(), topics.selection())
     return show(found, table.write(_cells(row) for one in found for row in one.rows))
 
@@ -113,21 +117,41 @@ def lag(
     groups: GroupFlags,
     topics: TopicFlags,
     only_with_lag: OnlyWithLag = False,
+    fail_above: Annotated[
+        int | None,
+        opt("--fail-above", "N", "Exit with 1 if the total lag of a group is above N records, or unknown.", min=0),
+    ] = None,
     *,
     flags: PartitionFlags,
+    output: MetricsOption = MetricsFormat(OutputFormat.TABLE),
 ) -> int:
     """Show how far behind the log's end each committed offset is.
 
     Lag counts from the log's start if the committed offset is below it. Unknown values are null (-).
     """
-    selection, table = groups.selection(), PartitionTable(LAG, flags)
+    selection, table = groups.selection(), PartitionTable(LAG, flags, output)
+    if output == PROMETHEUS and (only_with_lag or flags.sort or flags.top):
+        raise UsageError("--format prometheus", "has all rows", "leave out --only-with-lag, --sort and --top")
     connect.cluster("offsets lag")  # raises an error if no brokers are known
-    found = offsets.lag(connect, selection, topics.selection(), only_with_lag=only_with_lag)
+    found = offsets.lag(connect, selection, topics.selection(), only_with_lag=only_with_lag, fail_above=fail_above)
     rows = ((*_cells(row), row.log_start, row.log_end, row.lag, row.note or None) for one in found for row in one.rows)
-    shown = table.write(rows)
-    return show(found, None if only_with_lag else shown)
+    if output == PROMETHEUS:
+        from offsetmgr.app.metrics import lag_samples
+
+        shown = write_rows(SAMPLES, lag_samples(found, totals=flags.show_totals), output)
+    else:
+        shown = table.write(rows)
+    code = show(found, None if only_with_lag else shown)
+    known = sorted(((lag, name) for name, lag in found.above.items() if lag is not None), reverse=True)
+    unknown = [name for name, lag in found.above.items() if lag is None]
+    for what, names in ((f"above {fail_above}", [f"{name} {lag}" for lag, name in known]), ("unknown", unknown)):
+        if names:
+            note(f"error: the lag is {what} in {count_of(len(names), 'group')}: {list_of(names, _NAMED)}")
+    return FAILED if found.above else code
 
 
+_NAMED: Final = 5
+"""Maximum number of groups that a line about lags names."""
 PEEKED: Final = (
     *GROUP_PARTITION,
     Column("offset", right=True, rank=1),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, g
 
 import typer
 
-from offsetmgr.cli.render import COLLECTOR, OutputFormat
+from offsetmgr.cli.render import COLLECTOR, MetricsFormat, OutputFormat
 from offsetmgr.core import example_uris
 from offsetmgr.core.durations import parse_milliseconds, parse_seconds
 from offsetmgr.core.errors import GroupNotFound, UsageError
@@ -155,6 +155,7 @@ Reason = Annotated[
     opt("--reason", "TEXT", "Why, for the operation log (offsetmgr edits list)."),
 ]
 FormatOption = Annotated[OutputFormat, opt("--format", None, "Output format of stdout; --wide shows a table in full.")]
+MetricsOption = Annotated[MetricsFormat, opt("--format", None, "Output format of stdout; prometheus is for metrics.")]
 UnterminatedOption = Annotated[
     bool,
     flag("--accept-unterminated", "Accept a text file whose last line has no line end: the file is complete."),

@@ -17,7 +17,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -540,12 +540,8 @@ class RowFormat(NamedTuple):
     write_document: Callable[[Any], None] | None = None
 
 
-class OutputFormat(StrEnum):
+class _Format(StrEnum):
     """The values of ``--format``."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
 
     @property
     def for_people(self) -> bool:
@@ -558,10 +554,42 @@ class OutputFormat(StrEnum):
         return FORMATS[self].write_document
 
 
-FORMATS: Final = {
+class OutputFormat(_Format):
+    """The values of ``--format``."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+PROMETHEUS: Final = "prometheus"
+MetricsFormat: Any = _Format("MetricsFormat", [*OutputFormat, PROMETHEUS])  # type: ignore[call-arg]
+"""The values of ``--format`` of a command with metrics: those of `OutputFormat`, and `PROMETHEUS`."""
+SAMPLES: Final = (Column("metric"), Column("labels", nested=True), Column("value", right=True))
+"""The only columns of which `PROMETHEUS` writes rows; rows of several clusters also have a cluster and an error."""
+
+
+def _write_metrics(columns: Sequence[Column], rows: Iterable[Sequence[Any]], _again: bool = False) -> int:
+    """Writes metrics, for a terminal without control characters."""
+    from offsetmgr.app.metrics import Sample, exposition
+
+    if len(columns) > len(SAMPLES):
+        found = ((row[0], row[1:4] if row[1] is not None else ("offsetmgr_read_errors", {}, 1)) for row in rows)
+        rows = ((metric, {"cluster": cluster, **labels}, value) for cluster, (metric, labels, value) in found)
+    shown = printable if sys.stdout.isatty() else str
+    count = 0
+    for line in exposition(map(Sample._make, rows)):
+        sys.stdout.write(f"{shown(line)}\n")
+        count += not line.startswith("#")
+    sys.stdout.flush()
+    return count
+
+
+FORMATS: Final[Mapping[str, RowFormat]] = {
     OutputFormat.TABLE: RowFormat(_write_table),
     OutputFormat.JSON: RowFormat(_write_json, _write_json_lines, _write_json_document),
     OutputFormat.CSV: RowFormat(_write_csv, _write_csv),
+    PROMETHEUS: RowFormat(_write_metrics, _write_metrics),
 }
 
 

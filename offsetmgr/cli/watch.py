@@ -6,16 +6,17 @@ import heapq
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
-from offsetmgr.cli.options import FormatOption, flag, opt, seconds_option
+from offsetmgr.cli.options import flag, opt, seconds_option
 from offsetmgr.cli.render import (
     COLLECTOR,
     FAILED,
+    PROMETHEUS,
     WATCHED_OUTPUT,
     Column,
     Meter,
@@ -93,6 +94,13 @@ def watch_command(once: Callable[[], int], seconds: float | None, count: int | N
         WATCHED_OUTPUT.reset(token)
 
 
+def reject_watch_of_one_read(seconds: float | None, values: Mapping[str, Any]) -> None:
+    """Raises `UsageError` if ``--watch`` would repeat an output that a program needs once."""
+    once = {"--fail-above": values.get("fail_above"), "--format prometheus": values.get("output") == PROMETHEUS or None}
+    if seconds is not None and (option := next((name for name, given in once.items() if given is not None), None)):
+        raise UsageError(f"{option} with --watch", "it is for one read", "leave out --watch, and repeat the command")
+
+
 def _output(once: Callable[[], int], time_of_output: str, *, first: bool) -> int:
     try:
         return once()
@@ -133,7 +141,6 @@ class PartitionFlags(NamedTuple):
     show_totals: Totals = False
     sort: Sort = None
     top: Top = None
-    output: FormatOption = OutputFormat.TABLE
 
 
 def write_changes(
@@ -159,8 +166,10 @@ class PartitionTable:
     ``--sort`` gives.
     """
 
-    def __init__(self, columns: Sequence[Column], flags: PartitionFlags, *, value: str = "lag") -> None:
-        self._partitions, self._flags = columns, flags
+    def __init__(
+        self, columns: Sequence[Column], flags: PartitionFlags, output: OutputFormat, *, value: str = "lag"
+    ) -> None:
+        self._partitions, self._flags, self._output = columns, flags, output
         self.columns: Sequence[Column] = TOTALS if flags.show_totals else columns
         self._changes = None
         if (watched := WATCHED_OUTPUT.get()) is not None:
@@ -172,14 +181,14 @@ class PartitionTable:
 
     def write(self, rows: Iterable[Sequence[Any]]) -> int:
         """Writes the rows, and returns how many were written."""
-        show_totals, sort, top, output = self._flags
+        show_totals, sort, top = self._flags
         if show_totals:
             rows = totals(self._partitions, rows)
         if self._changes is not None:
             rows = self._changes.add(rows)
         if sort is not None or top is not None:
             rows = ordered(self.columns, rows, sort, top)
-        return write_rows(self.columns, rows, output)
+        return write_rows(self.columns, rows, self._output)
 
 
 def _sort_column(columns: Sequence[Column], sort: str | None) -> int:

@@ -1,0 +1,137 @@
+"""The metrics of one read, for Prometheus: `lag_samples` and `location_samples` return them, `exposition` writes them.
+
+A metric has kminion's name and labels if it means the same; the others begin with ``offsetmgr_``. An unknown number has
+no sample, and another metric counts the unknown numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.model import Committed
+
+if TYPE_CHECKING:
+    from offsetmgr.app.groups import LocatedGroups
+    from offsetmgr.app.offsets import Found, GroupLag
+
+HELP: Final = {
+    "kminion_kafka_consumer_group_topic_partition_lag": "Records from the committed offset to the end of the log.",
+    "kminion_kafka_consumer_group_topic_lag": "Sum of the lags of the topic's selected partitions.",
+    "kminion_kafka_consumer_group_topic_offset_sum": "Sum of the committed offsets of the topic's selected partitions.",
+    "kminion_kafka_consumer_group_members": "Members of the group in Kafka.",
+    "offsetmgr_consumer_group_lag": "Sum of the lags of the group's selected partitions.",
+    "offsetmgr_consumer_group_largest_lag": "Largest lag of one of the group's selected partitions.",
+    "offsetmgr_consumer_group_unknown_lags": "Selected partitions of the group whose lag is unknown.",
+    "offsetmgr_consumer_group_error": "1 if offsets of the group could not be read, else 0.",
+    "offsetmgr_located_group_phase": "Always 1; the labels name the stores to which the group commits.",
+    "offsetmgr_located_group_lag": "Sum of the lags of the group, from its offsets in the store of its phase.",
+    "offsetmgr_located_group_members": "Members of the group in the store.",
+    "offsetmgr_located_group_unread": "Stores in which offsets or members of the group could not be read.",
+    "offsetmgr_located_group_expiry_timestamp_seconds": "When the copied offsets expire without a further commit.",
+    "offsetmgr_read_errors": "Errors of the read; 1 if the cluster could not be read.",
+    "offsetmgr_read_timestamp_seconds": "When the read began.",
+}
+"""The metrics, all of them gauges, and their descriptions."""
+
+
+class Sample(NamedTuple):
+    """A value of a metric."""
+
+    metric: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def exposition(samples: Iterable[Sample]) -> Iterator[str]:
+    """Yields the lines of Prometheus' text format, which are valid as OpenMetrics too. Both formats need the samples of
+    a metric together, so the lines of all metrics but the first are kept until the last sample.
+
+    >>> list(exposition([Sample("offsetmgr_consumer_group_lag", {"group_id": 'a"b'}, 5)]))[2:]
+    ['offsetmgr_consumer_group_lag{group_id="a\\\\"b"} 5', '# EOF']
+    """
+    first, others = "", dict[str, list[str]]()
+    for metric, labels, value in samples:
+        if not first:
+            first = metric
+            yield from _heading(metric)
+        pairs = ",".join([f'{name}="{_escaped(label)}"' for name, label in labels.items()])
+        line = f"{metric}{{{pairs}}} {value}"
+        if metric == first:
+            yield line
+        else:
+            others.setdefault(metric, _heading(metric)).append(line)
+    for lines in others.values():
+        yield from lines
+    yield "# EOF"
+
+
+def _heading(metric: str) -> list[str]:
+    return [f"# HELP {metric} {HELP[metric]}", f"# TYPE {metric} gauge"]
+
+
+@lru_cache
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def lag_samples(found: Found[GroupLag], *, totals: bool = False) -> Iterator[Sample]:
+    """Yields the samples of `offsetmgr.app.offsets.lag`: for each partition, topic and group. With ``totals``, only
+    those for groups. A sum is left out if one of its numbers is unknown."""
+    began_ms, sums = SystemClock().now_ms(), list[Sample]()
+    for one in found:
+        group, unknown = {"group_id": one.name}, sum(row.lag is None for row in one.rows)
+        for row in () if totals else one.rows:
+            if row.lag is not None:
+                labels = {**group, "topic_name": row.partition.topic, "partition_id": str(row.partition.partition)}
+                yield Sample("kminion_kafka_consumer_group_topic_partition_lag", labels, row.lag)
+        sums += () if totals else _topic_sums(one)
+        numbers = {"lag": one.total, "largest_lag": one.largest, "unknown_lags": unknown}
+        sums += _known("offsetmgr_consumer_group_", group, **numbers, error=int(one.failure is not None))
+    yield from sums
+    yield from _read("offsets lag", began_ms, len(found.errors))
+
+
+def _topic_sums(one: GroupLag) -> Iterator[Sample]:
+    if one.error is not None or (one.read is not None and one.read.hidden is not None):
+        return  # partitions may be missing
+    for topic, of_topic in groupby(one.rows, key=lambda row: row.partition.topic):
+        rows = list(of_topic)
+        offsets = [row.committed.offset for row in rows if isinstance(row.committed, Committed)]
+        lags = [row.lag for row in rows if row.lag is not None]
+        unread = any(row.state not in ("committed", "absent") for row in rows)
+        yield from _known(
+            "kminion_kafka_consumer_group_topic_",
+            {"group_id": one.name, "topic_name": topic},
+            lag=sum(lags) if len(lags) == len(rows) else None,
+            offset_sum=sum(offsets) if offsets and not unread else None,
+        )
+
+
+def location_samples(located: LocatedGroups) -> Iterator[Sample]:
+    """Yields the samples of `offsetmgr.app.groups.where`."""
+    began_ms, prefix = SystemClock().now_ms(), "offsetmgr_located_group_"
+    for one in located:
+        group, stores = {"group_id": one.name}, one.sample.stores
+        yield Sample(f"{prefix}phase", {**group, "phase": one.phase, "confidence": one.confidence}, 1)
+        expiry_s = None if one.expires_ms is None else one.expires_ms / 1000
+        unread = sum((store.problem or store.members_error) is not None for store in stores)
+        yield from _known(prefix, group, lag=one.lag, unread=unread, expiry_timestamp_seconds=expiry_s)
+        for store in stores:
+            members = len(store.members) if store.members_error is None else None
+            yield from _known(prefix, {**group, "store": store.name}, members=members)
+            if store.name == "kafka":
+                yield from _known("kminion_kafka_consumer_group_", group, members=members)
+    yield from _read("groups where", began_ms, len(located.unlisted) + len(located.missing))
+
+
+def _known(prefix: str, labels: Mapping[str, str], **numbers: float | None) -> Iterator[Sample]:
+    """Yields the samples of the numbers that are known."""
+    return (Sample(prefix + name, labels, number) for name, number in numbers.items() if number is not None)
+
+
+def _read(command: str, began_ms: int, errors: int) -> Iterator[Sample]:
+    return _known("offsetmgr_read_", {"command": command}, errors=errors, timestamp_seconds=began_ms / 1000)
