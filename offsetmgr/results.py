@@ -13,6 +13,7 @@ from offsetmgr.core import lazy_exports
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import EditListener as EditListener
+    from offsetmgr.app.groups import ListedGroup as ListedGroup
     from offsetmgr.config.manager_settings import ManagerSettings as ManagerSettings
     from offsetmgr.core.clock import Clock as Clock
     from offsetmgr.core.clock import ClockDifference as ClockDifference
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import LogOrigin as LogOrigin
     from offsetmgr.core.log_origin import Relation as Relation
     from offsetmgr.core.model import GroupDescription as GroupDescription
+    from offsetmgr.core.model import GroupKind as GroupKind
     from offsetmgr.core.model import LogRange as LogRange
     from offsetmgr.core.model import Weakness as Weakness
     from offsetmgr.core.offset_store import Capabilities as Capabilities
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
+    from offsetmgr.kafka.client.share_groups import ShareOffset as ShareOffset
+    from offsetmgr.kafka.client.share_groups import ShareOffsets as ShareOffsets
     from offsetmgr.kafka.client.topics import ClusterBroker as ClusterBroker
     from offsetmgr.kafka.protocol.frames import Address as Address
     from offsetmgr.manager.runtime.status import Role as Role

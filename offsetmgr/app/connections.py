@@ -24,6 +24,7 @@ from offsetmgr.core.selection import GroupSelection
 if TYPE_CHECKING:
     from offsetmgr.core.clock import ClockDifference
     from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
+    from offsetmgr.core.model import GroupKind
     from offsetmgr.core.offset_store import OffsetSource, OffsetStore, UnrecognisedData
     from offsetmgr.groups.describe import DescribeGroups, Descriptions
     from offsetmgr.groups.last_writes import LastWrites
@@ -349,11 +350,15 @@ class Connections(Closeable):
             raise UsageError(what, "needs ZooKeeper, and none is named", Advice("add {zookeeper} HOST:PORT/CHROOT"))
         return self._session(address)
 
-    def group_describer(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
+    def group_describer(
+        self, uri: str | None = None, *, edits: bool = False, every_kind: bool = False
+    ) -> DescribeGroups:
         """Returns a function that describes groups and their live members, from the coordinators and the ZooKeeper
         registry that belong to the store at ``uri``, or to the selected store if ``uri`` is None.
 
         If ``edits`` is true, the returned function waits until the group locks of other runs of offsetmgr have ended.
+        If ``every_kind`` is true, it also describes share groups and groups of the Streams protocol; otherwise their
+        result is `OtherGroupKind`.
         """
         from offsetmgr.groups.describe import (
             describe_memberless_groups,
@@ -366,7 +371,8 @@ class Connections(Closeable):
         uri = uri or self.uri
         found: list[DescribeGroups] = []
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
-            coordinators: DescribeGroups = self.cluster_at(bootstrap, self.resolved.connection).describe_groups
+            cluster = self.cluster_at(bootstrap, self.resolved.connection)
+            coordinators: DescribeGroups = cluster.describe_every_kind if every_kind else cluster.describe_groups
             if edits:
                 coordinators = partial(without_leftover_locks, coordinators, SystemClock(), self.waits)
             found.append(coordinators)
@@ -399,6 +405,16 @@ class Connections(Closeable):
             return {**describer(names), **{name: home.refusal() for name, home in self.homes(names).items()}}
 
         return refused_elsewhere
+
+    def group_kinds(self) -> Mapping[str, GroupKind]:
+        """Returns the kind of each group of the selected store's brokers; empty if the store is not in Kafka."""
+        from offsetmgr.stores.uri import bootstrap_of, parse_uri, part_uris
+
+        connection = self.resolved.connection
+        for uri in part_uris(self.uri, connection):
+            if parse_uri(uri).kind == "kafka" and (bootstrap := bootstrap_of(uri, connection)) is not None:
+                return self.cluster_at(bootstrap, connection).group_kinds()
+        return {}
 
     def homes(self, groups: Iterable[str]) -> Mapping[str, OtherHome]:
         """Returns the home of each of the groups that is not known to live in the selected store; none if an option
@@ -477,10 +493,11 @@ class Connections(Closeable):
         return tuple(found)
 
     def group_describer_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
-        """Like `group_describer`, but also describes groups that have members only in one of ``others``."""
+        """Like `group_describer` for every kind of group, but also describes groups that have members only in one of
+        ``others``."""
         from offsetmgr.groups.describe import first_members
 
-        describer = self.group_describer()
+        describer = self.group_describer(every_kind=True)
         for other in others:
             describer = partial(first_members, describer, self.group_describer(other.uri))
         return describer
@@ -547,7 +564,7 @@ class Connections(Closeable):
                 origins.append((store.uri, store.log_origin()))
             except OffsetMgrError as error:
                 failed = error
-            stores.append(ConfiguredStore(kind, store, self.group_describer(uri), session, failed))
+            stores.append(ConfiguredStore(kind, store, self.group_describer(uri, every_kind=True), session, failed))
         if not origins and stores[0].error is not None:
             raise stores[0].error
         for (first, origin), (second, other) in pairwise(origins):

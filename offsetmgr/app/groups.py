@@ -13,14 +13,17 @@ from offsetmgr.core.advice import Advice, Argument
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.model import GroupKind
 from offsetmgr.core.offset_store import OtherGroupKind
+from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, GroupSelection, TopicSelection, accept_names
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.core.log_origin import OffsetTranslation
-    from offsetmgr.core.offset_store import RunningEdit, UnrecognisedData
+    from offsetmgr.core.offset_store import OffsetStore, RunningEdit, UnrecognisedData
     from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
+    from offsetmgr.groups.describe import Descriptions
     from offsetmgr.migration.location import GroupLocation as GroupLocation
     from offsetmgr.migration.location import LocatedPartition as LocatedPartition
 
@@ -38,11 +41,19 @@ STATES: Final = (
 """Kafka's names of the states of a group (``org.apache.kafka.common.GroupState``)."""
 
 
+TYPES: Final = ("classic", "consumer", "share", "streams")
+"""Kafka's types of groups (``org.apache.kafka.common.GroupType``)."""
+
+
 class ListedGroup(NamedTuple):
-    """A group of a store, and its state; None if the state was not read or is unknown."""
+    """A group of a store: its state, its type and protocol (see `GroupKind`), and the number of its members. A value
+    is None if it was not read or is unknown."""
 
     name: str
     state: str | None = None
+    type: str | None = None
+    protocol: str | None = None
+    members: int | None = None
 
 
 def list_(
@@ -51,46 +62,87 @@ def list_(
     *,
     with_state: bool = False,
     states: Iterable[str] = (),
+    with_kind: bool = False,
+    types: Iterable[str] = (),
+    protocols: Iterable[str] = (),
 ) -> Found[ListedGroup]:
-    """Reads the groups of the selected store. ``with_state`` also reads the state of each group, and ``states`` leaves
-    out the groups in other states. Raises `UsageError` for an unknown state, and the first error if no group is left.
+    """Reads the groups of the selected store that may have committed offsets, and share groups that are named.
+    ``with_state`` also reads the state of each group, and ``states`` leaves out the groups in other states.
+
+    ``with_kind`` reads the groups of every kind, such as share groups and the groups of Connect workers, with the type,
+    the protocol, the state and the members of each. ``types`` and ``protocols`` do so too, and leave out the groups of
+    other types and protocols, and those whose type or protocol is unknown; a note tells their number.
+
+    Raises `UsageError` for an unknown state or type, and the first error if no group is left.
     """
     from offsetmgr.groups.edits import tree_store
 
-    selected = {_plain(one) for one in states}
-    if unknown := selected - {_plain(name) for name in STATES}:
-        why = f"{', '.join(sorted(unknown))} is not a state of a group"
-        raise UsageError(Advice("{state}"), why, f"states: {', '.join(STATES)}")
+    selected = _checked(Advice("{state}"), "state", states, STATES)
+    only_types, only_protocols = _checked(Advice("{type}"), "type", types, TYPES), set(protocols)
     store = connections.selected()
-    known = set(store.groups())
-    errors: list[OffsetMgrError] = []
-    selection = GroupSelection(selection.patterns, exclude=selection.excluded, on_missing=errors.append)
-    names = selection.within(known, store.uri, unlisted=True)
-    unlisted = [name for name in names if name not in known]
-    kinds = {found.name: found.error for found in store.scan(unlisted)}
-    for name in unlisted:
-        absent = GroupNotFound(f"group {name!r}", f"does not exist in {store.uri}", KNOWN_GROUPS, groups=[name])
-        errors.append(kind if isinstance(kind := kinds.get(name), OtherGroupKind) else absent)
-    found: Found[ListedGroup] = Found(connections, store, [name for name in names if name in known])
+    with_kind = bool(with_kind or only_types or only_protocols)
+    of_kinds = connections.group_kinds() if with_kind else {}
+    known = {*store.groups(), *of_kinds}
+    names, errors = _existing(store, selection, known)
+    found: Found[ListedGroup] = Found(connections, store, names)
     found.errors += errors
     if errors and not found.groups:
         raise errors[0]
 
     def listed() -> Iterator[ListedGroup]:
-        described = connections.group_describer()(found.groups) if with_state or selected else {}
-        for name in found.groups:
+        chosen = {name: of_kinds.get(name, GroupKind()) for name in found.groups}
+        unknown = [name for name, kind in chosen.items() if None in _compared(kind, only_types, only_protocols)]
+        chosen = {name: kind for name, kind in chosen.items() if all(_compared(kind, only_types, only_protocols))}
+        described: Descriptions = {}
+        if with_state or selected or with_kind:
+            described = connections.group_describer(every_kind=True)(chosen)
+        for name, kind in chosen.items():
             group = described.get(name)
-            if isinstance(group, OffsetMgrError) and not isinstance(group, OtherGroupKind):
+            if isinstance(group, OffsetMgrError):
                 found.errors.append(group)
                 group = None
             # A group with the state DEAD is shown as EMPTY, because the store still has offsets of the group.
-            state = None if group is None else "EMPTY" if group.state == "DEAD" else group.state
+            state = None if group is None else "EMPTY" if group.state == "DEAD" and kind.commits else group.state
+            members = len(group.members) if with_kind and group is not None and group.membership else None
             if not selected or _plain(str(state)) in selected:
-                yield ListedGroup(name, state)
+                yield ListedGroup(name, state, kind.type, kind.protocol, members)
+        if unknown:
+            text = f"{count_of(len(unknown), 'group')} left out: the type or the protocol is unknown in {store.uri}"
+            connections.ui.note(text)
         if (trees := tree_store(store)) is not None:
             connections.warn_of_unrecognised(trees.unrecognised(found.groups))
 
     return found.of(listed())
+
+
+def _existing(store: OffsetStore, selection: GroupSelection, known: set[str]) -> tuple[list[str], list[OffsetMgrError]]:
+    """Returns the selected groups that exist, and the errors of the others. ``known`` are those that were listed."""
+    errors: list[OffsetMgrError] = []
+    selection = GroupSelection(selection.patterns, exclude=selection.excluded, on_missing=errors.append)
+    names = selection.within(known, store.uri, unlisted=True)
+    unlisted = [name for name in names if name not in known]
+    kinds = {found.name: found.error for found in store.scan(unlisted)}
+    existing = known | {name for name in unlisted if isinstance(kinds.get(name), OtherGroupKind)}
+    for name in unlisted:
+        if name not in existing:
+            why = f"does not exist in {store.uri}"
+            errors.append(GroupNotFound(f"group {name!r}", why, KNOWN_GROUPS, groups=[name]))
+    return [name for name in names if name in existing], errors
+
+
+def _checked(option: Advice, what: str, chosen: Iterable[str], known: Iterable[str]) -> set[str]:
+    """Returns names in the form of `_plain`. Raises `UsageError` for a name that is not ``known``."""
+    selected = {_plain(one) for one in chosen}
+    if unknown := selected - {_plain(name) for name in known}:
+        why = f"{', '.join(sorted(unknown))} is not a {what} of a group"
+        raise UsageError(option, why, f"{what}s: {', '.join(known)}")
+    return selected
+
+
+def _compared(kind: GroupKind, types: set[str], protocols: set[str]) -> list[bool | None]:
+    """Returns, for each selection that is not empty, whether it has the kind; None if that is unknown."""
+    pairs = ((types, kind.type and _plain(kind.type)), (protocols, kind.protocol))
+    return [None if value is None else value in only for only, value in pairs if only]
 
 
 def _plain(name: str) -> str:
@@ -241,8 +293,6 @@ class LocatedGroups:
             if (missing := one.missing(self._known)) is not None:
                 self.missing.append(missing)
                 continue
-            if one.other_kind is not None:
-                ui.note(str(one.other_kind))
             unrecognised += (data for store in one.sample.stores for data in store.unrecognised)
             yield one
         self._connections.warn_of_unrecognised(unrecognised)

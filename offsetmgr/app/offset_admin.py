@@ -27,6 +27,7 @@ from offsetmgr.groups.lag import GroupLag
 from offsetmgr.groups.operation_log import OperationLog
 
 if TYPE_CHECKING:
+    from offsetmgr.app.groups import ListedGroup
     from offsetmgr.migration.evidence import EvidenceThresholds, PhaseReport
     from offsetmgr.migration.location import GroupLocation
     from offsetmgr.migration.observation import ObservationWindow
@@ -119,8 +120,21 @@ class OffsetAdmin(Closeable):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """Returns the names of all groups of the store, sorted. Raises `Unreachable`, `TimedOut`."""
+        """Returns the names of all groups of the store that may have committed offsets, sorted. Raises `Unreachable`,
+        `TimedOut`."""
         return sorted(self.store.groups())
+
+    def list_groups(
+        self, groups: GroupsArgument | None = None, *, types: Iterable[str] = (), protocols: Iterable[str] = ()
+    ) -> Iterator[ListedGroup]:
+        """Yields groups of every kind with their type, protocol, state and number of members, also share groups and the
+        groups of Connect workers. ``types`` (classic, consumer, share, streams) and ``protocols`` leave out all others,
+        and the groups of which this is unknown. Raises the first error after the last group, and `UsageError`."""
+        selection = GroupSelection.of(groups)
+        found = group_functions.list_(self._connections, selection, with_kind=True, types=types, protocols=protocols)
+        yield from found
+        if found.errors:
+            raise found.errors[0]
 
     def lag(self, groups: GroupsArgument | None = None, topics: TopicsArgument | None = None) -> Iterator[GroupLag]:
         """Yields the lag of each group, in records. ``LagRow.lag`` is None if the lag is unknown, for example because

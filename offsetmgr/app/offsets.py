@@ -219,7 +219,7 @@ def _lag(
     fail_above: int | None = None,
     logs: bool = False,
 ) -> Iterator[GroupLag]:
-    from offsetmgr.groups.lag import NOTHING, lag, needs_log_range
+    from offsetmgr.groups.lag import NOTHING, lag, needs_log_range, with_kinds
 
     named, strict = selection.named(found.groups), selection.patterns is not None
     expected = _expected(connections, store, found.topics) if named else []
@@ -228,7 +228,7 @@ def _lag(
     cluster = connections.cluster_or_none() if logs else None
     options: dict[str, Any] = {"strict": strict, "partitions": also, "others": found.others}
     options["writes"] = connections.last_writes
-    read = lag(store, cluster, found.groups, found.topics, **options)
+    read = with_kinds(lag(store, cluster, found.groups, found.topics, **options), cluster, found.topics)
     for one in connections.ui.progress(read, "reading", len(found.groups)):
         if one.error is not None:
             found.fail(one.error)

@@ -53,16 +53,23 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer gr
 
 
 LIST: Final = (Column("group", get="name"), Column("state", optional=True))
+KINDS: Final = (
+    LIST[0],
+    Column("type"),
+    Column("state"),
+    Column("protocol"),
+    Column("members", right=True),
+)
 
 
 class _ListCommand(typer.core.TyperCommand):
-    """A command whose option ``--state`` may be given without a value."""
+    """A command whose options ``--state`` and ``--type`` may be given without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         remaining_args: list[str] = []
         for at, argument in enumerate(args):
             remaining_args.append(argument)
-            if argument == "--state" and (at + 1 == len(args) or args[at + 1].startswith("-")):
+            if argument in ("--state", "--type") and (at + 1 == len(args) or args[at + 1].startswith("-")):
                 remaining_args.append("")
         return super().parse_args(ctx, remaining_args)
 
@@ -77,14 +84,33 @@ def list_groups(
             "--state", "[STATE,...]", "Also show each group's state; with names, list only the groups in these states."
         ),
     ] = None,
+    of_type: Annotated[
+        str | None,
+        opt(
+            "--type",
+            "[TYPE,...]",
+            "List the groups of every kind, with type, state, protocol and members; with names, only these types:"
+            f" {', '.join(groups.TYPES)}.",
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        opt("--protocol", "NAME,...", "As --type, but list only the groups of these protocol types, such as connect."),
+    ] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> int:
-    """List the groups of a store."""
-    names = [one for one in (state or "").split(",") if one.strip()]
-    found = groups.list_(connect, selected.selection(), with_state=state is not None, states=names)
-    columns = LIST[:1] if state is None else LIST
+    """List the groups of a store.
+
+    Share groups and the groups of Connect workers have no committed offsets: --type, or their names, list them.
+    """
+    given = {"in state": state, "of type": of_type, "of protocol": protocol}
+    states, types, protocols = ([one for one in (text or "").split(",") if one.strip()] for text in given.values())
+    options: dict[str, Any] = {"with_kind": of_type is not None, "types": types, "protocols": protocols}
+    found = groups.list_(connect, selected.selection(), with_state=state is not None, states=states, **options)
+    columns = KINDS if of_type is not None or protocols else LIST[:1] if state is None else LIST
     if not write_rows(columns, rows_of(columns, found), output) and not found.errors:
-        found.tell_empty("groups" if not found.groups else f"groups in state {state}")
+        chosen = "".join(f" {how} {text}" for how, text in given.items() if text)
+        found.tell_empty("groups" if not found.groups else f"groups{chosen}")
     return report_and_exit_code(found.errors)
 
 
@@ -108,6 +134,7 @@ MEMBERS: Final = (
     Column("host", optional=True, rank=3),
     Column("partitions", right=True),
     Column("assignment", optional=True),
+    Column("tasks", optional=True),
 )
 STATE: Final = (
     Column("group"),
@@ -189,9 +216,10 @@ def _member_rows(one: DescribedGroup) -> Iterator[tuple[Any, ...]]:
     for member in one.description.members:
         assignment = ",".join(map(str, member.partitions))
         who = (member.member_id, member.client_id or None, member.host or None)
-        yield (group, state, *who, len(member.partitions), assignment or None)
+        tasks = ", ".join(member.tasks)
+        yield (group, state, *who, len(member.partitions), assignment or None, tasks or None)
     if not one.description.members:
-        yield (group, state, None, None, None, 0, None)
+        yield (group, state, None, None, None, 0, None, None)
 
 
 WHERE: Final = (

@@ -87,7 +87,8 @@ def _cells(row: LagRow) -> tuple[Any, ...]:
     """Cells of `OFFSETS`."""
     group, (topic, number), found = row[:3]
     if isinstance(found, Committed):
-        return (group, topic, number, "committed", found[0], found[1], found[2], found[3])
+        state = row.state if row.note else "committed"  # most rows have no note
+        return (group, topic, number, state, found[0], found[1], found[2], found[3])
     return (group, topic, number, row.state, None, None, None, None)
 
 

@@ -214,7 +214,8 @@ class GroupMember:
 
     ``partitions`` are the partitions that the coordinator has assigned to the member (Kafka) or that the member owns
     (ZooKeeper). ``topics`` are the topics to which the member subscribes; None if they are unknown. ``persistent`` is
-    True if the registration in ZooKeeper is a persistent node, which does not show whether the member runs.
+    True if the registration in ZooKeeper is a persistent node, which does not show whether the member runs. ``tasks``
+    are the tasks of a member of a streams group, such as "active 0_1" for partition 1 of the subtopology 0.
     """
 
     member_id: str
@@ -224,6 +225,7 @@ class GroupMember:
     partitions: tuple[TopicPartition, ...] = ()
     topics: tuple[str, ...] | None = None
     persistent: bool = False
+    tasks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         at = f" at {self.host}" if self.host else ""
@@ -291,6 +293,19 @@ class Weakness(NamedTuple):
     text: str
 
 
+class GroupKind(NamedTuple):
+    """The kind of a group, as the brokers list it.
+
+    ``type`` is "classic", "consumer" (KIP-848), "share" or "streams" (KIP-1071); None if the broker does not report it.
+    ``protocol`` is the protocol type of the group, such as "consumer" or "connect", and empty for a group to which only
+    simple consumers commit; None if it is unknown. ``commits`` is whether the group may have committed offsets.
+    """
+
+    type: str | None = None
+    protocol: str | None = None
+    commits: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group as its coordinator describes it.
@@ -308,6 +323,9 @@ class GroupDescription:
     membership: bool = True
     """False if the coordinator does not support group membership (Kafka 0.8.2). Consumers of a Kafka 0.8.2 cluster
     register only in ZooKeeper."""
+    internal_topics: tuple[tuple[str, str], ...] = ()
+    """The internal topics in the topology of a streams group: each name with "repartition topic" or "changelog topic".
+    """
 
     @property
     def idle(self) -> bool:

@@ -563,10 +563,11 @@ WAIT_S: Final = 30.0
 
 
 class OtherGroupKind(UnsupportedOperation):
-    """The group is a share group or a group of the Streams protocol, which offsetmgr does not edit. ``state`` is the
-    state of the group, as in `GroupDescription`."""
+    """The group is a share group or a group of the Streams protocol, whose committed offsets offsetmgr does not edit.
+    ``state`` is the state of the group, as in `GroupDescription`, and ``type`` is "share" or "streams"."""
 
     state = "UNKNOWN"
+    type = ""
 
 
 class RunningGroup(NamedTuple):

@@ -22,7 +22,7 @@ from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
-from offsetmgr.groups.lag import PARTITION, LagRow, lag, uncommitted
+from offsetmgr.groups.lag import PARTITION, LagRow, lag, uncommitted, with_kinds
 from offsetmgr.groups.last_writes import LastWrites
 from offsetmgr.groups.scan import not_known
 
@@ -80,7 +80,7 @@ def describe(
     names = list(dict.fromkeys(groups))
     remaining = iter(names)
     descriptions: Descriptions = {}
-    for found in lag(store, cluster, names, topics, others=others, writes=writes):
+    for found in with_kinds(lag(store, cluster, names, topics, others=others, writes=writes), cluster, topics):
         if found.name not in descriptions:
             descriptions = describe_groups(list(islice(remaining, GROUPS_AT_ONCE)))
         description = descriptions[found.name]
@@ -90,7 +90,10 @@ def describe(
             continue
         if description.state == "DEAD" and found.rows:
             description = GroupDescription(found.name, "EMPTY", coordinator=description.coordinator)
-        owners = {tp: member for member in description.members for tp in member.partitions}
+        holders = by_key((tp, member) for member in description.members for tp in member.partitions)
+        # Several members of a share group can read the same partition; then none of them is its owner.
+        shared = description.protocol_type == "share"
+        owners = {tp: several[-1] for tp, several in holders.items() if not shared or len(several) == 1}
         unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
         logs = cluster.log_ranges(unowned) if cluster is not None and unowned else {}
         rows = found.rows + [uncommitted(found.name, tp, logs.get(tp)) for tp in unowned]

@@ -5,6 +5,7 @@ Log ends are read in bulk after the commits, so that the lag of an active group 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,16 +15,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core import title_of
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.log_origin import LogRangeCache
-from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, GroupDescription, LogRange, Offset, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
 from offsetmgr.groups.scan import not_known, scan_in_order, without_impossible
 
 if TYPE_CHECKING:
+    from offsetmgr.kafka.client.share_groups import ShareOffsets
     from offsetmgr.kafka.cluster import KafkaCluster
 
 BATCH: Final = 100_000
@@ -48,6 +51,10 @@ NOTHING: Final = "nothing committed"
 
 BELOW_START: Final = "below the log's start"
 """The note of an offset whose records were deleted before the group consumed them. The lag does not count them."""
+START_OFFSET: Final = "start offset of a share group"
+"""The note of a share group's partition. All records before the offset are acknowledged."""
+NO_START: Final = "no start offset of the share group yet"
+"""The note of a share group's partition whose start offset ``share.auto.offset.reset`` will decide."""
 UNREAD: Final = ("pending", "unreadable")
 """The states, and the notes, of partitions whose offset could not be read. The first means that an open transaction
 will commit or abort an offset."""
@@ -80,9 +87,9 @@ class LagRow(NamedTuple):
 
     @property
     def state(self) -> str:
-        """``committed``, ``absent``, or an element of `UNREAD`."""
+        """``committed``, ``start`` for the start offset of a share group, ``absent``, or an element of `UNREAD`."""
         if isinstance(self.committed, Committed):
-            return "committed"
+            return "start" if self.note == START_OFFSET else "committed"
         return self.note if self.note in UNREAD else "absent"
 
 
@@ -154,7 +161,7 @@ def newer_texts(found: Counter[tuple[str, str]], here: str, title: str) -> Itera
 
 def needs_log_range(row: LagRow) -> bool:
     """Returns whether a row has a lag, an unknown lag, or a note. Such a row needs attention."""
-    return row.lag is None or row.lag > 0 or bool(row.note)
+    return row.lag is None or row.lag > 0 or bool(row.note and row.note != START_OFFSET)
 
 
 def lag_of(committed: int, log: LogRange) -> int | None:
@@ -369,3 +376,78 @@ def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError |
     if isinstance(log, LogRange):
         return LagRow(group, tp, ABSENT, log.start, log.end, None, NOTHING)
     return LagRow(group, tp, ABSENT, None, None, None, NOTHING, log)
+
+
+# Adds what only some kinds of groups have: the start offsets of share groups, and the internal topics of streams
+# groups.
+
+_AT_ONCE: Final = 20
+"""The number of groups that are kept in memory, so that one request serves them."""
+
+
+def with_kinds(
+    read: Iterable[GroupLag], cluster: KafkaCluster | None, topics: TopicSelection = ALL_TOPICS
+) -> Iterator[GroupLag]:
+    """Yields the lag of each group in ``read``. A share group has a row for each partition with its start offset and
+    the lag that the broker counts, and a streams group without offsets has no error. The rows of the topics that a
+    streams group's topology names as its internal topics have a note."""
+    if cluster is None:
+        yield from read
+        return
+    for batch in batched(read, _AT_ONCE):
+        shares = [one.name for one in batch if _other_kind(one) == "share"]
+        starts = cluster.share_offsets(shares) if shares else {}
+        partitions = [tp for one in starts.values() if not isinstance(one, OffsetMgrError) for tp in one.offsets]
+        logs = cluster.log_ranges(partitions) if partitions else {}
+        applications = [one.name for one in batch if _may_have_internal_topics(one)]
+        described = cluster.describe_every_kind(applications) if applications else {}
+        for one in batch:
+            if one.name in starts:
+                yield _of_share_group(one, starts[one.name], logs, topics)
+            elif isinstance(found := described.get(one.name), GroupDescription):
+                notes = dict(found.internal_topics)
+                yield one._replace(rows=[_marked(row, notes.get(row.partition.topic, "")) for row in one.rows])
+            else:
+                yield one._replace(error=None) if _other_kind(one) else one
+
+
+def _other_kind(one: GroupLag) -> str:
+    """Returns the type of a group that has no offsets in the store that was read; empty for other groups."""
+    error = None if one.read is None else one.read.error
+    return error.type if isinstance(error, OtherGroupKind) and error is one.error else ""
+
+
+def _may_have_internal_topics(one: GroupLag) -> bool:
+    """The name of an internal topic begins with that of the group, which is the application id."""
+    prefix = f"{one.name}-"
+    at = bisect_left(one.rows, TopicPartition(prefix, 0), key=PARTITION)
+    return at < len(one.rows) and one.rows[at].partition.topic.startswith(prefix)
+
+
+def _marked(row: LagRow, mark: str) -> LagRow:
+    return row._replace(note="; ".join(filter(None, (mark, row.note)))) if mark else row
+
+
+def _of_share_group(
+    one: GroupLag,
+    starts: ShareOffsets | OffsetMgrError,
+    logs: Mapping[TopicPartition, LogRange | OffsetMgrError],
+    topics: TopicSelection,
+) -> GroupLag:
+    if isinstance(starts, OffsetMgrError):
+        return one._replace(error=starts)
+    rows = [
+        LagRow(one.name, tp, ABSENT, None, None, None, state_of(error), error)
+        for tp, error in starts.errors.items()
+        if topics.matches(tp)
+    ]
+    for tp, (start, epoch, lag) in starts.offsets.items():
+        if not topics.matches(tp):
+            continue
+        found, note = (ABSENT, NO_START) if start is None else (Committed(start, leader_epoch=epoch), START_OFFSET)
+        log = logs[tp]
+        if isinstance(log, LogRange):
+            rows.append(LagRow(one.name, tp, found, log.start, log.end, lag, note))
+        else:
+            rows.append(LagRow(one.name, tp, found, None, None, lag, note, log))
+    return one._replace(rows=sorted(rows, key=PARTITION), error=None)

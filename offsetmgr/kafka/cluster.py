@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Self
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
-from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
+from offsetmgr.core.model import GroupDescription, GroupKind, LogRange, TopicPartition
 
 if TYPE_CHECKING:
     from offsetmgr.core.check_result import CheckResult
     from offsetmgr.core.clock import Clock, ClockDifference
     from offsetmgr.kafka.client.client import ClientThread
+    from offsetmgr.kafka.client.share_groups import ShareOffsets
     from offsetmgr.kafka.client.topics import ClusterBroker
 
 
@@ -144,9 +145,31 @@ class KafkaCluster(Logs, Closeable):
         requested = list(dict.fromkeys(groups))
         if not requested:
             return {}
+        return self._describe(requested, every_kind=False)
+
+    def describe_every_kind(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        """Like `describe_groups`, but also describes share groups and groups of the Streams protocol."""
+        return self._describe(list(dict.fromkeys(groups)), every_kind=True)
+
+    def _describe(self, groups: Sequence[str], *, every_kind: bool) -> Mapping[str, GroupDescription | OffsetMgrError]:
         from offsetmgr.kafka.client.groups import describe
 
-        return self._thread.run(lambda deadline: describe(self._thread.client, requested, deadline))
+        client = self._thread.client
+        return self._thread.run(lambda deadline: describe(client, groups, deadline, every_kind=every_kind))
+
+    def share_offsets(self, groups: Iterable[str]) -> Mapping[str, ShareOffsets | OffsetMgrError]:
+        """Returns the start offsets of share groups, or the error of the group. Raises `Unreachable`, `TimedOut`."""
+        from offsetmgr.kafka.client.share_groups import fetch
+
+        requested = dict.fromkeys(groups)
+        return self._thread.run(lambda deadline: fetch(self._thread.client, requested, deadline))
+
+    def group_kinds(self) -> Mapping[str, GroupKind]:
+        """Returns the kind of each group: also of share groups, and of groups without committed offsets, such as those
+        of Connect workers. Raises `Unreachable`, `TimedOut`."""
+        from offsetmgr.kafka.client.groups import list_kinds
+
+        return self._thread.run(lambda deadline: list_kinds(self._thread.client, deadline))
 
     def offsets_retention_ms(self) -> int | None:
         """Returns the retention of the offsets of groups without members (``offsets.retention.minutes``), in

@@ -20,7 +20,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import Phase, PhaseEvidence
 from offsetmgr.core.errors import GateRefused, OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, GroupDescription, LogRange, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, scan_store
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, scan_store
 from offsetmgr.core.plurals import list_of
 from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.describe import DescribeGroups
@@ -249,7 +249,7 @@ class GroupLocator:
             seen = {**seen, **self._watch(names, window)}
             every = list(dict.fromkeys([*names, *(self._name_in(one.name, n) for one in self.stores for n in names)]))
             samples = {one.name: self._read(one, every) for one in self.stores}  # ZooKeeper before Kafka
-            logs = self._logs({tp for store in samples.values() for found in store.values() for tp in found.offsets})
+            logs = self._logs({tp for store in samples.values() for found in store.values() for tp in found.partitions})
             writers = self._writers([name for name in names if name not in seen], samples)
             for name in names:
                 read = tuple(store[name] for store in samples.values())
@@ -301,20 +301,25 @@ class GroupLocator:
             return dict.fromkeys(names, unread)
         offsets = scan_tolerantly(one.store, names)
         members = _of_each(one.describe, names)
+        kinds = {name: found.error for name, found in offsets.items() if isinstance(found.error, OtherGroupKind)}
+        shares = [name for name, kind in kinds.items() if kind.type == "share"]
+        started = _of_each(self._cluster.share_offsets, shares) if shares and self._cluster is not None else {}
         samples = {}
         for name in names:  # processes of offsetmgr that hold the group lock are no members
-            found, described = offsets[name], members[name]
+            found, described, share = offsets[name], members[name], started.get(name)
             if isinstance(described, GroupDescription) and any(member.persistent for member in described.members):
                 described = OffsetMgrError("members in ZooKeeper", "are persistent nodes, so they may run or not")
+            error = None if name in kinds and name not in shares else found.error  # a streams group without commits
             samples[name] = StoreSample(
                 one.name,
                 one.store.uri,
                 {**found.offsets, **found.errors},
                 () if isinstance(described, OffsetMgrError) or described.lock_ends_s else described.members,
-                found.error or found.hidden,
+                share if isinstance(share, OffsetMgrError) else error or found.hidden,
                 described if isinstance(described, OffsetMgrError) else None,
                 found.unrecognised if found.hidden is None else (),
                 unregistered="" if one.session is not None else "clients of its layout do not register",
+                share=None if isinstance(share, OffsetMgrError) else share,
             )
         return samples
 

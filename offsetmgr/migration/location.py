@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation, option
 from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.document import moment
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import (
     ABSENT,
     BrokerPartition,
@@ -28,16 +28,17 @@ from offsetmgr.core.model import (
     LogRange,
     TopicPartition,
 )
-from offsetmgr.core.offset_store import OtherGroupKind, UnrecognisedData
+from offsetmgr.core.offset_store import UnrecognisedData
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import literal_pattern
-from offsetmgr.groups.lag import BELOW_START, lag_of, state_of
+from offsetmgr.groups.lag import BELOW_START, NO_START, START_OFFSET, lag_of, state_of
 from offsetmgr.groups.last_writes import LastWriter
 from offsetmgr.migration.observation import OffsetReadResult, at
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState, Stage
 
 if TYPE_CHECKING:
+    from offsetmgr.kafka.client.share_groups import ShareOffsets
     from offsetmgr.migration.bounce_checkpoint import OpenBounce
 
 RESTART_VARIABLE: Final = "$RESTART"
@@ -63,6 +64,8 @@ class StoreSample:
     """The data of the group that offsetmgr does not understand, if it holds no offsets."""
     unregistered: str = ""
     """The reason why a ZooKeeper does not show the members that commit to it."""
+    share: ShareOffsets | None = None
+    """The start offsets of a share group. ``error`` is then its `OtherGroupKind`: it has no committed offsets."""
 
     @property
     def title(self) -> str:
@@ -73,6 +76,11 @@ class StoreSample:
         """Returns the read result of one partition. All commits of the group were read, so a partition that was not
         found has no commit."""
         return self.error if self.error is not None else self.offsets.get(tp, ABSENT)
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        """The partitions with a commit, or with the start offset of a share group."""
+        return self.offsets if self.share is None else self.share.offsets
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
@@ -257,18 +265,9 @@ class GroupLocation:
         """The time at which the copied offsets expire, in milliseconds since 1970; see `Situation.expires_ms`."""
         return _situation_of(self).expires_ms
 
-    @property
-    def other_kind(self) -> UnsupportedOperation | None:
-        """The kind of the group in Kafka if it is a share group or a group of the Streams protocol; otherwise None."""
-        errors = (error for store in self.sample.stores for error in (store.members_error, store.error))
-        return next((error for error in errors if isinstance(error, OtherGroupKind)), None)
-
     def missing(self, known: Collection[str]) -> OffsetMgrError | None:
-        """Returns the error of a group without offsets that is of another kind or that no store has. ``known`` are the
-        groups that the stores list."""
+        """Returns the error of a group that no store has. ``known`` are the groups that the stores list."""
         stores = self.sample.stores
-        if self.other_kind is not None and not any(store.offsets for store in stores):
-            return self.other_kind
         if self.name in known or any(store.may_have_group for store in stores):
             return None
         uris = ", ".join(store.uri for store in stores)
@@ -287,7 +286,8 @@ def locate(sample: GroupSample) -> GroupLocation:
         if sample.store(valid or "") is None:
             unread = f"lag unknown, because the target {sample.plan.target_uri} was not read"
     every = sorted({tp for store in sample.stores for tp in store.offsets})
-    return GroupLocation(sample, phase, tuple(_partition(sample, valid, tp, unread) for tp in every))
+    partitions = [_partition(sample, valid, tp, unread) for tp in every]
+    return GroupLocation(sample, phase, tuple(partitions) or tuple(_share_partitions(sample)))
 
 
 # --- the phase ---------------------------------------------------------------------------------------
@@ -333,6 +333,9 @@ def _moved(sample: GroupSample) -> PhaseEvidence | None:
 
 def infer_by_offsets(sample: GroupSample) -> PhaseEvidence:
     """Infers the phase from offsets and members, without an observation of commits."""
+    if (sharing := next((store for store in sample.stores if store.share is not None), None)) is not None:
+        why = "a share group: the share coordinator keeps its start offsets"
+        return PhaseEvidence(Phase(sharing.name), Confidence.SEEN, why)
     for store in sample.stores:
         if store.problem is not None:
             return _unknown(f"offsets in {store.title} cannot be read: {store.problem}")
@@ -434,6 +437,18 @@ def _partition(sample: GroupSample, phase: str | None, tp: TopicPartition, unrea
     log = sample.logs.get(tp)
     lag, note = (None, unread) if unread else _lag(offsets, phase, tp, log)
     return LocatedPartition(tp, offsets, log, lag, note)
+
+
+def _share_partitions(sample: GroupSample) -> Iterator[LocatedPartition]:
+    """Yields the partitions of a share group, with the lag that the broker counts."""
+    for store in sample.stores:
+        if store.share is None:
+            continue
+        for tp, found in sorted(store.share.offsets.items()):
+            start, note = (ABSENT, NO_START) if found.start is None else (Committed(found.start), START_OFFSET)
+            yield LocatedPartition(tp, {store.name: start}, sample.logs.get(tp), found.lag, note)
+        for tp, error in sorted(store.share.errors.items()):
+            yield LocatedPartition(tp, {store.name: error}, sample.logs.get(tp), None)
 
 
 def _valid_offsets(

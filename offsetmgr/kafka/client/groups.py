@@ -20,13 +20,14 @@ from offsetmgr.core.errors import (
     value_of,
 )
 from offsetmgr.core.java_hash import java_hash
-from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import GroupDescription, GroupKind, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors, OtherGroupKind
 from offsetmgr.kafka.client.client import Client, commit_outcomes, features, with_retries
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
+from offsetmgr.kafka.client.fetch import partition_counts
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import checked, kafka_error
-from offsetmgr.kafka.protocol.frames import Address, Request
+from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS, ApiKey
 from offsetmgr.kafka.protocol.requests import (
     CONDITIONAL_FEATURE,
@@ -49,8 +50,6 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 # not edit. DescribeGroups reports such a group as dead, and ListGroups returns a share group as a group without
 # offsets, so without `other_kinds` offsetmgr would report that the group does not exist.
 
-_LISTS_TYPES: Final = 5
-"""The version of ListGroups that reports the types of groups (KIP-848)."""
 _KINDS: Final = {
     "share": ("is a share group, whose records are acknowledged one by one", "kafka-share-groups.sh"),
     "streams": ("is a group of Kafka Streams' protocol, whose application keeps state", "kafka-streams-groups.sh"),
@@ -58,12 +57,36 @@ _KINDS: Final = {
 
 
 async def describe(
-    client: Client, groups: Sequence[str], deadline: float
+    client: Client, groups: Sequence[str], deadline: float, *, every_kind: bool = False
 ) -> dict[str, GroupDescription | OffsetMgrError]:
-    """Describes groups like `Client.describe`. The result of a group of another kind is `OtherGroupKind`."""
+    """Describes groups like `Client.describe`. The result of a group of another kind is `OtherGroupKind`, or with
+    ``every_kind`` its description."""
     found = await client.describe(groups, deadline)
     dead = [name for name, one in found.items() if isinstance(one, GroupDescription) and one.state == "DEAD"]
-    return {**found, **await other_kinds(client, dead, deadline)}
+    found |= await other_kinds(client, dead, deadline)
+    if not every_kind or not any(isinstance(found[name], OtherGroupKind) for name in dead):
+        return found
+    from offsetmgr.kafka.client import share_groups
+
+    for type_, describe_kind in {"share": share_groups.describe, "streams": _describe_streams}.items():
+        names = [name for name in dead if isinstance(kind := found[name], OtherGroupKind) and kind.type == type_]
+        if names:
+            found |= await describe_kind(client, names, deadline)
+    return found
+
+
+async def _describe_streams(
+    client: Client, groups: Sequence[str], deadline: float
+) -> dict[str, GroupDescription | OffsetMgrError]:
+    """Describes groups of the Streams protocol."""
+
+    async def ask(address: Address, names: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
+        found = (await client.call(address, requests.streams_group_describe(names), deadline))["groups"]
+        topics = {topic for one in found for topic in requests.sources_of(one)}
+        counts = await partition_counts(client, topics, deadline)
+        return {one["group_id"]: requests.parse_streams_group(one, str(address), counts) for one in found}
+
+    return await client.per_group(groups, ask, deadline)
 
 
 async def other_kinds(client: Client, groups: Iterable[str], deadline: float) -> dict[str, OffsetMgrError]:
@@ -73,19 +96,18 @@ async def other_kinds(client: Client, groups: Iterable[str], deadline: float) ->
     async def ask(address: Address, names: list[str]) -> dict[str, OffsetMgrError | None]:
         found: dict[str, OffsetMgrError | None] = dict.fromkeys(names)
         connection = await client.node(address).connection(deadline)
-        if not connection.supports(ApiKey.LIST_GROUPS, _LISTS_TYPES):
+        if not connection.supports(ApiKey.LIST_GROUPS, requests.LISTS_TYPES):
             return found
-        request = Request(ApiKey.LIST_GROUPS, _LISTS_TYPES, {"states_filter": (), "types_filter": tuple(_KINDS)})
-        answer = await connection.call(request, remaining(deadline))
+        answer = await connection.call(requests.list_groups(tuple(_KINDS)), remaining(deadline))
         if answer["error_code"]:
             return dict.fromkeys(names, kafka_error(answer["error_code"], "kinds of groups"))
         for one in answer["groups"]:
-            if (name := one["group_id"]) in found and (kind := _KINDS.get(one["group_type"].lower())):
+            if (name := one["group_id"]) in found and (kind := _KINDS.get(type_ := one["group_type"].lower())):
                 why, tool = kind
                 command = f"{tool} --bootstrap-server {address} --describe --group {shlex.quote(name)}"
                 why = f"{why}; use Kafka's own command: {command}"
                 found[name] = error = OtherGroupKind(f"group {name!r}", why)
-                error.state = upper_state(one["group_state"])
+                error.state, error.type = upper_state(one["group_state"]), type_
         return found
 
     names = list(groups)
@@ -101,7 +123,15 @@ _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode
 
 
 async def list_groups(client: Client, deadline: float) -> list[str]:
-    """Returns the ids of all groups that may have offsets, in any state.
+    """Returns the ids of all groups that may have offsets, in any state. Raises the errors of `list_kinds`."""
+    return [name for name, kind in (await list_kinds(client, deadline)).items() if kind.commits]
+
+
+async def list_kinds(client: Client, deadline: float) -> dict[str, GroupKind]:
+    """Returns the kinds of all groups, in any state.
+
+    The type of a group is known if its broker reports it, from Kafka 3.8 on, or if its broker supports no other types
+    than classic groups.
 
     Brokers before Kafka 0.10.1 list only groups that have members. Brokers of Kafka 0.8.2 list no groups. If the
     cluster has a broker of such a release, the client also reads the groups in the offsets topic.
@@ -109,7 +139,7 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
     Raises `OffsetMgrError` if a broker does not respond, or if coordinators move until the deadline.
     """
 
-    async def attempt() -> list[str]:
+    async def attempt() -> dict[str, GroupKind]:
         _, brokers = await client.cluster(deadline)
         broker_versions = {
             at: known for at, known in (await client.broker_versions(brokers, deadline)).items() if known is not None
@@ -117,19 +147,30 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
         if client.offsets_topic is not None and not all(map(LISTS_GROUPS.supported_by, broker_versions.values())):
             active = [at for at, versions in broker_versions.items() if DESCRIBES_MEMBERS.supported_by(versions)]
             listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in active))
-            return sorted({*itertools.chain.from_iterable(listed), *await client.offsets_topic().groups(deadline)})
+            found = dict(itertools.chain.from_iterable(listed))
+            for name in await client.offsets_topic().groups(deadline):
+                found[name] = found.get(name, GroupKind("classic"))._replace(commits=True)
+            return dict(sorted(found.items()))
         before = await _layout(client, deadline)
         listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in before[0]))
         if before != await _layout(client, deadline):
             raise CoordinatorNotAvailable("list of groups", "coordinators moved during the request")
-        return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
+        return dict(itertools.chain.from_iterable(listed))
 
     return await with_retries(client, attempt, deadline)
 
 
-async def _list_of_broker(client: Client, broker: Address, deadline: float) -> list[str]:
-    answer = checked(await client.call(broker, requests.list_groups(), deadline), f"groups of broker {broker}")
-    return [group["group_id"] for group in answer["groups"] if group["protocol_type"] in _OFFSET_PROTOCOL_TYPES]
+async def _list_of_broker(client: Client, broker: Address, deadline: float) -> list[tuple[str, GroupKind]]:
+    connection = await client.node(broker).connection(deadline)
+    typed = connection.supports(ApiKey.LIST_GROUPS, requests.LISTS_TYPES)
+    answer = await connection.call(requests.list_groups(() if typed else None), remaining(deadline))
+    only = None if ApiKey.CONSUMER_GROUP_HEARTBEAT in connection.versions else "classic"
+    found = []
+    for group in checked(answer, f"groups of broker {broker}")["groups"]:
+        reported, protocol = group.get("group_type", "").lower(), group["protocol_type"]
+        kind = GroupKind(reported or only, protocol, protocol in _OFFSET_PROTOCOL_TYPES)
+        found.append((group["group_id"], kind))
+    return found
 
 
 async def _layout(client: Client, deadline: float) -> tuple[list[Address], dict[int, tuple[Address, int]]]:

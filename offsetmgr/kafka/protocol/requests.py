@@ -11,7 +11,7 @@ import struct
 import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation
@@ -195,8 +195,15 @@ def topics_with(parts: Iterable[tuple[TopicPartition, Mapping[str, object]]]) ->
     return [{"name": topic, "partitions": of_topic} for topic, of_topic in by_topic.items()]
 
 
-def list_groups() -> Request:
-    return Request(ApiKey.LIST_GROUPS, 4, {"states_filter": ()})
+LISTS_TYPES: Final = 5
+"""The version of ListGroups that reports the types of groups (KIP-848)."""
+
+
+def list_groups(types: Sequence[str] | None = None) -> Request:
+    """Requests all groups; with ``types``, requests the groups of these types, or of all types if it is empty, and
+    their types."""
+    version = 4 if types is None else LISTS_TYPES
+    return Request(ApiKey.LIST_GROUPS, version, {"states_filter": (), "types_filter": types or ()})
 
 
 def delete_groups(groups: Sequence[str]) -> Request:
@@ -209,6 +216,10 @@ def describe_groups(groups: Sequence[str]) -> Request:
 
 def consumer_group_describe(groups: Sequence[str]) -> Request:
     return Request(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, {"group_ids": groups, "include_authorized_operations": False})
+
+
+def streams_group_describe(groups: Sequence[str]) -> Request:
+    return Request(ApiKey.STREAMS_GROUP_DESCRIBE, 0, {"group_ids": groups, "include_authorized_operations": False})
 
 
 def offset_fetch(partitions_by_group: RequestedOffsets) -> Request:
@@ -324,6 +335,57 @@ def parse_consumer_group(
         return member.get("instance_id"), tuple(assigned), subscribed
 
     return _description(answer, coordinator, protocol_type, answer["assignor_name"], own_fields)
+
+
+def parse_streams_group(
+    answer: Message, coordinator: str, counts: Mapping[str, int]
+) -> GroupDescription | OffsetMgrError:
+    """Converts one group of a StreamsGroupDescribe response (KIP-1071). ``counts`` are the partition counts of the
+    topics in `sources_of`: a task reads only those partitions with its number that exist."""
+    subtopologies = _subtopologies(answer)
+    sources = {one["subtopology_id"]: _sources(one) for one in subtopologies}
+
+    def own_fields(member: Message) -> _OwnFields:
+        active = _tasks(member, "active_tasks")
+        assigned = {
+            TopicPartition(topic, number)
+            for subtopology, number in active
+            for topic in sources.get(subtopology, ())
+            if number < counts.get(topic, 0)
+        }
+        return member["instance_id"], tuple(sorted(assigned)), tuple(sorted(sources_of(answer)))
+
+    found = _description(answer, coordinator, "streams", "", own_fields)
+    if isinstance(found, OffsetMgrError):
+        return found
+    members = tuple(
+        replace(one, tasks=tuple(f"{kind} {s}_{n}" for kind in _TASKS for s, n in _tasks(member, f"{kind}_tasks")))
+        for one, member in zip(found.members, answer["members"], strict=True)
+    )
+    kinds = {"repartition topic": "repartition_source_topics", "changelog topic": "state_changelog_topics"}
+    internal = ((topic["name"], kind) for kind, key in kinds.items() for one in subtopologies for topic in one[key])
+    return replace(found, members=members, internal_topics=tuple(internal))
+
+
+_TASKS: Final = ("active", "standby", "warmup")
+
+
+def sources_of(answer: Message) -> set[str]:
+    """Returns the topics that a group of a StreamsGroupDescribe response reads."""
+    return {topic for one in _subtopologies(answer) for topic in _sources(one)}
+
+
+def _subtopologies(answer: Message) -> Sequence[Message]:
+    """The group has no topology before the first member has joined."""
+    return (answer["topology"] or {}).get("subtopologies") or ()
+
+
+def _sources(subtopology: Message) -> list[str]:
+    return [*subtopology["source_topics"], *(one["name"] for one in subtopology["repartition_source_topics"])]
+
+
+def _tasks(member: Message, key: str) -> list[tuple[str, int]]:
+    return [(one["subtopology_id"], number) for one in member["assignment"][key] for number in one["partitions"]]
 
 
 _OwnFields: TypeAlias = tuple[str | None, tuple[TopicPartition, ...], tuple[str, ...] | None]
