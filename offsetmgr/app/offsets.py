@@ -538,12 +538,13 @@ def export(
     topics: TopicSelection = ALL_TOPICS,
     *,
     format: str | None = None,
+    header: bool = False,
     overwrite: bool = False,
     on_error: Callable[[OffsetMgrError], None] | None = None,
 ) -> SnapshotReport:
     """Writes the committed offsets of groups to a snapshot file, or to the standard output if ``path`` is ``-``. The
-    suffix of ``path`` (``.avro``, ``.csv``, ``.json``, ``.zk``) or ``format`` names the format. The file is complete or
-    absent.
+    suffix of ``path`` (``.avro``, ``.csv``, ``.json``, ``.zk``) or ``format`` names the format. With ``header``, the
+    first line of CSV names the columns. The file is complete or absent.
 
     With ``on_error``, an offset that cannot be read does not end the call: ``on_error`` receives its error, and the
     file records it if the format can. Returns the counts, and the data that the format cannot hold (``lost``). Raises
@@ -551,15 +552,18 @@ def export(
     """
     from offsetmgr.groups.before_images import header_for
     from offsetmgr.groups.export import export_groups, written_to
+    from offsetmgr.snapshots.csv import CsvFormat
     from offsetmgr.snapshots.registry import format_name
     from offsetmgr.stores.snapshot import write_snapshot
 
     name = format_name(os.fspath(path), format)
+    if header and name != "csv":
+        raise UsageError(Advice("{header}"), f"is for CSV, and not for {name}")
     store = connections.store_to_read(groups)
     chosen = choose_groups(store, groups)
     topics = topics.within(store.capabilities.partitions)
     ids = {topic: topic_id for topic, topic_id in store.topic_ids().items() if topics.matches_topic(topic)}
-    header = header_for(store, ids)
+    origin = header_for(store, ids)
     found = export_groups(store, chosen, topics, strict=groups.patterns is not None)
 
     def noted(found: GroupOffsets) -> GroupOffsets:
@@ -569,9 +573,9 @@ def export(
     with written_to(os.fspath(path)) as file:
         return write_snapshot(
             file,
-            header,
+            origin,
             connections.ui.progress(map(noted, found), "exporting", len(chosen)),
-            format=name,
+            format=CsvFormat(titled=True) if header else name,
             group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
             overwrite=overwrite,
             keep_errors=on_error is not None,

@@ -417,6 +417,9 @@ def export(
     groups: GroupFlags,
     topics: TopicFlags,
     file_format: FileFormat = None,
+    header: Annotated[
+        bool, flag("--header", "Name the columns in the first line of CSV; kafka-consumer-groups rejects it.")
+    ] = False,
     overwrite: Overwrite = False,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
@@ -430,9 +433,13 @@ def export(
         path_of_all = Path(file)
         file = str(path_of_all.with_stem(f"{path_of_all.stem}-{connect.cluster_name}"))
     failed: list[OffsetMgrError] = []
-    done = offsets.export(
-        connect, file, selection, topics.selection(), format=file_format, overwrite=overwrite, on_error=failed.append
-    )
+    options: dict[str, Any] = {
+        "format": file_format,
+        "header": header,
+        "overwrite": overwrite,
+        "on_error": failed.append,
+    }
+    done = offsets.export(connect, file, selection, topics.selection(), **options)
     if connect.cluster_name:
         write_rows(EXPORTED, [(file, done.groups, done.offsets)], output)
     where = "standard output" if file == "-" else file

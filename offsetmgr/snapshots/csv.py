@@ -1,15 +1,16 @@
 """The CSV format of kafka-consumer-groups: ``group,topic,partition,offset``. A file of a single group may omit the
 column ``group``.
 
-The writer follows Kafka's tool (org.apache.kafka.tools.consumer.group.CsvUtils): no header line, quotes only if a value
-needs them, an empty line at the end. The reader also accepts a header line, quotes around any value, empty lines
-anywhere, empty values at the end of a line, and the files of `text_files`. The first line that is not empty determines
-the number of columns. A line with a different number of columns is a bad line.
+The writer follows Kafka's tool (org.apache.kafka.tools.consumer.group.CsvUtils): quotes only if a value needs them, an
+empty line at the end, and no header line, unless the user asks for one. The reader also accepts a header line, quotes
+around any value, empty lines anywhere, empty values at the end of a line, and the files of `text_files`. The first line
+that is not empty determines the number of columns. A line with a different number of columns is a bad line.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import UsageError
@@ -19,6 +20,7 @@ from offsetmgr.snapshots.base import (
     MAX_PARTITION,
     NAME_THE_GROUP,
     BadLine,
+    SnapshotHeader,
     number,
     offset_number,
 )
@@ -33,17 +35,24 @@ _COLUMNS: Final = ("group", "topic", "partition", "offset")
 
 
 class CsvFormat(LineFormat):
-    """The CSV format. If ``group`` is given, the lines have no group column, and all of them belong to that group."""
+    """The CSV format. If ``group`` is given, the lines have no group column, and all of them belong to that group. A
+    ``titled`` file begins with the names of the columns; the reader sets ``titled`` if the file does."""
 
     name = "csv"
     title = "CSV"
     end = b"\n"
     filler = b","
 
-    def __init__(self, group: str | None = None) -> None:
+    def __init__(self, group: str | None = None, *, titled: bool = False) -> None:
         super().__init__(group)
+        self.titled = titled
         self._columns = _COLUMNS if group is None else _COLUMNS[1:]
         self.plain = _WITH_GROUP if group is None else _WITHOUT_GROUP
+
+    def _write(self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets]) -> None:
+        if self.titled:
+            stream.write(f"{','.join(self._columns)}\n".encode())
+        super()._write(stream, header, groups)
 
     def _text(self, group: GroupOffsets, names: NameCheck) -> str:
         if self.group is not None and group.name != self.group:

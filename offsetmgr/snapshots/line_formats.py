@@ -185,6 +185,7 @@ class LineReader(SnapshotReader):
         try:
             text = _text(line)
             if may_be_header and self.format.is_header(text):
+                self.format.titled = True
                 return None
             group, topic, partition, _ = self.format.parse(text)
         except BadLine as why:
@@ -301,6 +302,8 @@ class LineFormat(TextFormat):
 
     plain: re.Pattern[bytes]
     filler: ClassVar[bytes] = b""
+    titled = False
+    """Whether a file begins with a header line."""
 
     def is_header(self, line: str) -> bool:  # noqa: ARG002
         """Returns whether a file's first line is a header line."""

@@ -192,7 +192,7 @@ def write_snapshot(
     header: SnapshotHeader,
     groups: Iterable[GroupOffsets],
     *,
-    format: str | None = None,
+    format: str | Format | None = None,
     group: str | None = None,
     overwrite: bool = False,
     keep_errors: bool = False,
@@ -200,9 +200,10 @@ def write_snapshot(
 ) -> SnapshotReport:
     """Writes a snapshot file atomically, with a few groups in memory at a time.
 
-    ``format`` and ``group`` are as in ``file:PATH?format=...&group=...``. A group or partition with a read error ends
-    the call with that error, unless ``keep_errors`` is set and the format (Avro) can record the error. An existing file
-    is rejected unless ``overwrite`` is set. If the call fails, an existing file stays unchanged.
+    ``format`` and ``group`` are as in ``file:PATH?format=...&group=...``; ``format`` may also be the format itself. A
+    group or partition with a read error ends the call with that error, unless ``keep_errors`` is set and the format
+    (Avro) can record the error. An existing file is rejected unless ``overwrite`` is set. If the call fails, an
+    existing file stays unchanged.
 
     With ``on_error``, a group that the format cannot record is left out. The function receives the error of each such
     group, and each recorded error. The call then fails only if no offset could be read.
@@ -210,7 +211,7 @@ def write_snapshot(
     Raises `FileFailure`, `UsageError`, `UnsupportedOperation`, and the errors of ``groups``.
     """
     where = Path(path)
-    form = by_name(format_name(str(path), format), group)
+    form = format if isinstance(format, Format) else by_name(format_name(str(path), format), group)
     failures: list[OffsetMgrError] = []
 
     def accepted(report_error: Callable[[OffsetMgrError], None]) -> Iterator[GroupOffsets]:

@@ -115,3 +115,20 @@ def test_lines_of_the_old_export_tool_may_be_in_utf_16(tmp_path: Path) -> None:
     (tmp_path / "saved.zk").write_bytes("/consumers/g/offsets/t/0:5\r\n".encode("utf-16"))
     (row,) = rows("offsets", "get", "g", "--store", f"file:{tmp_path}/saved.zk")
     assert (row["group"], row["topic"], row["partition"], row["offset"]) == ("g", "t", 0, 5)
+
+
+def test_an_export_names_its_columns_if_asked_and_an_edit_of_the_file_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "source.csv").write_text(CSV)
+    saved, edit = tmp_path / "saved.csv", ("--execute", "--yes", "--store")
+    export = ("offsets", "export", saved, "--all-groups", "--store", f"file:{tmp_path}/source.csv", "--header", "--as")
+    command(*export, "csv")
+    assert saved.read_text().startswith(HEADER) and sorted(saved.read_text().split()[1:]) == sorted(CSV.split())
+    (tmp_path / "target.csv").write_text("shop,orders,0,1\n")
+    command("offsets", "import", saved, *edit, f"file:{tmp_path}/target.csv")
+    assert sorted((tmp_path / "target.csv").read_text().split()) == sorted(CSV.split())
+    command("offsets", "set", "shop", "-t", "orders:0", "--to-offset", "6", *edit, f"file:{saved}")
+    assert saved.read_text().startswith(HEADER) and "shop,orders,0,6\n" in saved.read_text()
+    assert "error: --header: is for CSV, and not for zk\n" in command(*export, "zk", code=2).stderr
