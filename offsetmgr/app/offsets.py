@@ -273,10 +273,12 @@ def peek(connections: Connections, selection: GroupSelection, topics: TopicSelec
     topics.within(store.capabilities.partitions)
     found: Found[NextRecord] = Found(connections, store, choose_groups(store, selection), topics)
     named = selection.named(found.groups)
+    expected = dict.fromkeys(named, _expected(connections, store, found.topics) if named else ())
 
     def peeked() -> Iterator[NextRecord]:
         with RecordPeeker(connections.bootstrap() or "", connections.resolved.connection) as peeker:
-            for read in connections.ui.progress(scan_in_order(store, found.groups), "reading", len(found.groups)):
+            scanned = scan_in_order(store, found.groups, expected=expected)
+            for read in connections.ui.progress(scanned, "reading", len(found.groups)):
                 if read.error is not None:
                     found.fail(read.error)
                     continue

@@ -48,7 +48,8 @@ def audit(
         other = connections.store(compare, config).capabilities
         select_groups(compare, config, GroupSelection())  # fails before the audit if the store cannot be read
     if topic not in cluster.topics([topic]):  # Spark would print a long error
-        raise UnknownTopicOrPartition(f"topic {topic}", "does not exist in this Kafka cluster")
+        hint = "Kafka creates the offsets topic with the first commit; some managed services hide it from every login"
+        raise UnknownTopicOrPartition(f"topic {topic}", "the brokers do not list it", hint)
     properties = connections.resolved.command_config if connection.kafka else ""
     if properties is None:
         hint = Advice("add {command_config}, a file that exists on every machine")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import tee
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import state_of
-from offsetmgr.groups.scan import scan_in_order, without_impossible
+from offsetmgr.groups.scan import scan_in_order, with_unlisted, without_impossible
+
+_BATCH: Final = 500
+"""The number of groups whose unlisted partitions are read together."""
 
 
 class OffsetDifference(NamedTuple):
@@ -45,8 +49,13 @@ def diff(
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)
     read = zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True)
-    for in_left, in_right in (map(without_impossible, pair) for pair in read):
-        yield from _group_differences(in_left, in_right, topics, capabilities)
+    for pairs in batched(read, _BATCH):
+        lefts, rights = ([without_impossible(one) for one in side] for side in zip(*pairs, strict=True))
+        # A partition that only one store lists may be hidden in the other.
+        lefts = with_unlisted(left, lefts, {one.name: one.offsets for one in rights})
+        rights = with_unlisted(right, rights, {one.name: one.offsets for one in lefts})
+        for in_left, in_right in zip(lefts, rights, strict=True):
+            yield from _group_differences(in_left, in_right, topics, capabilities)
 
 
 def _group_differences(

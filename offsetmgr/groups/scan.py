@@ -91,7 +91,7 @@ def scan_in_order(
             if found.error is not None:
                 yield _with_named(store, found, named)
             else:
-                yield _with_expected(store, found, expected.get(found.name, ())) if expected else found
+                yield from with_unlisted(store, [found], expected) if expected else [found]
 
 
 def without_impossible(found: GroupOffsets) -> GroupOffsets:
@@ -108,12 +108,27 @@ def _with_named(
     return found if fetched.error is not None else fetched
 
 
-def _with_expected(store: OffsetStore, found: GroupOffsets, expected: Collection[TopicPartition]) -> GroupOffsets:
-    missing = [tp for tp in expected if tp not in found.offsets and tp not in found.errors]
-    for named in store.scan_partitions({found.name: missing}) if missing else ():
-        offsets, errors = {**found.offsets, **named.offsets}, {**found.errors, **named.errors}
-        return replace(found, offsets=offsets, errors=errors, error=named.error)
-    return found
+def with_unlisted(
+    store: OffsetStore, groups: Sequence[GroupOffsets], expected: Mapping[str, Iterable[TopicPartition]]
+) -> list[GroupOffsets]:
+    """Asks by name for the partitions of ``expected`` that the scans of these groups omitted, and adds the answers to
+    their results. An omitted offset may be pending, or hidden from this login; then the answer is an error."""
+    missing = {one.name: [] if one.error else _unlisted(one, expected.get(one.name, ())) for one in groups}
+    requested = {name: partitions for name, partitions in missing.items() if partitions}
+    answers = {one.name: one for one in store.scan_partitions(requested)} if requested else {}
+    return [_with_answer(one, answers.get(one.name)) for one in groups]
+
+
+def _unlisted(found: GroupOffsets, expected: Iterable[TopicPartition]) -> list[TopicPartition]:
+    listed = {*found.offsets, *found.errors}
+    return [tp for tp in expected if tp not in listed and type(tp.partition) is int]
+
+
+def _with_answer(found: GroupOffsets, answer: GroupOffsets | None) -> GroupOffsets:
+    if answer is None:
+        return found
+    offsets, errors = {**found.offsets, **answer.offsets}, {**found.errors, **answer.errors}
+    return replace(found, offsets=offsets, errors=errors, error=answer.error)
 
 
 # Finds ``--topic`` patterns that match no partition. A pattern without a match is probably mistyped, so the command

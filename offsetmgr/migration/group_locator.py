@@ -26,6 +26,7 @@ from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.describe import DescribeGroups
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter
 from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
+from offsetmgr.groups.scan import with_unlisted
 from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.journaled_writer import OPERATIONS, open_plan, open_renewed
 from offsetmgr.migration.location import (
@@ -248,7 +249,10 @@ class GroupLocator:
             self._add_recorded(names)
             seen = {**seen, **self._watch(names, window)}
             every = list(dict.fromkeys([*names, *(self._name_in(one.name, n) for one in self.stores for n in names)]))
-            samples = {one.name: self._read(one, every) for one in self.stores}  # ZooKeeper before Kafka
+            samples: dict[str, Mapping[str, StoreSample]] = {}
+            for one in self.stores:  # ZooKeeper before Kafka
+                elsewhere = {self._name_in(one.name, n): self._partitions(samples, n) for n in names}
+                samples[one.name] = self._read(one, every, elsewhere)
             logs = self._logs({tp for store in samples.values() for found in store.values() for tp in found.partitions})
             writers = self._writers([name for name in names if name not in seen], samples)
             for name in names:
@@ -256,6 +260,9 @@ class GroupLocator:
                 named = {store: found[self._name_in(store, name)] for store, found in samples.items()}
                 plan, written = self._plans.get(name), writers.get(name, {})
                 yield locate(GroupSample(name, read, logs, seen.get(name), plan, written, named))
+
+    def _partitions(self, samples: Mapping[str, Mapping[str, StoreSample]], name: str) -> list[TopicPartition]:
+        return [tp for store, read in samples.items() for tp in read[self._name_in(store, name)].offsets]
 
     def _name_in(self, store: str, name: str) -> str:
         """Returns the name of a group in a store. A plan may rename the group."""
@@ -295,11 +302,16 @@ class GroupLocator:
         seen = {name: seen_phase(one) for name, one in watched.items() if isinstance(one, GroupHistory)}
         return {name: phase for name, phase in seen.items() if phase is not None}
 
-    def _read(self, one: ConfiguredStore, names: list[str]) -> Mapping[str, StoreSample]:
+    def _read(
+        self, one: ConfiguredStore, names: list[str], elsewhere: Mapping[str, Iterable[TopicPartition]]
+    ) -> Mapping[str, StoreSample]:
+        """Reads groups from one store. ``elsewhere`` has the partitions that earlier stores list: the scan of this
+        store may omit them, because this login may not see their offsets."""
         if one.error is not None:
             unread = StoreSample(one.name, one.store.uri, error=one.error, members_error=one.error)
             return dict.fromkeys(names, unread)
-        offsets = scan_tolerantly(one.store, names)
+        scanned = scan_tolerantly(one.store, names)
+        offsets = {found.name: found for found in with_unlisted(one.store, [*scanned.values()], elsewhere)}
         members = _of_each(one.describe, names)
         kinds = {name: found.error for name, found in offsets.items() if isinstance(found.error, OtherGroupKind)}
         shares = [name for name, kind in kinds.items() if kind.type == "share"]

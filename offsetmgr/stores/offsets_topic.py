@@ -140,6 +140,8 @@ class KafkaOffsetsTopic:
             if not await retries.pause():
                 break
         why = "the brokers list no topic at all, or do not agree on the number of this topic's partitions"
+        if self._exists and not before:
+            why = "the brokers do not list the topic to this login"
         hint = "try again if the brokers have just started; a cluster without any topic has no offsets to read"
         raise ServerError(OFFSETS_TOPIC, why, hint)
 

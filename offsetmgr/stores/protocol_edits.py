@@ -242,7 +242,8 @@ def group_offsets(group: str, found: FetchedGroup | OffsetMgrError) -> GroupOffs
 # - The log of this partition, which the principal may read, has no other offset of the group.
 # - All listed offsets were deleted, and the coordinator then reports the group as DEAD. Coordinators of Kafka 2.4 to
 #   3.9 keep a group as long as it has an offset, also a pending one. Coordinators of Kafka 4.0 and later keep every
-#   group for some minutes, so EMPTY proves nothing there. If this proof fails, the deleted offsets are written back.
+#   group for some minutes, so EMPTY proves nothing there. Azure Event Hubs reports groups with offsets as DEAD, which
+#   proves nothing either. If this proof fails, the deleted offsets are written back.
 
 _ACCEPT: Final = Advice("or add {accept_unseen=True}: unseen offsets are then lost, and no undo restores them")
 _MAX_NAMED: Final = 200_000
@@ -341,11 +342,13 @@ class UnseenOffsets:
             failed = error
         # The list is read after the log, so it has every offset that the log has, unless the offset is unseen.
         listed = await self._client.fetch(dict.fromkeys(in_doubt), deadline)
+        described = await self._client.describe([group for group, third in in_doubt.items() if third], deadline)
+        dead = {group for group, one in described.items() if isinstance(one, GroupDescription) and one.state == "DEAD"}
         for group, third in in_doubt.items():
             known = listed[group]
             if isinstance(known, OffsetMgrError):
                 reasons[group] = known
-            elif failed is not None and third and known.offsets:
+            elif failed is not None and third and known.offsets and group not in dead:
                 self.unproved[group] = {}
             elif failed is not None:
                 reasons[group] = _not_proved(group, failed)
@@ -404,7 +407,7 @@ def _not_listed(group: str, hidden: Mapping[TopicPartition, bool]) -> GateRefuse
 
 
 def _not_proved(group: str, error: OffsetMgrError) -> GateRefused:
-    why = f"may have offsets that its coordinator does not show, and {OFFSETS_TOPIC} cannot be read: {error}"
+    why = f"may have offsets that its coordinator does not show, and {OFFSETS_TOPIC} cannot be read: {error.why}"
     if isinstance(error, NotAuthorized):
         why = "may have offsets in topics that this login may not describe: brokers with an authorizer leave them out"
     hint = Advice("allow Read on the topic {}, which shows all offsets, {}", OFFSETS_TOPIC, _ACCEPT)

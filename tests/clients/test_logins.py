@@ -157,20 +157,41 @@ def librdkafka_topic(
         return consumer.partition_count(topic, timeout_s)
 
 
-@pytest.mark.parametrize("stores", [JKS, PKCS12], ids=["jks", "pkcs12"])
-def test_the_stores_of_a_java_client_work_for_a_whole_group(
-    broker: Broker, tmp_path: Path, stores: dict[str, str], unique: str
-) -> None:
+def pem_files(directory: Path) -> dict[str, str]:
+    """The settings of a client with PEM files."""
+    found = translated(directory, {"security.protocol": "SSL", **PKCS12})
+    settings = {}
+    for name in ("ca", "certificate", "key"):
+        file = directory / f"client.properties.{name}"
+        file.write_text(found[f"ssl.{name}.pem"])
+        settings[f"ssl.{name}.location"] = str(file)
+    return settings
+
+
+def settings_of(login: str, broker: Broker, directory: Path) -> tuple[str, dict[str, str]]:
+    """The address of the listener that accepts a login, and the properties."""
+    if login == "scram":
+        return broker.passwords, SCRAM
+    if login in COMMAND_OUTPUTS:
+        return broker.tokens, token_command(directory, broker.issuer.token(), COMMAND_OUTPUTS[login])
+    stores = {"jks": JKS, "pkcs12": PKCS12}.get(login) or pem_files(directory)
+    return broker.tls, {"security.protocol": "SSL", **stores}
+
+
+@pytest.mark.parametrize("kind", ["jks", "pkcs12", "pem", "scram", "jwt", "json"])
+def test_a_login_works_for_a_whole_group(broker: Broker, tmp_path: Path, kind: str, unique: str) -> None:
     commands = Commands(tmp_path)
-    login = [*command_config(tmp_path, {"security.protocol": "SSL", **stores}), "--bootstrap-server", broker.tls]
+    address, settings = settings_of(kind, broker, tmp_path)
+    login = [*command_config(tmp_path, settings), "--bootstrap-server", address]
 
     edit = ["--group", unique, "--topic", f"{broker.topic}:0", "--to-offset", "0", "--metadata", "x", "--new-group"]
     done = commands.run("offsets", "set", *edit, *login, "--execute", "--yes", "--debug")
     lag = commands.run("offsets", "lag", "--group", unique, *login, "--format", "csv")
 
     assert f"{broker.topic},0,committed,0,x" in lag.stdout
-    assert librdkafka_topic(broker.tls, tmp_path, {"security.protocol": "SSL", **stores}, broker.topic) == 2
-    assert secrets_in(tmp_path, SECRETS, done.stdout, done.stderr, lag.stdout, lag.stderr) == []
+    assert librdkafka_topic(address, tmp_path, settings, broker.topic) == 2
+    secrets = [*SECRETS, *broker.issuer.tokens]
+    assert secrets_in(tmp_path, secrets, done.stdout, done.stderr, lag.stdout, lag.stderr) == []
 
 
 FAULTS: Final[dict[str, tuple[dict[str, str], int, str]]] = {
@@ -234,18 +255,6 @@ def token_command(directory: Path, token: str, output: str) -> dict[str, str]:
         [sys.executable, str(directory / "print_token.py"), str(directory / "client.properties.token")]
     )
     return oauth(**{"sasl.oauthbearer.token.command": command})
-
-
-@pytest.mark.parametrize("output", list(COMMAND_OUTPUTS))
-def test_a_command_can_provide_the_tokens(broker: Broker, tmp_path: Path, output: str) -> None:
-    settings = token_command(tmp_path, broker.issuer.token(), COMMAND_OUTPUTS[output])
-
-    login = [*command_config(tmp_path, settings), "--bootstrap-server", broker.tokens]
-    done = Commands(tmp_path).run("cluster", "describe", *login, "--debug")
-
-    assert librdkafka_topic(broker.tokens, tmp_path, settings, broker.topic) == 2
-    (tmp_path / "client.properties.token").unlink()
-    assert secrets_in(tmp_path, broker.issuer.tokens, done.stdout, done.stderr) == []
 
 
 def test_refused_tokens_are_one_line_without_a_secret(broker: Broker, tmp_path: Path) -> None:

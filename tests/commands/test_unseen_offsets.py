@@ -18,6 +18,7 @@ from secured_broker import Secured
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.model import Committed
+from offsetmgr.sandbox import ZooKeeperServer
 
 pytest_plugins = ["everyday_fixtures", "secured_fixtures"]
 pytestmark = pytest.mark.servers
@@ -215,7 +216,7 @@ def test_commands_say_what_a_filtered_login_may_not_see(filtered: Filtered, tmp_
         assert "may not describe" not in filtered.cli(*command, *filtered.login).stderr, name
 
 
-def test_a_topic_that_the_login_may_not_describe_is_not_absent(filtered: Filtered) -> None:
+def test_a_topic_that_the_login_may_not_describe_is_not_absent(filtered: Filtered, zookeeper: ZooKeeperServer) -> None:
     filtered.commit(filtered.group, seen=10, hidden=20)
     for topics in ([filtered.hidden], [f"{filtered.hidden}:0"], [f"{filtered.hidden}:0", filtered.seen]):
         options = [word for topic in topics for word in ("--topic", topic)]
@@ -229,9 +230,20 @@ def test_a_topic_that_the_login_may_not_describe_is_not_absent(filtered: Filtere
             ), (command, topics)
             assert "TOPIC_AUTHORIZATION_FAILED" in found.stderr
             assert "has no committed offsets" not in found.stderr
-    reset = ["offsets", "reset", "--group", filtered.group, "--topic", filtered.hidden, "--to-earliest"]
-    refused = filtered.cli(*reset, *filtered.login, code=1).stderr
+    named = ["--group", filtered.group, "--topic", filtered.hidden]
+    refused = filtered.cli("offsets", "reset", *named, "--to-earliest", *filtered.login, code=1).stderr
     assert f"topic {filtered.hidden}: not authorized for this topic" in refused
+    peeked = filtered.cli("offsets", "peek", *named, *filtered.login, code=1).stderr
+    assert "TOPIC_AUTHORIZATION_FAILED" in peeked
+    assert "has no committed offsets" not in peeked
+    old, selected = f"zookeeper://{zookeeper.connect}", ["--group", filtered.group, *filtered.login]
+    with open_store(old) as store:  # its offsets do not show that Kafka has none
+        store.commit(filtered.group, {TopicPartition(filtered.hidden, 0): OffsetAndMetadata(5)})
+    (where,) = filtered.cli.rows("groups", "where", *selected, "--zookeeper", zookeeper.connect)
+    assert (where["phase"], "TOPIC_AUTHORIZATION_FAILED" in where["evidence"]) == ("unknown", True)
+    stores = ["--from", old, "--to", f"kafka://{filtered.broker.bootstrap}", "--topic", filtered.hidden]
+    (difference,) = filtered.cli.rows("offsets", "diff", *stores, *selected, code=1)
+    assert difference["difference"] == "unreadable"
 
 
 @pytest.mark.parametrize("filtered", ["secured_kraft"], indirect=True)

@@ -56,6 +56,7 @@ _OFFSETS_TOPIC_NEEDS: Final = {
     "Describe": "find the leaders of the offsets topic",
     "Read": "prove before the deletion of a group that all its offsets were read",
 }
+_WITHOUT_READ: Final = Advice("without Read on it, groups delete and groups rename need {accept_unseen=True}")
 _TOPIC_NEEDS: Final = {"Describe": "read its offsets and log ranges", "Read": "write its offsets and read its records"}
 _GROUP_NEEDS: Final = {
     "Describe": "read offsets",
@@ -76,15 +77,21 @@ async def check_permissions(
     answer = await _metadata(connection, [OFFSETS_TOPIC], deadline)
     cluster = answer.get("cluster_authorized_operations", _NOT_REPORTED)
     rows = [_row("the cluster", "--cluster", bootstrap, cluster, _CLUSTER_NEEDS)]
-    exists = False
+    listed = (await connection.call(requests.list_groups(), remaining(deadline)))["groups"]
+    exists = bool(listed)  # managed services may hide the offsets topic
     for topic in answer["topics"]:
-        exists = not topic["error_code"]
-        if exists or topic["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            bits = topic["topic_authorized_operations"] if exists else 0
-            rows.append(_row(OFFSETS_TOPIC, f"--topic {OFFSETS_TOPIC}", bootstrap, bits, _OFFSETS_TOPIC_NEEDS))
+        code = topic["error_code"]
+        exists = exists or not code
+        if not code or code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            bits = 0 if code else topic["topic_authorized_operations"]
+            row = _row(OFFSETS_TOPIC, f"--topic {OFFSETS_TOPIC}", bootstrap, bits, _OFFSETS_TOPIC_NEEDS)
+            rows.append(row._replace(fix=Advice("{}; {}", row.fix, _WITHOUT_READ)) if row.fix else row)
+        elif listed:
+            why = "the brokers hide the topic, so no deletion of a group can prove that all its offsets were read"
+            check = f"permissions on {OFFSETS_TOPIC}"
+            rows.append(CheckResult(check, bootstrap, CheckStatus.UNKNOWN, why, _WITHOUT_READ))
     if not groups:
-        listed = await connection.call(requests.list_groups(), remaining(deadline))
-        groups = [group["group_id"] for group in listed["groups"]][:MAX_GROUPS]
+        groups = [group["group_id"] for group in listed][:MAX_GROUPS]
         rows += await _described(connection, bootstrap, groups, deadline)
     elif not exists:  # a lookup of coordinators would create the topic
         why = f"the topic {OFFSETS_TOPIC} does not exist yet, or the principal may not describe it"
@@ -461,7 +468,7 @@ def _release_row(bootstrap: str, brokers: Mapping[Address, BrokerConnection | Of
 
 async def _controller_row(bootstrap: str, connection: BrokerConnection, deadline: float) -> CheckResult:
     quorum = ApiKey.DESCRIBE_QUORUM in connection.versions
-    kind = "KRaft" if quorum else "ZooKeeper"
+    kind = "KRaft" if quorum else "no KRaft quorum is reported"
     answer = await connection.call(requests.metadata(), remaining(deadline))
     number = answer.get("controller_id")
     if number is None:
@@ -470,11 +477,13 @@ async def _controller_row(bootstrap: str, connection: BrokerConnection, deadline
         )
     if number < 0:
         fix = (
-            "check that a majority of the controllers runs" if quorum else "check the brokers' connection to ZooKeeper"
+            "check that a majority of the controllers runs"
+            if quorum
+            else "check the controllers, or the brokers' connection to ZooKeeper"
         )
         return CheckResult("controller", bootstrap, CheckStatus.FAILED, f"{kind}; no broker is the controller", fix)
     # With KRaft, brokers report a random broker, to which clients send requests for the controller.
-    detail = kind if quorum else f"{kind}; broker {number} is the controller"
+    detail = kind if quorum else f"broker {number} is the controller; {kind}"
     return CheckResult("controller", bootstrap, _OK, detail)
 
 
