@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from offsetmgr.app.ui import Ui, Waits
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
-from offsetmgr.core import TITLES
+from offsetmgr.core import SCHEMES, TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
@@ -574,6 +574,17 @@ class Connections(Closeable):
         living = (one.store.uri for one in stores if one.error is None and one.name != "zookeeper")
         bootstrap = next((bootstrap_of(uri, self.resolved.connection) for uri in living), None)
         return GroupLocator(stores, self.cluster_at(bootstrap, self.resolved.connection) if bootstrap else None)
+
+    def uri_of(self, store: str, argument: str) -> str:
+        """Returns ``store``, or the URI of the configured store if ``store`` is the name of a kind of `TITLES`, such as
+        "zookeeper". Raises `UsageError`, which names the ``argument``, if the settings name no store of the kind."""
+        if store not in TITLES:
+            return store
+        configured = {} if self.resolved.store is None else self.configured_stores()
+        if store not in configured:
+            hint = Advice(f"name it in the context or by an option, or as in {{{argument}}} {SCHEMES[store].example}")
+            raise UsageError(Advice(f"{{{argument}}} {store}"), f"the settings do not name {TITLES[store]}", hint)
+        return configured[store]
 
     def _session(self, connect: str) -> ZookeeperSession:
         """Returns the session with this connect string. Opens a session if neither a store nor an earlier call has

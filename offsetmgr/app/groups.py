@@ -223,6 +223,7 @@ def copy(
         raise home.refusal()
     target = store
     if to is not None:
+        to = connections.uri_of(to, "to")
         target = connections.copied_to[to] = connections.opened(to)
     crossing = connections.check_crossing("groups copy", store, target, translate)
     topics = TopicMatches(topics.within(store.capabilities.partitions))

@@ -102,7 +102,7 @@ def _topic_sums(one: GroupLag) -> Iterator[Sample]:
         rows = list(of_topic)
         offsets = [row.committed.offset for row in rows if isinstance(row.committed, Committed)]
         lags = [row.lag for row in rows if row.lag is not None]
-        unread = any(row.state not in ("committed", "absent") for row in rows)
+        unread = any(row.state not in ("committed", "absent") for row in rows)  # a share group commits no offsets
         yield from _known(
             "kminion_kafka_consumer_group_topic_",
             {"group_id": one.name, "topic_name": topic},

@@ -227,6 +227,7 @@ def _new_sides(
 
     Raises `UsageError` if a selected topic cannot exist in one of the stores.
     """
+    source, target = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
     stores = SourceAndTarget(connections, source, target, sides and sides[:2])
     options.selection.within(stores.source.capabilities.partitions, stores.target.capabilities.partitions)
     selection = options.group_selection

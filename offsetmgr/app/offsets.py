@@ -305,11 +305,12 @@ def diff(
     selection: GroupSelection = ALL_GROUPS,
     topics: TopicSelection = ALL_TOPICS,
 ) -> Found[OffsetDifference]:
-    """Compares the committed offsets of two stores, and yields the differences. ``source`` and ``target`` are URIs; by
-    default they are the configured ZooKeeper and the configured brokers."""
+    """Compares the committed offsets of two stores, and yields the differences. ``source`` and ``target`` are
+    URIs, or names of configured stores (default: zookeeper and kafka)."""
     from offsetmgr.groups.diff import diff
 
-    left, right = _sides(connections, source, target)
+    left = connections.store(connections.uri_of(source or "zookeeper", "source:from"))
+    right = connections.store(connections.uri_of(target or "kafka", "target:to"))
     topics.within(left.capabilities.partitions, right.capabilities.partitions)
     known, both = {*left.groups(), *right.groups()}, f"{left.uri} and {right.uri}"
     try:
@@ -332,22 +333,6 @@ def diff(
         found.check_topics(both)
 
     return found.of(differences())
-
-
-def _sides(connections: Connections, source: str | None, target: str | None) -> tuple[OffsetStore, OffsetStore]:
-    """Opens the two stores. Raises `UsageError` if one is neither given nor configured."""
-    from offsetmgr.stores.uri import zookeeper_of
-
-    settings = connections.resolved
-    own = zookeeper_of(settings.store, settings.connection) if settings.store else None
-    zookeeper, bootstrap = own or settings.zookeeper, connections.bootstrap()
-    defaults = (zookeeper and f"zookeeper://{zookeeper}", bootstrap and f"kafka://{bootstrap}")
-    found = [given or default for given, default in zip((source, target), defaults, strict=True)]
-    for name, server, uri in zip(("source:from", "target:to"), ("ZooKeeper", "broker"), found, strict=True):
-        if uri is None:
-            why = f"no store is named, and no {server} is configured"
-            raise UsageError(Advice(f"{{{name}}}"), why, Advice(f"add {{{name}}} URI"))
-    return connections.store(found[0]), connections.store(found[1])
 
 
 FilePath: TypeAlias = str | os.PathLike[str]

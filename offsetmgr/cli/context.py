@@ -1,13 +1,15 @@
-"""``offsetmgr context list|show|use``: the contexts of the config file. Contacts no server."""
+"""``offsetmgr context list|show|use|add``: the contexts of the config file. Contacts no server."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final
 
 import typer
 
-from offsetmgr.cli.options import FormatOption
-from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, write_rows
+from offsetmgr.cli.options import BootstrapServer, CommandConfig, FormatOption, Store, Timeout, Zookeeper
+from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, write_rows, write_text
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Contexts of the config file: names for clusters.")
 
@@ -82,3 +84,30 @@ def use(name: Annotated[str, typer.Argument(metavar="CONTEXT", help="The new def
     note(f"{name} is the default context in {contexts.path}; it was {contexts.default or 'not set'}")
     if (present := os.environ.get("OFFSETMGR_CONTEXT")) and present != name:
         note(f"warning: the variable OFFSETMGR_CONTEXT is {present}, and overrides the default")
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the new context.")],
+    bootstrap_server: BootstrapServer = None,
+    zookeeper: Zookeeper = None,
+    store: Store = None,
+    command_config: CommandConfig = None,
+    timeout: Timeout = None,
+) -> None:
+    """Add a context to the end of the config file, and show it. Nothing else in the file changes.
+
+    The command contacts no server. A relative --command-config is relative to the present directory.
+    """
+    from offsetmgr.config.connection import SettingsLayer
+    from offsetmgr.config.contexts import Contexts
+    from offsetmgr.config.properties import load_properties
+
+    if command_config is not None:
+        load_properties(Path(command_config))  # raises an error if the file is not valid
+        command_config = str(Path(command_config).absolute())
+    contexts = Contexts.read(new=True)
+    table = contexts.add(name, SettingsLayer(bootstrap_server, zookeeper, store, command_config, timeout))
+    note(f"added to {contexts.path}:")
+    write_text(table)
+    note(f"next: offsetmgr doctor --context {quote(name)}")

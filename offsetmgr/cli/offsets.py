@@ -41,6 +41,7 @@ from offsetmgr.cli.render import (
     write_rows,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
+from offsetmgr.core import TITLES
 from offsetmgr.core.clock import SystemClock, duration
 from offsetmgr.core.durations import parse_datetime, parse_duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
@@ -524,7 +525,8 @@ def diff(
     contexts. Without --group it compares all groups of both stores.
     """
     selection = groups._replace(all_groups=groups.all_groups or not groups.group).selection()
-    connect.reject_for_many({"--from": source, "--to": target}, "it names a store of one cluster")
+    given = {"--from": source not in TITLES and source, "--to": target not in TITLES and target}
+    connect.reject_for_many(given, "it names a store of one cluster")
     found = offsets.diff(connect, source, target, selection, topics.selection())
     count = write_rows(DIFFERENCES, map(_difference_row, found), output)
     code = report_and_exit_code(found.errors)

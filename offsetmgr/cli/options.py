@@ -283,8 +283,8 @@ class PlanScope(NamedTuple):
         return PlanSelection(groups, tuple(self.wave or ()))
 
 
-SourceStore = Annotated[str, opt("--from", "URI", "The store to read: zookeeper://..., kafka://..., file:...")]
-TargetStore = Annotated[str, opt("--to", "URI", "The store to write.")]
+SourceStore = Annotated[str, opt("--from", "URI", "The store to read: a URI, or zookeeper or kafka of the context.")]
+TargetStore = Annotated[str, opt("--to", "URI", "The store to write, in the same form.")]
 Rename = Annotated[
     list[str] | None,
     opt("--rename", "OLD=NEW", "Give a group another name in the target; repeatable."),
@@ -458,6 +458,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "context list": ("",),
     "context show": ("prod",),
     "context use": ("prod",),
+    "context add": ("prod --bootstrap-server k1:9092 --command-config prod.properties",),
     "sandbox restart": ("shop-0 offsets.storage=kafka dual.commit.enabled=true",),
     "migrate plan": ("billing --from zookeeper://z1:2181 --to kafka://k1:9092 -o billing.plan",),
     "migrate apply": ("billing.plan",),

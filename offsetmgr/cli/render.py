@@ -576,11 +576,10 @@ def _write_metrics(columns: Sequence[Column], rows: Iterable[Sequence[Any]], _ag
     if len(columns) > len(SAMPLES):
         found = ((row[0], row[1:4] if row[1] is not None else ("offsetmgr_read_errors", {}, 1)) for row in rows)
         rows = ((metric, {"cluster": cluster, **labels}, value) for cluster, (metric, labels, value) in found)
-    shown = printable if sys.stdout.isatty() else str
-    count = 0
+    shown, count = printable if sys.stdout.isatty() else str, 0
     for line in exposition(map(Sample._make, rows)):
         sys.stdout.write(f"{shown(line)}\n")
-        count += not line.startswith("#")
+        count += 1
     sys.stdout.flush()
     return count
 

@@ -187,15 +187,15 @@ def config_path(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CONFIG_HOME") or home_directory(environ) / ".config") / "offsetmgr" / "config.toml"
 
 
-def load_document(environ: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:
+def load_document(environ: Mapping[str, str], *, new: bool = False) -> tuple[Path, dict[str, Any]]:
     """Returns the path and the content of the configuration file; the content is empty if there is no file, unless
-    ``OFFSETMGR_CONFIG`` names it. Raises `ConfigError`."""
+    ``OFFSETMGR_CONFIG`` names it and the file is not a ``new`` one. Raises `ConfigError`."""
     path = config_path(environ)
     what = f"config file {path}"
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        if "OFFSETMGR_CONFIG" in environ:
+        if "OFFSETMGR_CONFIG" in environ and not new:
             raise ConfigError(what, "does not exist", "correct the environment variable OFFSETMGR_CONFIG") from None
         return path, {}
     except (OSError, UnicodeDecodeError) as error:

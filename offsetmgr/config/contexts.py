@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.connection import (
     DEFAULT_TIMEOUT_MS,
@@ -43,17 +44,19 @@ _SHOWN: Final = re.compile(
 @dataclass(frozen=True, slots=True)
 class Contexts:
     """The contexts of the configuration file at ``path``, by name. A context that is not valid has an error instead of
-    settings. ``default`` is the name of the default context; None if the file has none."""
+    settings. ``default`` is the name of the default context; None if the file has none. ``document`` is the content."""
 
     path: Path
     layers: Mapping[str, SettingsLayer | ConfigError]
     default: str | None
+    document: Mapping[str, Any]
 
     @classmethod
-    def read(cls) -> Contexts:
-        """Reads the configuration file. Raises `ConfigError` for errors that do not belong to one context."""
-        path, document = load_document(os.environ)
-        return cls(path, read_contexts(document, path), document.get("default-context"))
+    def read(cls, *, new: bool = False) -> Contexts:
+        """Reads the configuration file. With ``new``, a file that does not exist is empty. Raises `ConfigError` for
+        errors that do not belong to one context."""
+        path, document = load_document(os.environ, new=new)
+        return cls(path, read_contexts(document, path), document.get("default-context"), document)
 
     def select(self, text: str) -> list[str]:
         """Returns the names of the contexts that a list of names and globs selects, sorted. Raises `ConfigError` if a
@@ -74,13 +77,49 @@ class Contexts:
         """Makes ``name`` the default context. Changes only the line ``default-context`` of the file, or adds this line.
         Raises `ConfigError`."""
         self.layer(name)
-        hint = f"or set the environment variable: export OFFSETMGR_CONTEXT={name}"
-        with os_error_as(ConfigError, f"config file {self.path}", hint):
-            text = self.path.read_bytes().decode("utf-8-sig")
-            written = with_default(text, name)
-            if parse_document(written) != {**parse_document(text), "default-context": name}:
-                raise ConfigError(f"config file {self.path}", "its layout is unusual", "edit default-context by hand")
+        hint = f"edit default-context by hand, or set a variable: export OFFSETMGR_CONTEXT={name}"
+        self._edit(lambda text: with_default(text, name), {"default-context": name}, hint)
+
+    def add(self, name: str, settings: SettingsLayer) -> str:
+        """Appends a context with these settings to the file, and returns its table. Creates the file with mode 0600 if
+        there is none. Raises `ConfigError`, also if the file has the context."""
+        what, found = f"context {name!r}", ((one.name, getattr(settings, one.name)) for one in fields(settings))
+        values = {key_of(setting): value for setting, value in found if value is not None}
+        if name in self.layers:
+            raise ConfigError(what, f"is already in {self.path}", "edit the file to change the context")
+        if not (name and values and name.isprintable()) or set(name) & set(",*?["):
+            why = "has no settings" if not values else "is not a name, but empty, a list, a glob, or not printable"
+            raise ConfigError(what, why)
+        key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+        lines = [f"{setting} = {json.dumps(value, ensure_ascii=False)}" for setting, value in values.items()]
+        table = "\n".join([f"[context.{key}]", *lines])
+
+        def append(text: str) -> str:
+            end = "\r\n" if "\r\n" in text else "\n"
+            gap = "" if not text else end if text.endswith("\n") else end * 2
+            return text + gap + table.replace("\n", end) + end
+
+        self._edit(append, {"context": {**self.document.get("context", {}), name: values}}, "add the context by hand")
+        return table
+
+    def _edit(self, edit: Callable[[str], str], change: Mapping[str, object], hint: str) -> None:
+        """Replaces the text of the file, unless the new text means more or less than this change of the document."""
+        what, found = f"config file {self.path}", dict[str, object]()
+        with os_error_as(ConfigError, what, hint):
+            if not self.path.exists():
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.touch(0o600)
+            written = edit(self.path.read_bytes().decode("utf-8-sig"))
+            with suppress(ConfigError):
+                found = parse_document(written)
+            if found != {**self.document, **change}:
+                raise ConfigError(what, "its layout is unusual, or it has changed", hint)
             write_atomically(self.path, lambda out: out.write(written.encode("utf-8")), overwrite=True)
+
+
+def key_of(setting: str) -> str:
+    """Returns the key, in a context, of a field of `SettingsLayer`."""
+    return setting.replace("_", "-").removesuffix("-ms")
 
 
 def with_default(text: str, name: str) -> str:
@@ -129,7 +168,7 @@ def settings_in_effect(context: str | None) -> list[SettingValue]:
     variables = environment_layer(os.environ)
     command_config = None
     for setting in fields(SettingsLayer):
-        key = setting.name.replace("_", "-").removesuffix("-ms")
+        key = key_of(setting.name)
         for value, where in (
             (getattr(variables, setting.name), f"OFFSETMGR_{key.replace('-', '_').upper()}"),
             (getattr(layer, setting.name), f"context {name!r} in {contexts.path}"),

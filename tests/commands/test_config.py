@@ -325,3 +325,29 @@ def test_addresses_and_timeouts_of_a_properties_file_are_the_fallback(tmp_path: 
     assert dict(found.connection.kafka) == {}
     over = resolve(SettingsLayer(command_config=str(file), bootstrap_server="i:1", timeout_ms=5), environ=environ)
     assert (over.store, over.connection.timeout_ms) == ("kafka://i:1", 5)
+
+
+@pytest.mark.parametrize("before", [None, "# mine\r\n[context.b]  # kept\r\nstore = 'file:b'\r\n", FILE + "# end"])
+def test_a_context_is_added_at_the_end_and_nothing_else_changes(
+    before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, properties = tmp_path / "new" / "c.toml", tmp_path / "client.properties"
+    properties.write_text("security.protocol=PLAINTEXT\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(config))
+    if before is not None:
+        config.parent.mkdir()
+        config.write_bytes(before.encode())
+    servers = ("--bootstrap-server", "h:1", "--zookeeper", "z:1/k", "--command-config", properties.name)
+    done = command("context", "add", 'a"b', *servers, "--timeout", "5s")
+    after = config.read_bytes().decode()
+    assert after.startswith(before or "") and done.stdout in after.replace("\r\n", "\n")
+    assert (before is not None) or config.stat().st_mode & 0o777 == 0o600
+    command("context", "use", 'a"b')
+    found = resolve(SettingsLayer())
+    assert (found.store, found.bootstrap_server, found.command_config) == ("zookeeper://z:1/k", "h:1", str(properties))
+    for name, why in (('a"b', "is already in"), ("a,b", "is not a name"), ("c", "has no settings")):
+        assert why in command("context", "add", name, *(("--store", "file:x") if name != "c" else ()), code=2).stderr
+    config.write_text("context = {}\n")
+    assert "by hand" in command("context", "add", "c", "--store", "file:x", code=2).stderr
+    assert config.read_text() == "context = {}\n"

@@ -152,10 +152,23 @@ def test_top_and_sort_apply_to_the_rows_of_all_clusters(
 
 
 def test_a_diff_compares_the_stores_of_each_cluster(cli: Cli, two: str) -> None:
-    (row,) = cli.rows("offsets", "diff", "-g", two, "--context", "prod-*", code=1)
+    sides = ("--from", "zookeeper", "--to", "kafka")  # the default
+    (row,) = cli.rows("offsets", "diff", "-g", two, "--context", "prod-*", *sides, code=1)
     assert (row["cluster"], row["group"], row["from_offset"], row["to_offset"]) == ("prod-a", two, 9, 4)
     alone = cli.rows("offsets", "diff", "-g", two, "--context", "prod-a", code=1)
     assert [(row["group"], row["from_offset"], row["to_offset"]) for row in alone] == [(two, 9, 4)]
+
+
+def test_the_stores_of_a_migration_are_named_as_in_the_context(
+    cli: Cli, two: str, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    plan = ("migrate", "plan", two, "--from", "zookeeper", "-o", str(tmp_path / "p"))
+    cli(*plan, "--to", "kafka", "--context", "prod-a")
+    (header, *_) = (tmp_path / "p").read_text().splitlines()
+    assert f"zookeeper://{kafka.zookeeper}" in header and f"kafka://{kafka.bootstrap}" in header
+    missing = cli(*plan, "--to", "manager", "--context", "prod-a", code=2).stderr
+    assert "error: --to manager: the settings do not name the offset manager\nhint: " in missing
+    assert "or as in --to manager://" in missing
 
 
 def test_an_export_writes_one_file_for_each_cluster(cli: Cli, two: str, tmp_path: Path) -> None:
