@@ -96,19 +96,12 @@ def lag_samples(found: Found[GroupLag], *, totals: bool = False) -> Iterator[Sam
 
 
 def _topic_sums(one: GroupLag) -> Iterator[Sample]:
-    if one.error is not None or (one.read is not None and one.read.hidden is not None):
-        return  # partitions may be missing
-    for topic, of_topic in groupby(one.rows, key=lambda row: row.partition.topic):
-        rows = list(of_topic)
-        offsets = [row.committed.offset for row in rows if isinstance(row.committed, Committed)]
-        lags = [row.lag for row in rows if row.lag is not None]
-        unread = any(row.state not in ("committed", "absent") for row in rows)  # a share group commits no offsets
-        yield from _known(
-            "kminion_kafka_consumer_group_topic_",
-            {"group_id": one.name, "topic_name": topic},
-            lag=sum(lags) if len(lags) == len(rows) else None,
-            offset_sum=sum(offsets) if offsets and not unread else None,
-        )
+    for topic, rows in groupby(one.rows, key=lambda row: row.partition.topic):
+        part, labels = one._replace(rows=list(rows)), {"group_id": one.name, "topic_name": topic}
+        committed = [row.committed for row in part.rows if row.state == "committed"]
+        offsets = [found.offset for found in committed if isinstance(found, Committed)]
+        offset_sum = sum(offsets) if offsets and part.failure is None else None
+        yield from _known("kminion_kafka_consumer_group_topic_", labels, lag=part.total, offset_sum=offset_sum)
 
 
 def location_samples(located: LocatedGroups) -> Iterator[Sample]:

@@ -17,7 +17,7 @@ from offsetmgr.app import metrics, offsets
 from offsetmgr.app.connections import connect
 from offsetmgr.core.errors import CorruptData, TimedOut
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
-from offsetmgr.core.selection import ALL_GROUPS
+from offsetmgr.core.selection import GroupSelection
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.testing.memory import MemoryStore
 
@@ -25,17 +25,18 @@ pytest_plugins = ["everyday_fixtures"]
 
 HOSTILE = 'evil"} 1\n\\n東\x1b[31m'
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-TOPIC, GROUP, READ = "kminion_kafka_consumer_group_topic_", "offsetmgr_consumer_group_", "offsetmgr_read_"
+TOPIC, GROUP = "kminion_kafka_consumer_group_topic", "offsetmgr_consumer_group"
+LOCATED = "offsetmgr_located_group"
 
 
-def values(text: str, prefix: str = "") -> dict[tuple[str, ...], float]:
-    """The samples of a text that both formats accept, by metric and labels, without this prefix of the metrics."""
+def samples(text: str, metric: str) -> list[str]:
+    """The labels and values of a metric, in a text that both formats accept."""
     families = list(text_string_to_metric_families(text))
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert names == [family.name for family in families]
     assert names == [family.name for family in openmetrics.text_string_to_metric_families(text)]
-    samples = [sample for family in families for sample in family.samples if sample.name.startswith(prefix)]
-    return {(one.name.removeprefix(prefix), *one.labels.values()): one.value for one in samples}
+    found = [sample for family in families if family.name == metric for sample in family.samples]
+    return [" ".join([*one.labels.values(), f"{one.value:g}"]) for one in found]
 
 
 @pytest.fixture
@@ -55,55 +56,34 @@ def lag(*words: object, code: int = 0) -> Output:
 
 @pytest.mark.usefixtures("store")
 def test_lag_has_the_names_of_kminion_and_nothing_in_place_of_an_unknown_number() -> None:
-    done = lag("--all-groups", "--format", "prometheus", code=1)
-    assert f'{TOPIC}partition_lag{{group_id="a",topic_name="t",partition_id="0"}} 10\n' in done.stdout
-    assert values(done.stdout, TOPIC) == {
-        ("partition_lag", "a", "t", "0"): 10,
-        ("partition_lag", "a", "t", "1"): 0,
-        ("partition_lag", "a", "u", "0"): 45,
-        ("partition_lag", "b", "t", "1"): 30,
-        ("partition_lag", "c", "u", "0"): 49,
-        ("partition_lag", HOSTILE, "t", "0"): 1,
-        ("lag", "a", "t"): 10,
-        ("lag", "a", "u"): 45,
-        ("lag", "c", "u"): 49,
-        ("lag", HOSTILE, "t"): 1,
-        ("offset_sum", "a", "t"): 90,
-        ("offset_sum", "a", "u"): 5,
-        ("offset_sum", "b", "t"): 80,
-        ("offset_sum", "c", "u"): 1,
-        ("offset_sum", HOSTILE, "t"): 49,
-    }
-    assert "error: group c, t-0: is damaged" in done.stderr
+    done = lag("a", "b", "c", "evil*", "--format", "prometheus", code=1)
+    text, evil = done.stdout, f"{HOSTILE} t"
+    lags = ["a t 0 10", "a t 1 0", "a u 0 45", "b t 1 30", "c u 0 49", f"{evil} 0 1"]
+    assert samples(text, f"{TOPIC}_partition_lag") == lags
+    assert samples(text, f"{TOPIC}_lag") == ["a t 10", "a u 45", "c u 49", f"{evil} 1"]
+    assert samples(text, f"{TOPIC}_offset_sum") == ["a t 90", "a u 5", "b t 80", "c u 1", f"{evil} 49"]
+    assert f'{TOPIC}_partition_lag{{group_id="a",topic_name="t",partition_id="0"}} 10\n' in text
+    assert samples(text, "offsetmgr_read_errors") == ["offsets lag 1"] and "error: group c, t-0: is dam" in done.stderr
 
 
 @pytest.mark.usefixtures("store")
 def test_totals_are_the_sums_of_groups_alone() -> None:
-    text = lag("--all-groups", "--totals", "--format", "prometheus", code=1).stdout
-    groups: dict[str, dict[str, float]] = {}
-    for (name, group), value in values(text, GROUP).items():
-        groups.setdefault(group, {})[name] = value
-    assert groups == {
-        "a": {"lag": 55, "largest_lag": 45, "unknown_lags": 0, "error": 0},
-        "b": {"unknown_lags": 1, "error": 0},
-        "c": {"unknown_lags": 1, "error": 1},
-        HOSTILE: {"lag": 1, "largest_lag": 1, "unknown_lags": 0, "error": 0},
-        "idle": {"unknown_lags": 0, "error": 0},
-    }
-    assert values(text, TOPIC) == {} and text.endswith("\n# EOF\n")
-    assert values(text, READ).keys() == {("errors", "offsets lag"), ("timestamp_seconds", "offsets lag")}
+    text = lag("a", "b", "c", "idle", "--totals", "--format", "prometheus", code=1).stdout
+    assert samples(text, f"{GROUP}_lag") == ["a 55"]
+    assert samples(text, f"{GROUP}_largest_lag") == ["a 45"]
+    assert samples(text, f"{GROUP}_unknown_lags") == ["a 0", "b 1", "c 1", "idle 0"]
+    assert samples(text, f"{GROUP}_error") == ["a 0", "b 0", "c 1", "idle 0"]
+    assert TOPIC not in text and text.endswith("\n# EOF\n")
     with connect("memory:store", bootstrap_server=LOGS) as connections:  # a program gets the same samples
-        samples = list(metrics.lag_samples(offsets.lag(connections, ALL_GROUPS), totals=True))
-    assert list(metrics.exposition(samples))[:-3] == text.splitlines()[:-3]  # before the time
+        found = offsets.lag(connections, GroupSelection.of(["a", "b", "c", "idle"]))
+        assert [*metrics.exposition(metrics.lag_samples(found, totals=True))][:-3] == text.splitlines()[:-3]
 
 
 def test_a_group_that_could_not_be_read_has_its_error_and_no_sums(store: MemoryStore) -> None:
     store.broken["a"] = TimedOut("group a", "no response")
     text = lag("a", "b", "--format", "prometheus", code=1).stdout
-    assert values(text, GROUP)["error", "a"] == values(text, READ)["errors", "offsets lag"] == 1
-    assert {labels[1] for labels in values(text, TOPIC)} == {"b"}
-    missing = lag("nobody", "--format", "prometheus", code=1)
-    assert missing.stdout == "" and "does not exist" in missing.stderr
+    assert samples(text, f"{GROUP}_error") == ["a 1", "b 0"] and samples(text, f"{TOPIC}_offset_sum") == ["b t 80"]
+    assert lag("nobody", "--format", "prometheus", code=1).stdout == ""
 
 
 @pytest.mark.usefixtures("store")
@@ -113,8 +93,8 @@ def test_samples_of_several_clusters_have_the_label_cluster(tmp_path: Path, monk
     (tmp_path / "c.toml").write_text(f"[context.one]\n{own}[context.two]\n{own}[context.dead]\n{dead}")
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
     text = command("offsets", "lag", "a", "--context", "*", "--format", "prometheus", code=1).stdout
-    assert values(text, GROUP).keys() >= {("lag", "one", "a"), ("lag", "two", "a")}
-    assert values(text, READ)["errors", "dead"] == 1
+    assert samples(text, f"{GROUP}_lag") == ["one a 55", "two a 55"]
+    assert "dead 1" in samples(text, "offsetmgr_read_errors")
 
 
 @pytest.mark.servers
@@ -122,27 +102,17 @@ def test_the_location_of_a_group_is_a_metric(cli: Cli, kafka: KafkaBroker, topic
     for uri, offset in ((f"zookeeper://{kafka.zookeeper}", 3), (f"kafka://{kafka.bootstrap}", 4)):
         commit(uri, topic, topic, {0: offset})
     where = ("groups", "where", topic, "--zookeeper", kafka.zookeeper, "--bootstrap-server", kafka.bootstrap)
-    (row,) = cli.rows(*where)
-    text = cli(*where, "--format", "prometheus").stdout
-    expected: dict[tuple[str, ...], float | None] = {
-        ("phase", topic, row["phase"], row["confidence"]): 1,
-        ("lag", topic): row["lag"],
-        ("unread", topic): 0,
-        ("members", topic, "zookeeper"): 0,
-        ("members", topic, "kafka"): 0,
-    }
-    known = {key: value for key, value in expected.items() if value is not None}
-    assert values(text, "offsetmgr_located_group_") == known
-    assert values(text, "kminion_kafka_consumer_group_") == {("members", topic): 0}
+    (row,), text = cli.rows(*where), cli(*where, "--format", "prometheus").stdout
+    assert samples(text, f"{LOCATED}_phase") == [f"{topic} {row['phase']} {row['confidence']} 1"]
+    assert samples(text, f"{LOCATED}_lag") == ([] if row["lag"] is None else [f"{topic} {row['lag']}"])
+    assert samples(text, f"{LOCATED}_unread") == samples(text, "kminion_kafka_consumer_group_members") == [f"{topic} 0"]
+    assert samples(text, f"{LOCATED}_members") == [f"{topic} zookeeper 0", f"{topic} kafka 0"]
 
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("option", ["--top=2", "--sort=lag", "--only-with-lag", "--watch"])
-def test_metrics_are_of_all_rows_of_one_read(option: str) -> None:
+def test_metrics_are_of_all_rows_of_one_read_and_of_some_commands(option: str) -> None:
     assert "--format prometheus" in lag("a", "--format", "prometheus", option, code=2).stderr
-
-
-def test_a_command_without_metrics_has_no_such_format() -> None:
     errors = command("offsets", "get", "g", "--format", "prometheus", code=2).stderr
     assert "'prometheus' is not one of 'table', 'json', 'csv'" in errors
 
