@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,17 +17,19 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, PartialFailure, value_of
+from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, PartialFailure, UnsupportedOperation, value_of
 from offsetmgr.core.model import Committed, GroupDescription, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.kafka.protocol import releases
+from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, create_topic
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, NEWEST_VERSION
 from offsetmgr.segments.committed_offsets import SavedOffset
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
+from offsetmgr.stores.share_groups import ShareGroupStore
 
 FILE: Final = Path(__file__).parents[1] / "docs" / "reference" / "brokers.md"
 BEGIN, END = "<!-- scripts/broker_table -->\n", "<!-- end -->\n"
@@ -195,6 +198,31 @@ class Broker:
     def reports_topic_ids(self) -> None:
         assert bool(self.store.topic_ids([TP.topic])) == releases.REPORTS_TOPIC_IDS.supported_by(self._versions())
         self._unless(releases.REPORTS_TOPIC_IDS)
+
+    def describes_share_groups(self) -> None:
+        """Joins a share group with a heartbeat and leaves it again, so that it exists."""
+        thread, member = (
+            self.store.store_thread(),
+            {"member_id": "m", "rack_id": None, "subscribed_topic_names": ["tried"]},
+        )
+
+        async def heartbeat(deadline: float, epoch: int) -> None:
+            message = {"group_id": "shared", **member, "member_epoch": epoch}
+            await thread.client.for_group(
+                "shared", lambda at: thread.client.call(at, Request(76, 1, message), deadline), deadline
+            )
+
+        if releases.DESCRIBES_SHARE_GROUPS.supported_by(self._versions()):
+            for epoch in (0, -1):
+                thread.run(partial(heartbeat, epoch=epoch))
+            assert isinstance(self.cluster.describe_every_kind(["shared"])["shared"], GroupDescription)
+        self._unless(releases.DESCRIBES_SHARE_GROUPS)
+
+    def resets_share_groups(self) -> None:
+        with ShareGroupStore(self.bootstrap) as store:
+            (result,) = store.edit([GroupEdit("shared", {TP: Change(OffsetAndMetadata(0))})])
+        for error in result.failures.values():
+            raise CapabilityMissing("refused") if isinstance(error, UnsupportedOperation) else error
 
     def _versions(self) -> releases.Versions:
         versions = self.cluster.describe_brokers()[0].versions

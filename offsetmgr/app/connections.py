@@ -19,6 +19,7 @@ from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.offset_store import OtherGroupKind
 from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.verify import MigrationVerifier
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+    from offsetmgr.stores.share_groups import ShareGroupStore
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
@@ -184,6 +186,33 @@ class Connections(Closeable):
         """Returns the store at ``uri``. The first call opens it."""
         self.require_open()
         return self._stores.get(uri) or self.store(uri)
+
+    def share_groups(self, store: OffsetStore) -> ShareGroupStore:
+        """Opens the share groups of the cluster of ``store``, which is a Kafka store."""
+        from offsetmgr.stores.share_groups import ShareGroupStore
+
+        bootstrap = store.uri.removeprefix("kafka://")
+        return self._open.enter_context(ShareGroupStore(bootstrap, self.resolved.connection))
+
+    @contextmanager
+    def refusing(self, operation: str, uri: str | None = None) -> Iterator[None]:
+        """Within the context, the error of a group of another kind names the command of Kafka's that does
+        ``operation``. A missing group may be of another kind, which the store at ``uri`` (default: the selected one)
+        does not list."""
+        from offsetmgr.groups.describe import refused_kind
+
+        try:
+            yield
+        except OtherGroupKind as error:
+            raise refused_kind(error, operation) or error from None
+        except GroupNotFound as missing:
+            described: Descriptions = {}
+            with suppress(OffsetMgrError):
+                described = self.group_describer(uri)(missing.groups)
+            for one in described.values():
+                if (refused := refused_kind(one, operation)) is not None:
+                    raise refused from None
+            raise
 
     def undo_options(self, uri: str) -> Mapping[str, Argument]:  # noqa: ARG002
         """Returns the arguments for the connection that the undo of an edit of the store at ``uri`` needs besides

@@ -6,6 +6,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -18,7 +19,7 @@ from offsetmgr.core.offset_store import GroupTreeStore, OffsetStore, RunningEdit
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import deletion_of
 from offsetmgr.groups.before_images import default_image_path
-from offsetmgr.groups.describe import reject_active, require_idle
+from offsetmgr.groups.describe import refused_kind, reject_active, require_idle
 from offsetmgr.groups.edit_plan import Counts, EditPlan
 from offsetmgr.groups.edit_plan import GroupEditPlan as GroupEditPlan
 from offsetmgr.groups.edits import (
@@ -130,7 +131,8 @@ class PlannedEdit(Closeable):
         self.undoes = ""
         """The id of the operation that this edit undoes, in the operation log."""
         try:
-            self._plan = EditPlan.of(self._checked(connections.ui.progress(found, "reading")))
+            with connections.refusing(operation, uri):
+                self._plan = EditPlan.of(self._checked(connections.ui.progress(found, "reading")))
         except KeyboardInterrupt as error:
             raise Interrupted("nothing was changed") from error
         self._close = weakref.finalize(self, self._plan.close)
@@ -142,10 +144,12 @@ class PlannedEdit(Closeable):
         if self._checks is not None:
             found = check_running(self._checks, found)
         else:
-            found = reject_active(self._connections.group_describer_for_edit(self._uri), found)
+            describer = self.store.describe_groups or self._connections.group_describer_for_edit(self._uri)
+            found = reject_active(describer, found)
         for plan in found:
             self._connections.warn_of_unrecognised(plan.unrecognised)
-            yield plan
+            refused = refused_kind(plan.problem, self.operation)
+            yield plan if refused is None else replace(plan, problem=refused)
 
     def __iter__(self) -> Iterator[GroupEditPlan]:
         self._connections.require_open()

@@ -168,7 +168,8 @@ def plan(
     confirmed = None if inputs.partition_map is None else read_map(inputs.partition_map)
     window = ObservationWindow(inputs.window_s, waiting=connections.waits.for_commits)
     with stores.planner(options, partition_map=confirmed, translate=inputs.translate, window=window) as planner:
-        names = planner.selected_groups()
+        with connections.refusing("migrate plan", stores.source.uri):
+            names = planner.selected_groups()
         if not names:  # the address is wrong, and the comparison of clusters would mislead
             why = "it has no groups"
             raise GroupNotFound(f"nothing to plan in {stores.source.uri}", why, no_groups_hint(stores.source))
@@ -736,7 +737,8 @@ def mirror(
     require_equal_layouts(stores.source, stores.target)
     ui, clock = connections.ui, SystemClock()
     planner = Planner(stores.source, stores.target, options, clock, translate=settings.translate)
-    names, refresh_s = _announce_mirror(ui, stores, planner)
+    with connections.refusing("migrate mirror", stores.source.uri):
+        names, refresh_s = _announce_mirror(ui, stores, planner)
     ui.confirm(f"copy to {stores.target.uri} until stopped?")
     path = settings.before_image or default_image_path("migrate mirror")
     on_durable = lambda path: ui.note(f"before-images: {path}")  # noqa: E731

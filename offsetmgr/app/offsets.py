@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from shlex import quote
@@ -19,6 +19,7 @@ from offsetmgr.core.errors import (
     OffsetMgrError,
     TopicNotAuthorized,
     UnknownTopicOrPartition,
+    UnsupportedOperation,
     UsageError,
 )
 from offsetmgr.core.model import (
@@ -28,7 +29,7 @@ from offsetmgr.core.model import (
     dropped_text,
     is_valid_offset,
 )
-from offsetmgr.core.offset_store import checked_offsets
+from offsetmgr.core.offset_store import OtherGroupKind, checked_offsets
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import (
     ALL_GROUPS,
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.segments.batch_reader import Record as Record
-    from offsetmgr.snapshots.base import SnapshotReport
+    from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReport
+    from offsetmgr.stores.share_groups import ShareGroupStore
 
 T = TypeVar("T")
 
@@ -363,7 +365,9 @@ def reset(
         chosen = groups.within(scenario.offsets, f"file {os.fspath(to.path)}", hint="")
     else:
         chosen = choose_groups(store, groups)
-    running = _wait(connections, chosen, active)
+    share = _share_groups(connections, store, chosen)
+    store, create = share or store, create or share is not None  # the share groups are known to exist
+    running = _wait(connections, chosen, active, share)
     if isinstance(scenario, PastRecords):
         from offsetmgr.consumer.simple import SimpleConsumer, offset_after
 
@@ -412,7 +416,8 @@ def set_(
             raise UsageError(str(what), f"{one.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
     store = connections.selected()
     running = _wait(connections, [group], active)
-    found = plan_set(store, group, to, topics, create=create, keeps_metadata=keeps_metadata)
+    with connections.refusing("offsets set"):
+        found = plan_set(store, group, to, topics, create=create, keeps_metadata=keeps_metadata)
     checked = OutsideLogChecks(_log_ranges(connections, "offsets set", store), "set")
     plans = require_topics(checked.noted([found]), topics, store.uri)
     edit = PlannedEdit(connections, "offsets set", store, plans, running=running)
@@ -469,9 +474,8 @@ def import_(
     """Plans to load the offsets of a snapshot file into the selected store, or into the open store ``into``; see
     `OffsetAdmin.plan_import`, and `reset` for ``active``. ``path`` may be ``-``, the standard input.
 
-    A file of before-images undoes its edit; see `OffsetAdmin.plan_undo`. If brokers are known, a restored offset
-    outside its log gets a note, and the plan a warning. Raises the errors of both methods, and `UsageError` for an
-    unknown format.
+    A file of before-images undoes its edit; see `OffsetAdmin.plan_undo`. A restored offset outside a known log gets a
+    note, and the plan a warning. Raises the errors of both methods, and `UsageError` for an unknown format.
     """
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.before_images import holds_images, load_images
@@ -493,9 +497,10 @@ def import_(
         unterminated, note = options.accept_unterminated, connections.ui.note
         with open_file(copy, form, groups.single, unterminated=unterminated, shown=file, note=note) as snapshot:
             chosen = groups.within(snapshot.groups() if images is None else images, where, hint="")
+            share = _saved_share_groups(connections, store, snapshot.header)
             if not chosen and images is None:  # the images of an edit that wrote nothing undo nothing
                 raise GroupNotFound(where, "holds no groups")
-            running, names = _wait(connections, chosen, active), set(chosen)
+            running, names, store = _wait(connections, chosen, active, share), set(chosen), share or store
             crossing = connections.check_crossing("offsets import", snapshot, store, options.translate)
             if images is None:
                 operation, sources = "offsets import", snapshot.read(names)
@@ -512,7 +517,7 @@ def import_(
                     found = checked.noted(found)
             plans, comparison = require_topics(found, topics, file), crossing.text()
             edit = PlannedEdit(connections, operation, store, plans, uri, running=running, comparison=comparison)
-    edit.created = [name for name in chosen if images is not None and images[name]]
+    edit.created = [name for name in chosen if images is not None and images[name] and share is None]
     if checked is not None:
         edit.warnings = checked.warnings
     return edit
@@ -570,16 +575,42 @@ def export(
         )
 
 
-def _wait(connections: Connections, groups: Iterable[str], active: RunningEdit | float) -> RunningEdit | None:
+def _share_groups(connections: Connections, store: OffsetStore, groups: Sequence[str]) -> ShareGroupStore | None:
+    """Returns the share groups of the cluster if the first of ``groups`` is one. Other groups are errors there."""
+    for found in store.scan(groups[:1]) if store.uri.startswith("kafka:") else ():
+        if isinstance(found.error, OtherGroupKind) and found.error.type == "share":
+            return connections.share_groups(store)
+    return None
+
+
+def _saved_share_groups(
+    connections: Connections, store: OffsetStore, header: SnapshotHeader | None
+) -> ShareGroupStore | None:
+    """Returns the share groups of the cluster if ``header`` is that of the before-images of their reset."""
+    is_reset = header is not None and header.source_kind == "kafka-share"
+    return connections.share_groups(store) if is_reset else None
+
+
+def _wait(
+    connections: Connections,
+    groups: Iterable[str],
+    active: RunningEdit | float,
+    share: ShareGroupStore | None = None,
+) -> RunningEdit | None:
     """Waits up to ``active`` seconds until the groups have no members, and raises `GroupActive` after that time. If
-    ``active`` is a `RunningEdit`, returns it without a wait."""
+    ``active`` is a `RunningEdit`, returns it without a wait; raises `UnsupportedOperation` for share groups."""
     if not isinstance(active, float | int):
+        if share is not None:
+            why = "brokers change the start offsets of share groups only while they have no members"
+            raise UnsupportedOperation(
+                "offsets reset", why, Advice("stop the consumers, or use {wait_empty_s:wait_empty} SECONDS")
+            )
         return active
     if active:
         from offsetmgr.groups.describe import wait_until_empty
 
-        describer, waits = connections.group_describer_for_edit(), connections.waits
-        wait_until_empty(describer, groups, active, SystemClock(), waits.for_members)
+        describer = share.describe_groups if share is not None else connections.group_describer_for_edit()
+        wait_until_empty(describer, groups, active, SystemClock(), connections.waits.for_members)
     return None
 
 

@@ -118,7 +118,7 @@ def _list_problems(edit: PlannedEdit, *, can_wait: bool) -> None:
     whole = ((g.name, None, g.problem) for g in edit if g.problem is not None)
     _list_failures((*whole,), problems)
     if can_wait and any(isinstance(g.problem, GroupActive) and not g.problem.lock_ends_s for g in edit):
-        running = "; --running moves it without a stop" if edit.store.uri.startswith("kafka:") else ""
+        running = "; --running moves it without a stop" if edit.store.capabilities.conditional == "group-lock" else ""
         note(f"hint: --wait-empty SECONDS waits until the group has no members{running}")
     if any(g.problem and len({c.problem is None for c in g.changes}) == 2 for g in edit):
         choice = "" if edit.operation in _WHOLE_GROUPS else "; --topic NAME:0,1 selects the partitions of an edit"

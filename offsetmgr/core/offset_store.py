@@ -26,6 +26,7 @@ from offsetmgr.core.model import (
     ABSENT,
     BrokerPartition,
     Committed,
+    GroupDescription,
     Offset,
     OffsetAndMetadata,
     TopicPartition,
@@ -301,6 +302,10 @@ class OffsetStore(OffsetSource, Closeable):
     """A progress callback for reads of many records, such as of the offsets topic: the number of records that the store
     has read, and that of all records to read. Set it before the first call of the store."""
 
+    describe_groups: Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]] | None = None
+    """The function that describes groups of this store, if their coordinators describe them in another way than other
+    groups."""
+
     @property
     def parts(self) -> tuple[OffsetStore, ...]:
         """The two stores of a pair; otherwise the store itself."""
@@ -564,10 +569,14 @@ WAIT_S: Final = 30.0
 
 class OtherGroupKind(UnsupportedOperation):
     """The group is a share group or a group of the Streams protocol, whose committed offsets offsetmgr does not edit.
-    ``state`` is the state of the group, as in `GroupDescription`, and ``type`` is "share" or "streams"."""
+    ``state`` is the state of the group, as in `GroupDescription`, and ``type`` is "share" or "streams". The error of an
+    edit of a group that commits no offsets has the protocol type of the group, such as "connect". ``server`` is the
+    address of the coordinator."""
 
     state = "UNKNOWN"
     type = ""
+    group = ""
+    server = ""
 
 
 class RunningGroup(NamedTuple):

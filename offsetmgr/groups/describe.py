@@ -18,7 +18,7 @@ from offsetmgr.core.model import (
     GroupDescription,
     GroupMember,
 )
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
@@ -131,6 +131,16 @@ def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan
                 yield replace(plan, problem=plan.problem or _active(f"group {plan.name}", found))
             else:
                 yield plan
+
+
+def refused_kind(found: GroupDescription | OffsetMgrError | None, operation: str) -> OtherGroupKind | None:
+    """Returns the error of a group of another kind with the command of Kafka's that does ``operation``; None for other
+    groups and errors."""
+    if not isinstance(found, OtherGroupKind):
+        return None
+    from offsetmgr.kafka.client.groups import refusal
+
+    return refusal(found.group, found.type, found.server, operation)
 
 
 def _active(what: str, found: GroupDescription) -> GroupActive:

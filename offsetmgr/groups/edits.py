@@ -249,7 +249,7 @@ def store_of_images(
     same = [
         one
         for one, found in identities
-        if found.kind == header.source_kind and header.cluster_id in (found.id, *found.former)
+        if header.source_kind in (found.kind, f"{found.kind}-share") and header.cluster_id in (found.id, *found.former)
     ]
     if len(same) == 1:
         return same[0]

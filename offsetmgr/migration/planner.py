@@ -37,7 +37,6 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.core.plurals import SHOWN, count_of
 from offsetmgr.groups.last_writes import GroupPair, LastWrites
-from offsetmgr.groups.scan import require_kind
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
@@ -199,16 +198,15 @@ class Planner:
     def selected_groups(self) -> list[str]:
         """Returns the source's groups that the options select, sorted.
 
-        Raises `GroupNotFound` if no group is selected, or if a named group does not exist; `OtherGroupKind` if it is of
-        another kind; `UsageError` for invalid renames.
+        Raises `GroupNotFound` if no group is selected, or if the source does not list a named group; `UsageError` for
+        invalid renames.
         """
         every = list(self.source.groups())
         hint = None if every else no_groups_hint(self.source)
         try:
             groups = self.options.group_selection.within(every, self.source.uri, hint=hint)
-        except GroupNotFound:
-            for name in sorted(self.options.group_selection.names.difference(every)):
-                require_kind(self.source, name)
+        except GroupNotFound as missing:
+            missing.groups = tuple(sorted(self.options.group_selection.names.difference(every)))
             raise
         if unused := sorted(set(self.options.rename).difference(groups)):
             raise UsageError(Advice("{rename} {}", unused[0]), "this group is not part of the plan")

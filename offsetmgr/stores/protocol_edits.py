@@ -416,6 +416,8 @@ def _not_proved(group: str, error: OffsetMgrError) -> GateRefused:
 
 COMPARED: Final = "read and compared just before the write, which was not conditional"
 """The value of `GroupEditResult.how` for edits without a lock or a conditional commit."""
+UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
+"""The value of `GroupEditResult.how` for brokers that do not support the group lock."""
 _MAX_READ_AGE_S: Final = 0.05
 """Maximum time in seconds between the read of the committed offsets and the write that is compared with them. The time
 is exceeded only if the process was suspended or the machine is very busy. In both cases the offsets are read again."""
@@ -429,6 +431,12 @@ OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consu
 
 class _Stale(Exception):
     """Nothing was written, because the committed offsets for the comparison were read too long ago."""
+
+
+def check_age(read_at: float | None) -> None:
+    """Raises `_Stale` if too much time has passed since ``read_at``, by the clock of the running event loop."""
+    if read_at is not None and asyncio.get_running_loop().time() - read_at > _MAX_READ_AGE_S:
+        raise _Stale
 
 
 class ProtocolEdits:
@@ -574,8 +582,7 @@ class ProtocolEdits:
         """
 
         async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> CommitErrors:
-            if read_at is not None and asyncio.get_running_loop().time() - read_at > _MAX_READ_AGE_S:
-                raise _Stale
+            check_age(read_at)
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
         async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
@@ -601,6 +608,30 @@ class ProtocolEdits:
             why = "brokers delete the offsets of the group with the empty id only together"
             error = UnsupportedOperation(f"group {group!r}", why, "delete all of its offsets")
         return dict.fromkeys(partitions, error)
+
+    async def unlocked(
+        self, edit: GroupEdit, deadline: float, at: Address | None = None, how: str = UNLOCKED
+    ) -> GroupEditResult:
+        """Edits a group without a group lock: reads, compares, writes, and reads again to confirm. ``how`` is the value
+        of `GroupEditResult.how`."""
+        result = await self._compare_and_write(edit, deadline, at, how)
+        written = [tp for tp, outcome in result.outcomes.items() if outcome.status is EditStatus.WRITTEN]
+        if not written:
+            return result
+        try:
+            after = await self.fetch(edit.group, written, deadline)
+        except OffsetMgrError as error:
+            return replace(result, how=_not_confirmed("the group", error))
+        outcomes, how = dict(result.outcomes), result.how
+        for tp in written:
+            planned, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
+            if (unreadable := after.errors.get(tp)) is not None:
+                how = _not_confirmed(str(tp), unreadable)
+            elif not same_value(found, planned, COMPARED_FIELDS_WITHOUT_LOCK):
+                outcomes[tp] = ChangeOutcome(
+                    EditStatus.FAILED, outcomes[tp].before, _overwritten_error(tp, planned, found)
+                )
+        return replace(result, outcomes=outcomes, how=how)
 
     async def _group_active_error(self, group: str, deadline: float) -> GroupActive:
         """Returns the error for a group that has members, with their names."""
@@ -652,8 +683,6 @@ class StoreThread(ClientThread, Generic[Edits]):
 # the group lock: join the group, *then* read, compare, commit with the generation, and leave the group. The lock's
 # module is imported only when an edit needs the lock, because most commands never need it.
 
-UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
-"""The value of `GroupEditResult.how` for brokers that do not support the group lock."""
 COMPARED_FIELDS_WITHOUT_LOCK: Final = Capabilities(
     metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none"
 )
@@ -773,27 +802,6 @@ class KafkaEdits(ProtocolEdits):
                 # edit starts again.
                 if not await retries.pause():
                     raise
-
-    async def unlocked(self, edit: GroupEdit, deadline: float, at: Address | None = None) -> GroupEditResult:
-        """Edits a group on a broker without the group lock: reads, compares, writes, and reads again to confirm."""
-        result = await self._compare_and_write(edit, deadline, at, UNLOCKED)
-        written = [tp for tp, outcome in result.outcomes.items() if outcome.status is EditStatus.WRITTEN]
-        if not written:
-            return result
-        try:
-            after = await self.fetch(edit.group, written, deadline)
-        except OffsetMgrError as error:
-            return replace(result, how=_not_confirmed("the group", error))
-        outcomes, how = dict(result.outcomes), result.how
-        for tp in written:
-            planned, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
-            if (unreadable := after.errors.get(tp)) is not None:
-                how = _not_confirmed(str(tp), unreadable)
-            elif not same_value(found, planned, COMPARED_FIELDS_WITHOUT_LOCK):
-                outcomes[tp] = ChangeOutcome(
-                    EditStatus.FAILED, outcomes[tp].before, _overwritten_error(tp, planned, found)
-                )
-        return replace(result, outcomes=outcomes, how=how)
 
 
 def _not_confirmed(what: str, error: OffsetMgrError) -> str:

@@ -77,7 +77,7 @@ CONNECTION_OPTIONS = (
 )
 OTHER_TOOLS = re.compile(
     "--(add|alter|create|cancel|config|cluster|cluster-id|describe|operation|add-config|if-not-exists|allow-principal"
-    "|entity-(default|name|type)|no-binary|preserve-throttles)"
+    "|entity-(default|name|type)|no-binary|preserve-throttles|delete|(delete|reset)-offsets|input-topic|feature)"
 )
 """Options of Kafka's tools and of pip in messages."""
 STYLED = ("document.py", "document_style.py", "page.py")

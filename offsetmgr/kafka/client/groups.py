@@ -51,20 +51,62 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 # offsets, so without `other_kinds` offsetmgr would report that the group does not exist.
 
 _KINDS: Final = {
-    "share": ("is a share group, whose records are acknowledged one by one", "kafka-share-groups.sh"),
-    "streams": ("is a group of Kafka Streams' protocol, whose application keeps state", "kafka-streams-groups.sh"),
+    "share": ("is a share group, whose records are acknowledged one by one", "kafka-share-groups.sh", "--topic"),
+    "streams": (
+        "is a group of Kafka Streams' protocol, whose application keeps state",
+        "kafka-streams-groups.sh",
+        "--input-topic",
+    ),
 }
+"""The reason of the refusal for each type, Kafka's tool, and its option that names a topic."""
+_KNOWN_PROTOCOLS: Final = {
+    "connect": "a Kafka Connect cluster; its connectors commit in groups named connect-NAME",
+    "sr": "a Schema Registry cluster",
+}
+_CONNECT: Final = {"offsets delete": "DELETE /connectors/NAME/offsets", "": "PATCH /connectors/NAME/offsets"}
+"""The requests of Connect's REST API that change the offsets of a connector."""
+
+
+def no_consumers(protocol_type: str) -> str:
+    """Returns the reason why a group of this protocol type is not edited."""
+    named = _KNOWN_PROTOCOLS.get(protocol_type, "other applications")
+    return f"its members are no consumers but {named} (protocol type {protocol_type!r})"
+
+
+def refusal(group: str, type_: str, server: str, operation: str = "") -> OtherGroupKind:
+    """Returns the error of an edit of a group of another kind. ``type_`` is a key of `_KINDS` or a protocol type, such
+    as "connect". The error names the command of Kafka's that does ``operation``, or one that shows the group."""
+    why, tool, topic = _KINDS.get(type_, (no_consumers(type_), "kafka-consumer-groups.sh", ""))
+    reset = f"--reset-offsets {topic} TOPIC --to-offset N --execute"
+    commands = {"groups delete": "--delete"}
+    if topic:
+        commands |= {"offsets delete": f"--delete-offsets {topic} TOPIC"}
+        commands |= dict.fromkeys(("offsets reset", "offsets set", "offsets import", "offsets import undo"), reset)
+    action = commands.get(operation, "--describe")
+    does = "use Kafka's own command" if operation in commands else "Kafka's own command shows it"
+    text = f"{does}: {tool} --bootstrap-server {server} --group {shlex.quote(group)} {action}"
+    if type_ == "connect" and operation not in commands:
+        text = (
+            f"use Kafka's REST API of Connect for the offsets of a connector: {_CONNECT.get(operation, _CONNECT[''])}"
+        )
+    error = OtherGroupKind(f"group {group!r}", f"{why}; {text}")
+    error.group, error.type, error.server = group, type_, server
+    return error
 
 
 async def describe(
     client: Client, groups: Sequence[str], deadline: float, *, every_kind: bool = False
 ) -> dict[str, GroupDescription | OffsetMgrError]:
-    """Describes groups like `Client.describe`. The result of a group of another kind is `OtherGroupKind`, or with
-    ``every_kind`` its description."""
+    """Describes groups like `Client.describe`. The result of a group of another kind, or of a group that commits no
+    offsets, is `OtherGroupKind`, or with ``every_kind`` its description."""
     found = await client.describe(groups, deadline)
-    dead = [name for name, one in found.items() if isinstance(one, GroupDescription) and one.state == "DEAD"]
+    described = [one for one in found.values() if isinstance(one, GroupDescription)]
+    dead = [one.group for one in described if one.state == "DEAD"]
     found |= await other_kinds(client, dead, deadline)
-    if not every_kind or not any(isinstance(found[name], OtherGroupKind) for name in dead):
+    if not every_kind:
+        others = (one for one in described if one.protocol_type not in _OFFSET_PROTOCOL_TYPES)
+        return found | {one.group: refusal(one.group, one.protocol_type, one.coordinator) for one in others}
+    if not any(isinstance(found[name], OtherGroupKind) for name in dead):
         return found
     from offsetmgr.kafka.client import share_groups
 
@@ -102,12 +144,9 @@ async def other_kinds(client: Client, groups: Iterable[str], deadline: float) ->
         if answer["error_code"]:
             return dict.fromkeys(names, kafka_error(answer["error_code"], "kinds of groups"))
         for one in answer["groups"]:
-            if (name := one["group_id"]) in found and (kind := _KINDS.get(type_ := one["group_type"].lower())):
-                why, tool = kind
-                command = f"{tool} --bootstrap-server {address} --describe --group {shlex.quote(name)}"
-                why = f"{why}; use Kafka's own command: {command}"
-                found[name] = error = OtherGroupKind(f"group {name!r}", why)
-                error.state, error.type = upper_state(one["group_state"]), type_
+            if (name := one["group_id"]) in found and (type_ := one["group_type"].lower()) in _KINDS:
+                found[name] = error = refusal(name, type_, str(address))
+                error.state = upper_state(one["group_state"])
         return found
 
     names = list(groups)

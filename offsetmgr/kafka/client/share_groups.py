@@ -6,7 +6,7 @@ it are acknowledged, and the states of the records behind it are kept by the sha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.core.batches import batched, by_key
@@ -17,10 +17,12 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.protocol.errors import checked, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
-from offsetmgr.kafka.protocol.releases import RESETS_SHARE_GROUPS, ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.requests import parse_consumer_group
 from offsetmgr.kafka.protocol.schema_codec import Message
 
+NO_START: Final = -1
+"""The start offset of a partition whose start `share.auto.offset.reset` decides."""
 _BATCH: Final = 100
 """The number of groups in one request."""
 
@@ -51,7 +53,7 @@ async def describe(
     `GroupNotFound`, and `UnsupportedOperation` on a broker without share groups."""
 
     async def ask(address: Address, names: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
-        connection = await _connection(client, address, deadline)
+        connection = await client.node(address).connection(deadline)
         found: dict[str, GroupDescription | OffsetMgrError] = {}
         for batch in batched(names, _BATCH):
             message = {"group_ids": batch, "include_authorized_operations": False}
@@ -62,57 +64,44 @@ async def describe(
     return await client.per_group(groups, ask, deadline)
 
 
-async def fetch(
-    client: Client, requested: Mapping[str, Sequence[TopicPartition] | None], deadline: float
-) -> dict[str, ShareOffsets | OffsetMgrError]:
-    """Returns the start offsets of share groups; None requests all partitions of a group. The errors are those of
-    `describe`, but a group that does not exist has no partitions. Name only partitions that exist: for others, brokers
-    from 4.2 on answer only after their timeout."""
+async def fetch(client: Client, groups: Iterable[str], deadline: float) -> dict[str, ShareOffsets | OffsetMgrError]:
+    """Returns all start offsets of share groups. The errors are those of `describe`, but a group that does not exist
+    has no start offsets.
+
+    The request names no partitions, because brokers from 4.2 on answer a request that names a missing partition only
+    after their timeout.
+    """
 
     async def ask(address: Address, names: list[str]) -> dict[str, ShareOffsets | OffsetMgrError]:
-        connection = await _connection(client, address, deadline)
+        connection = await client.node(address).connection(deadline)
         found: dict[str, ShareOffsets | OffsetMgrError] = {}
         for batch in batched(names, _BATCH):
-            groups = [{"group_id": group, "topics": _topics(requested[group])} for group in batch]
-            request = Request(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, {"groups": groups})
+            message = {"groups": [{"group_id": group, "topics": None} for group in batch]}
+            request = Request(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, message)
             answer = await connection.call(request, remaining(deadline))
             found |= {one["group_id"]: _offsets(one) for one in answer["groups"]}
         return found
 
-    return await client.per_group(list(requested), ask, deadline)
+    return await client.per_group(list(groups), ask, deadline)
 
 
-async def alter(client: Client, group: str, starts: Mapping[TopicPartition, int], deadline: float) -> CommitErrors:
-    """Sets start offsets of a share group. The broker forgets which records behind them are acknowledged.
+async def alter(
+    connection: BrokerConnection, group: str, starts: Mapping[TopicPartition, int], timeout_s: float
+) -> CommitErrors:
+    """Sets start offsets of a share group, whose coordinator the connection leads to; `NO_START` removes one. The
+    broker forgets which records behind them are acknowledged.
 
-    Returns the outcome of each partition. Raises `GroupActive` if the group has members, and the errors of `describe`.
+    Returns the outcome of each partition, and retries nothing, because a second request would also discard what was
+    acknowledged after the first one. Raises `GroupActive` if the group has members. If the broker does not answer, the
+    change may have been made. Brokers of Kafka 4.1 change nothing, see `RESETS_SHARE_GROUPS`.
     """
     by_topic = by_key((tp.topic, {"partition_index": tp.partition, "start_offset": at}) for tp, at in starts.items())
     topics = [{"topic_name": topic, "partitions": parts} for topic, parts in by_topic.items()]
     request = Request(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, {"group_id": group, "topics": topics})
-
-    async def ask(address: Address) -> CommitErrors:
-        connection = await _connection(client, address, deadline)
-        answer = checked(await connection.call(request, remaining(deadline)), f"share group {group}")
-        missing = "the broker's response does not contain it"
-        outcomes: CommitErrors = {tp: ServerError(f"share group {group}, {tp}", missing) for tp in starts}
-        return outcomes | {tp: _error(group, tp, part) for tp, part in _parts(answer["responses"])}
-
-    return await client.for_group(group, ask, deadline)
-
-
-async def _connection(client: Client, address: Address, deadline: float) -> BrokerConnection:
-    """Returns the connection to a coordinator. Raises `UnsupportedOperation` if it has no share groups."""
-    connection = await client.node(address).connection(deadline)
-    if not RESETS_SHARE_GROUPS.supported_by(connection.versions):
-        raise RESETS_SHARE_GROUPS.unsupported_error(str(address), connection.versions)
-    return connection
-
-
-def _topics(partitions: Sequence[TopicPartition] | None) -> list[Message] | None:
-    if partitions is None:
-        return None
-    return [{"topic_name": topic, "partitions": numbers} for topic, numbers in by_key(partitions).items()]
+    answer = checked(await connection.call(request, timeout_s), f"share group {group}")
+    missing = "the broker's response does not contain it"
+    outcomes: CommitErrors = {tp: ServerError(f"share group {group}, {tp}", missing) for tp in starts}
+    return outcomes | {tp: _error(group, tp, part) for tp, part in _parts(answer["responses"])}
 
 
 def _offsets(answer: Message) -> ShareOffsets | OffsetMgrError:

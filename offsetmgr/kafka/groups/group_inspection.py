@@ -11,7 +11,7 @@ from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.offset_store import RunningGroup
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
-from offsetmgr.kafka.client.groups import describe
+from offsetmgr.kafka.client.groups import describe, no_consumers
 from offsetmgr.kafka.client.topics import group_setting, reported_settings
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.frames import Address
@@ -19,10 +19,6 @@ from offsetmgr.kafka.protocol.releases import EVICTS_MEMBERS, ApiKey, Versions, 
 from offsetmgr.kafka.protocol.requests import PROTOCOL_TYPE
 
 _STREAMS_ASSIGNOR: Final = "stream"
-_KNOWN_PROTOCOLS: Final = {
-    "connect": "a Kafka Connect cluster; its connectors commit in groups named connect-NAME",
-    "sr": "a Schema Registry cluster",
-}
 _DEFAULT_HEARTBEAT_S: Final = 5.0
 """The default of ``group.consumer.heartbeat.interval.ms`` in seconds."""
 _STOP: Final = Advice("stop its {}, then edit the group without {running}", "consumers")
@@ -60,9 +56,7 @@ def check_supported(described: GroupDescription, versions: Versions) -> None:
         why = f"needs brokers from Kafka 2.4 on, which remove members; its coordinator is of Kafka {release(versions)}"
         raise UnsupportedOperation(what, why, _STOP)
     if described.protocol_type != PROTOCOL_TYPE:
-        named = _KNOWN_PROTOCOLS.get(described.protocol_type, "other applications")
-        why = f"its members are no consumers but {named} (protocol type {described.protocol_type!r})"
-        raise UnsupportedOperation(what, why, Advice(_STOP.template, "members"))
+        raise UnsupportedOperation(what, no_consumers(described.protocol_type), Advice(_STOP.template, "members"))
     if described.partition_assignor.startswith(_STREAMS_ASSIGNOR):
         why = "its members are Kafka Streams applications, which keep state"
         raise UnsupportedOperation(what, why, "stop the application, then use kafka-streams-application-reset")

@@ -48,6 +48,7 @@ _REQUIRED_CAPABILITIES: Final[Mapping[int, Capability]] = {
     ApiKey.LEAVE_GROUP: releases.HOLDS_LOCK,
     ApiKey.SYNC_GROUP: releases.HOLDS_LOCK,
     ApiKey.LIST_GROUPS: releases.DESCRIBES_MEMBERS,
+    ApiKey.SHARE_GROUP_DESCRIBE: releases.DESCRIBES_SHARE_GROUPS,
 }
 """For each API key, the capability that a broker lacks if it does not have this API."""
 

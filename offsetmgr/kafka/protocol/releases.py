@@ -283,12 +283,15 @@ REPORTS_TOPIC_IDS: Final = Capability(
     10,
     "offsetmgr recognises recreated topics by their creation time in ZooKeeper, if the command names ZooKeeper",
 )
-RESETS_SHARE_GROUPS: Final = Capability(
-    "resets share groups", "4.1", ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, "there are no share groups"
+DESCRIBES_SHARE_GROUPS: Final = Capability(
+    "describes share groups", "4.1", ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, "no share groups"
 )
+RESETS_SHARE_GROUPS: Final = Capability("resets share groups", "4.2", ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1)
+"""Brokers of 4.1 answer AlterShareGroupOffsets without an effect. Version 1 of DescribeShareGroupOffsets, which reports
+the lag, came with the release that implements it."""
 
 _ALL: Final = tuple(one for one in tuple(vars().values()) if isinstance(one, Capability))
-CAPABILITIES: Final = tuple(one for one in _ALL if one not in (EVICTS_MEMBERS, RESETS_SHARE_GROUPS))
+CAPABILITIES: Final = tuple(one for one in _ALL if one is not EVICTS_MEMBERS)
 """All capabilities that are reported, in the order of the releases that introduced them."""
 
 

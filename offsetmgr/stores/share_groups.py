@@ -1,0 +1,124 @@
+"""`ShareGroupStore`: the start offsets of share groups (KIP-932), which can be reset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, value_of
+from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition, Weakness
+from offsetmgr.core.offset_store import Capabilities, CommitErrors, GroupEdit, GroupEditResult, StoreIdentity
+from offsetmgr.kafka.client import share_groups
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import Security, remaining
+from offsetmgr.kafka.groups.group_lock import active_members_error
+from offsetmgr.kafka.protocol.frames import Address
+from offsetmgr.kafka.protocol.releases import RESETS_SHARE_GROUPS
+from offsetmgr.kafka.protocol.requests import FetchedGroup, FetchedGroups, RequestedOffsets
+from offsetmgr.stores.protocol_edits import (
+    EditDecision,
+    ProtocolEdits,
+    ProtocolStore,
+    StoreThread,
+    check_age,
+    edit_each,
+    execute,
+)
+
+SHARE_KIND: Final = "kafka-share"
+"""The kind of the store in files of before-images."""
+COMPARED: Final = (
+    "read and compared just before the write, while the group had no members, and read again after it: brokers have no"
+    " lock of share groups"
+)
+"""The value of `GroupEditResult.how`."""
+
+ACKNOWLEDGEMENTS: Final = Weakness(
+    "acknowledgements",
+    "a new start offset discards which records behind it are acknowledged, so consumers receive them again; an undo"
+    " restores the start offset only",
+)
+
+
+class ShareEdits(ProtocolEdits):
+    """Reads and resets the start offsets of share groups. A partition without a start offset counts as absent."""
+
+    async def read(self, partitions: RequestedOffsets, deadline: float) -> FetchedGroups:
+        """Reads all partitions of the groups."""
+        found = await share_groups.fetch(self._client, partitions, deadline)
+        return {group: one if isinstance(one, OffsetMgrError) else _fetched(one) for group, one in found.items()}
+
+    async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
+        return await edit_each(edits, self._reset)
+
+    async def describe(self, groups: Sequence[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        """Describes groups. The error of a group whose coordinator cannot reset it is `UnsupportedOperation`."""
+        deadline = self.deadline()
+        found = await share_groups.describe(self._client, groups, deadline)
+        for group, one in found.items():
+            if isinstance(one, GroupDescription):
+                connection = await self._client.node(Address.parse(one.coordinator)).connection(deadline)
+                if not RESETS_SHARE_GROUPS.supported_by(connection.versions):
+                    found[group] = RESETS_SHARE_GROUPS.unsupported_error(one.coordinator, connection.versions)
+        return found
+
+    async def _reset(self, edit: GroupEdit) -> GroupEditResult:
+        state = value_of((await self.describe([edit.group]))[edit.group])
+        if state.members:
+            raise active_members_error(edit.group, [str(member) for member in state.members])
+        return await self.unlocked(edit, self.deadline(), Address.parse(state.coordinator), COMPARED)
+
+    async def _write_as_simple_consumer(
+        self,
+        edit: GroupEdit,
+        current: FetchedGroup,
+        how: str,
+        deadline: float,
+        at: Address | None,
+        decided: EditDecision | None = None,
+        read_at: float | None = None,
+    ) -> GroupEditResult:
+        """Sends each change once. The coordinator rejects it if members have joined the group since the read."""
+        connection = await self._client.coordinator_connection(edit.group, deadline, at)
+
+        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> CommitErrors:
+            return await alter({tp: new.offset for tp, new in offsets.items()})
+
+        async def erase(partitions: Sequence[TopicPartition]) -> CommitErrors:
+            return await alter(dict.fromkeys(partitions, share_groups.NO_START))
+
+        async def alter(starts: Mapping[TopicPartition, int]) -> CommitErrors:
+            check_age(read_at)
+            return await share_groups.alter(connection, edit.group, starts, remaining(deadline))
+
+        return GroupEditResult(edit.group, await execute(edit, current, write, erase, decided), False, how)
+
+
+class ShareGroupStore(ProtocolStore[ShareEdits]):
+    """The start offsets of the share groups of a Kafka cluster. Only groups without members can be edited."""
+
+    kind = "kafka"
+    capabilities = Capabilities(metadata=False, leader_epoch=False, commit_timestamp=False, conditional="none")
+
+    def _new_thread(self, security: Security, timeout_s: float) -> StoreThread[ShareEdits]:
+        return StoreThread(Client(self._bootstrap, security), ShareEdits, timeout_s)
+
+    def identity(self) -> StoreIdentity:
+        return StoreIdentity(SHARE_KIND, self.log_origin().name, "cluster id")
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        return (ACKNOWLEDGEMENTS,)
+
+    def groups(self) -> Iterator[str]:
+        raise UnsupportedOperation(self.uri, "the names of share groups are not listed")
+
+    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        """Returns the state and the members of each group, or its error: `GroupNotFound` for a group that is no share
+        group, and `UnsupportedOperation` for a broker that cannot reset share groups."""
+        thread, names = self.store_thread(), list(groups)
+        return thread.run(lambda _deadline: thread.edits.describe(names)) if names else {}
+
+
+def _fetched(found: share_groups.ShareOffsets) -> FetchedGroup:
+    starts = ((tp, one.start) for tp, one in found.offsets.items())
+    return FetchedGroup({tp: Committed(start) for tp, start in starts if start is not None}, found.errors)

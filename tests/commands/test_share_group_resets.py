@@ -1,0 +1,154 @@
+"""Resets of share groups, and the refusals of other edits of share groups, streams groups and Connect's groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeTopic
+from in_process import command, rows
+from processes import fill, until
+from share_member import connect_member, share_member
+from test_kinds_of_groups import program
+
+from offsetmgr import OffsetAdmin, ToEarliest, ToLatest
+from offsetmgr.core.errors import Conflict, GroupActive
+from offsetmgr.sandbox import KraftBroker, java_tool
+
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
+
+TOOL = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+
+
+@pytest.fixture
+def topic(kraft: KraftBroker, unique: str, make_topic: MakeTopic) -> str:
+    make_topic(unique, 2, bootstrap=kraft.bootstrap)
+    fill(kraft.bootstrap, unique, 100, 50)
+    return unique
+
+
+@pytest.fixture
+def group(kraft: KraftBroker, topic: str) -> str:
+    """A share group of the topic's name without members and start offsets."""
+    with share_member(kraft.bootstrap, topic, topic):
+        pass
+    return topic
+
+
+def starts(bootstrap: str, group: str, field: str = "offset") -> dict[int, int | None]:
+    """The start offsets, or the lag, that `groups describe` shows, by partition."""
+    found = rows("groups", "describe", group, "--bootstrap-server", bootstrap)
+    return {one["partition"]: one[field] for one in found if one["partition"] is not None}
+
+
+def by_tool(bootstrap: str, *arguments: str) -> dict[int, int]:
+    """The last number of each partition's line that Kafka's tool prints."""
+    done = java_tool("kafka-4.4", TOOL, ["--bootstrap-server", bootstrap, *arguments])
+    return {int(p): int(at) for p, at in re.findall(r"^\S+ +\S+ +(\d+) +(\d+)", done.stdout, re.MULTILINE)}
+
+
+def test_a_reset_of_a_group_that_has_consumed_and_its_undo(kraft: KraftBroker, group: str, tmp_path: Path) -> None:
+    servers = ["--bootstrap-server", kraft.bootstrap]
+    reset = ["offsets", "reset", group, "--topic", group, *servers, "--execute", "--yes"]
+    command(*reset, "--to-earliest")
+    consumer = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+    with program(consumer, [*servers, "--topic", group, "--group", group], tmp_path / "share.log"):
+        until(lambda: starts(kraft.bootstrap, group, "lag") == {0: 0, 1: 0}, 120)
+        refused = command(*reset, "--to-latest", code=1).stderr
+        assert "STABLE with 1 member: console-share-consumer" in refused
+        assert "--running moves" not in refused
+        assert "only while they have no members" in command(*reset, "--to-latest", "--running", code=1).stderr
+    before = starts(kraft.bootstrap, group)
+    done = command(*reset, "--to-offset", "20", "--wait-empty", "60").stderr
+    assert by_tool(kraft.bootstrap, "--describe", "--group", group) == {0: 20, 1: 20}
+    assert "consumers receive them again; an undo restores the start offset only" in done
+    assert "not atomic: read and compared just before the write" in done
+    operation = rows("edits", "list", "--group", group)[-1]
+    assert (operation["operation"], operation["written"]) == ("offsets reset", 2)
+    undone = command("edits", "undo", operation["id"], "--execute", "--yes", "--allow-rewind").stderr
+    assert "an undo restores the start offset only" in undone
+    assert starts(kraft.bootstrap, group) == before
+    assert rows("edits", "list", "--group", group)[-2]["undone_by"]
+
+
+def test_the_undo_of_the_first_start_offset_removes_it(kraft: KraftBroker, group: str) -> None:
+    with OffsetAdmin(f"kafka://{kraft.bootstrap}") as admin:
+        report = admin.plan_reset(group, ToLatest(), topics=f"{group}:0").execute()
+        assert starts(kraft.bootstrap, group)[0] == 100
+        assert admin.plan_undo(report.before_images[0]).execute().written == 1
+    assert starts(kraft.bootstrap, group)[0] is None
+
+
+@pytest.mark.parametrize("to", ["--to-latest", "--to-offset 70", "--to-datetime 2000-01-01T00:00:00.000"])
+def test_plans_equal_those_of_kafkas_tool(kraft: KraftBroker, group: str, to: str) -> None:
+    found = rows("offsets", "reset", group, "--topic", group, *to.split(), "--bootstrap-server", kraft.bootstrap)
+    plan = {one["partition"]: one["new_offset"] for one in found}
+    select = ["--reset-offsets", "--group", group, "--topic", group, "--dry-run"]
+    assert plan == by_tool(kraft.bootstrap, *select, *to.split())
+
+
+def test_a_member_that_joins_after_the_plan(kraft: KraftBroker, group: str) -> None:
+    with OffsetAdmin(f"kafka://{kraft.bootstrap}") as admin:
+        planned = admin.plan_reset(group, ToEarliest(), topics=group)
+        with share_member(kraft.bootstrap, group, group):
+            report = planned.execute(raise_on_failure=False)
+    assert [type(error) for error in report.failed[group].values()] == [GroupActive] * 2
+    assert set(starts(kraft.bootstrap, group).values()) <= {None}
+
+
+def test_another_reset_after_the_plan(kraft: KraftBroker, group: str) -> None:
+    with OffsetAdmin(f"kafka://{kraft.bootstrap}") as admin:
+        planned = admin.plan_reset(group, ToEarliest(), topics=group)
+        reset = ["--reset-offsets", "--group", group, "--topic", f"{group}:1", "--to-latest", "--execute"]
+        assert by_tool(kraft.bootstrap, *reset) == {1: 50}
+        report = planned.execute(raise_on_failure=False)
+    assert [type(error) for error in report.failed[group].values()] == [Conflict] * 2
+    assert starts(kraft.bootstrap, group)[1] == 50
+
+
+def test_brokers_of_4_1_cannot_reset(
+    start_kraft: Callable[[str], KraftBroker], unique: str, make_topic: MakeTopic
+) -> None:
+    bootstrap = start_kraft("4.1.1").bootstrap
+    make_topic(unique, 1, bootstrap=bootstrap)
+    with share_member(bootstrap, unique, unique):
+        reset = ["offsets", "reset", unique, "--topic", unique, "--to-latest", "--bootstrap-server", bootstrap]
+        refused = command(*reset, code=1).stderr
+    assert 'Kafka 4.1 lacks the capability "resets share groups", which came with Kafka 4.2' in refused
+
+
+EDITS = {
+    "groups delete {g}": "--delete",
+    "offsets delete {g} --topic {t}": "--delete-offsets --topic TOPIC",
+    "offsets set {g} --topic {t}:0 --to-offset 3 --new-group": "--reset-offsets --topic TOPIC --to-offset N --execute",
+    "offsets import {file}": "--reset-offsets --topic TOPIC --to-offset N --execute",
+    "groups copy other {g}": "--describe",
+    "groups rename {g} new": "--describe",
+    "migrate plan --from kafka://{b} --to kafka://{b} --group {g} --rename {g}=new -o {file}.plan": "--describe",
+    "migrate mirror --from kafka://{b} --to kafka://{b} --group {g} --rename {g}=new --once --yes": "--describe",
+}
+"""Edits, and the end of Kafka's command that the refusal names."""
+WORKERS = {
+    "groups delete {g}": "kafka-consumer-groups.sh --bootstrap-server {b} --group {g} --delete",
+    "offsets delete {g} --topic {t}": "DELETE /connectors/NAME/offsets",
+    **dict.fromkeys([*EDITS][2:], "PATCH /connectors/NAME/offsets"),
+}
+SHARE = {edit: f"kafka-share-groups.sh --bootstrap-server {{b}} --group {{g}} {end}" for edit, end in EDITS.items()}
+
+
+@pytest.mark.parametrize(("expected", "join"), [(SHARE, share_member), (WORKERS, connect_member)])
+def test_other_edits_name_the_command_of_kafkas(
+    kraft: KraftBroker, topic: str, expected: dict[str, str], join: Any, tmp_path: Path
+) -> None:
+    bootstrap, file = kraft.bootstrap, tmp_path / "saved.csv"
+    file.write_text(f"{topic},{topic},0,5\n")
+    other = f"offsets set other --topic {topic}:0 --to-offset 5 --new-group --execute --yes --bootstrap-server"
+    command(*other.split(), bootstrap)
+    with join(bootstrap, topic, topic):
+        for edit, text in expected.items():
+            words = edit.format(g=topic, t=topic, b=bootstrap, file=file).split()
+            done = command(*words, "--bootstrap-server", bootstrap, code=1)
+            assert text.format(b=bootstrap, g=topic) in done.stderr + done.stdout, edit
