@@ -235,7 +235,7 @@ def _lag(
         if one.error is not None:
             found.fail(one.error)
         else:
-            there = [row.partition for row in one.rows if row.note != NOTHING]
+            there = (row.partition for row in one.rows if row.note != NOTHING)
             found.committed(one.name, there, named=one.name in named)
         found.topics.incomplete |= one.error is not None
         found.unrecognised(one.read)

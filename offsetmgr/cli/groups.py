@@ -38,7 +38,7 @@ from offsetmgr.cli.render import (
     separate_tables,
     write_rows,
 )
-from offsetmgr.cli.watch import PartitionFlags, PartitionTable
+from offsetmgr.cli.watch import PartitionFlags, PartitionTable, total_row
 from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Invocation
 from offsetmgr.core.errors import UsageError
@@ -182,6 +182,9 @@ def describe(
         shown = write_rows(STATE, map(_state_row, described), output)
     elif members:
         shown = write_rows(MEMBERS, (row for one in described for row in _member_rows(one)), output)
+    elif flags.show_totals:
+        with_rows = (one for one in described if one.partitions or not only_with_lag)
+        shown = table.write(total_row(one.name, [row.lag for row, _ in one.partitions]) for one in with_rows)
     else:
         where = None if only_with_lag else "" if chosen.everything else " in these topics"
         shown = table.write(row for one in described for row in _partition_rows(one, where))

@@ -40,7 +40,7 @@ from offsetmgr.cli.render import (
     report_and_exit_code,
     write_rows,
 )
-from offsetmgr.cli.watch import PartitionFlags, PartitionTable
+from offsetmgr.cli.watch import PartitionFlags, PartitionTable, total_row
 from offsetmgr.core import TITLES
 from offsetmgr.core.clock import SystemClock, duration
 from offsetmgr.core.durations import parse_datetime, parse_duration
@@ -136,13 +136,15 @@ def lag(
         raise UsageError("--format prometheus", "has all rows", "leave out --only-with-lag, --sort and --top")
     connect.cluster("offsets lag")  # raises an error if no brokers are known
     found = offsets.lag(connect, selection, topics.selection(), only_with_lag=only_with_lag, fail_above=fail_above)
-    rows = ((*_cells(row), row.log_start, row.log_end, row.lag, row.note or None) for one in found for row in one.rows)
     if output == PROMETHEUS:
         from offsetmgr.app.metrics import lag_samples
 
         shown = write_rows(SAMPLES, lag_samples(found, totals=flags.show_totals), output)
+    elif flags.show_totals:
+        shown = table.write(total_row(one.name, [row.lag for row in one.rows]) for one in found if one.rows)
     else:
-        shown = table.write(rows)
+        rows = (row for one in found for row in one.rows)
+        shown = table.write((*_cells(row), row.log_start, row.log_end, row.lag, row.note or None) for row in rows)
     code = show(found, None if only_with_lag else shown)
     known = sorted(((lag, name) for name, lag in found.above.items() if lag is not None), reverse=True)
     unknown = [name for name, lag in found.above.items() if lag is None]

@@ -6,8 +6,7 @@ import heapq
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
@@ -160,7 +159,8 @@ def write_changes(
 
 
 class PartitionTable:
-    """Writes the rows of partitions, with their changes if ``--watch`` repeats the command.
+    """Writes the rows of partitions, or the `total_row` of each group. Adds their changes if ``--watch`` repeats the
+    command.
 
     ``value`` is the column of which ``--watch`` shows the change. Raises `UsageError` if no column has the name that
     ``--sort`` gives.
@@ -169,7 +169,7 @@ class PartitionTable:
     def __init__(
         self, columns: Sequence[Column], flags: PartitionFlags, output: OutputFormat, *, value: str = "lag"
     ) -> None:
-        self._partitions, self._flags, self._output = columns, flags, output
+        self._flags, self._output = flags, output
         self.columns: Sequence[Column] = TOTALS if flags.show_totals else columns
         self._changes = None
         if (watched := WATCHED_OUTPUT.get()) is not None:
@@ -181,9 +181,7 @@ class PartitionTable:
 
     def write(self, rows: Iterable[Sequence[Any]]) -> int:
         """Writes the rows, and returns how many were written."""
-        show_totals, sort, top = self._flags
-        if show_totals:
-            rows = totals(self._partitions, rows)
+        _, sort, top = self._flags
         if self._changes is not None:
             rows = self._changes.add(rows)
         if sort is not None or top is not None:
@@ -213,18 +211,13 @@ def ordered(
     return sorted(rows, key=key) if top is None else heapq.nsmallest(top, rows, key=key)
 
 
-def totals(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Rows of `TOTALS`. The rows of a group follow one another. Rows without a partition count only as their group.
+def total_row(group: str, lags: Sequence[int | None]) -> tuple[Any, ...]:
+    """Returns the row of `TOTALS` of a group, whose partitions have these lags.
 
     The total contains the known lags; it is unknown if no lag is known.
     """
-    names = [column.name for column in columns]
-    partition, lag = names.index("partition"), names.index("lag")
-    for group, of_group in groupby(rows, key=lambda row: row[0]):
-        lags = [row[lag] for row in of_group if row[partition] is not None]
-        known = [one for one in lags if one is not None]
-        total = sum(known) if known else None
-        yield (group, len(lags), total, max(known, default=None), len(lags) - len(known))
+    known = [lag for lag in lags if lag is not None]
+    return (group, len(lags), sum(known) if known else None, max(known, default=None), len(lags) - len(known))
 
 
 # Runs a read-only command for many contexts at the same time, and merges its tables.

@@ -823,7 +823,7 @@ def _overwritten_error(tp: TopicPartition, planned: OffsetAndMetadata | None, fo
 A = TypeVar("A")
 T = TypeVar("T")
 Batch: TypeAlias = Callable[[list[A]], Coroutine[Any, Any, list[T]]]
-_SCAN_BATCH: Final = 100
+_SCAN_BATCH: Final = 300
 _EDIT_BATCH: Final = 128
 _FIRST_BATCH: Final = 25
 """The number of groups in the first batch of a stream. It is small so that the first results arrive soon."""

@@ -43,8 +43,14 @@ rows: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "error_code": st.sampled_from([0, 0, ErrorCode.UNSTABLE_OFFSET_COMMIT]),
     }
 )
+plain_rows = st.builds(lambda row, text: {**row, "metadata": text, "error_code": 0}, rows, st.sampled_from([None, ""]))
 fetched_topics: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
-    {"name": topics, "partitions": st.lists(rows, max_size=6, unique_by=lambda row: int(row["partition_index"]))}
+    {
+        "name": topics,
+        "partitions": st.sampled_from([rows, plain_rows]).flatmap(
+            lambda some: st.lists(some, max_size=6, unique_by=lambda row: int(row["partition_index"]))
+        ),
+    }
 )
 fetched = st.lists(
     st.fixed_dictionaries(

@@ -3,13 +3,17 @@ a transaction. Every view has the same word for them, and no command destroys th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from committed_offsets import offsets, pending_commit
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient
 from everyday import Cli
-from processes import create_topic
+from processes import create_topic, fill
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
@@ -81,6 +85,37 @@ def test_a_negative_offset_is_unreadable_in_every_view_and_not_destroyed(
     replaced = cli(*edit, "--execute", "--yes", *here)
     assert "replaces a negative offset, which an undo does not restore" in replaced.stdout
     assert committed(current_broker.bootstrap, unique) == {0: 5, 1: 0}
+
+
+def test_totals_are_the_sums_of_the_rows_and_report_the_same_errors(
+    cli: Cli, current_broker: KafkaBroker | KraftBroker, here: list[str], made_topic: str, unique: str, tmp_path: Path
+) -> None:
+    """Among the offsets are one of a missing topic, one below the start and one beyond the end of its log."""
+    fill(current_broker.bootstrap, made_topic, 9, 9, 9)
+    admin, start = AdminClient({"bootstrap.servers": current_broker.bootstrap}), Position(made_topic, 0, 4)
+    admin.delete_records([start])[start].result(60)
+    groups = {f"{unique}-a": {0: 2, 1: 5, 2: 9, 3: 7}, f"{unique}-b": {0: 6, 1: -2, 3: 1}, f"{unique}-c": {3: 8}}
+    for group, numbers in groups.items():
+        commit(current_broker.bootstrap, group, made_topic, numbers)
+    lines = [f"{group},{made_topic},{p},{offset}" for group, found in groups.items() for p, offset in found.items()]
+    (tmp_path / "x.csv").write_text("\n".join([*lines, f"{unique}-c,gone,0,1", ""]))
+    for store, missing in ((here, set[str]()), ([*here, "--store", f"file:{tmp_path}/x.csv"], {"log unknown"})):
+        command = ["offsets", "lag", "--group", f"{unique}-*", *store, "--format", "json"]
+        shown, added = cli(*command, code=1), cli(*command, "--totals", code=1)
+        rows = json.loads(shown.stdout)
+        assert {row["note"] for row in rows} - missing == {
+            None,
+            "beyond the log's end",
+            "below the log's start",
+            "unreadable",
+        }
+        for total in json.loads(added.stdout):
+            lags = [row["lag"] for row in rows if row["group"] == total["group"]]
+            known = [lag for lag in lags if lag is not None]
+            sums = (len(lags), sum(known) if known else None, max(known, default=None), len(lags) - len(known))
+            assert tuple(total.values())[1:] == sums
+        assert len(json.loads(added.stdout)) == len(groups)
+        assert added.stderr == shown.stderr
 
 
 def test_a_reset_replaces_a_negative_offset_only_in_a_named_topic(

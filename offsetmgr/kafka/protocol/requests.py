@@ -12,6 +12,9 @@ import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation
@@ -147,10 +150,12 @@ _COMMITTED: Final = struct.Struct(">iqih")
 """A partition in OffsetCommit v7 up to the length of the metadata: number, offset, leader epoch, length."""
 _FETCHED: Final = struct.Struct(">iqi")
 """The start of a partition in OffsetFetch v8: number, offset, leader epoch. Metadata, error code and tags follow."""
-_FETCHED_EMPTY: Final = struct.Struct(">iqi4s")
+_FETCHED_EMPTY: Final = struct.Struct(">iqiI")
 """A partition in OffsetFetch v8 whose last 4 bytes are `_PLAIN_ENDS`."""
-_PLAIN_ENDS: Final = frozenset({b"\0\0\0" + NO_TAGS, b"\1\0\0" + NO_TAGS})
+_PLAIN_ENDS: Final = frozenset({0x0000_0000, 0x0100_0000})
 """The end of a partition without metadata and without an error: null or an empty string, the error code 0, no tags."""
+_MAX_TOGETHER: Final = 1_000
+"""The maximum number of partitions of a topic that are decoded together. The limit bounds the memory of the caches."""
 
 
 class FetchedGroup(NamedTuple):
@@ -265,8 +270,10 @@ def read_offset_fetch(cursor: Cursor, listed: Container[str] = ()) -> FetchedGro
 
 
 def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup, *, committed: bool) -> None:
-    data, new = cursor.data, tuple.__new__  # skips the argument handling of named tuples
-    for _ in range(cursor.count(_FETCHED_EMPTY.size)):
+    data, new, number = cursor.data, tuple.__new__, cursor.count(_FETCHED_EMPTY.size)
+    if 0 < number <= _MAX_TOGETHER and _read_plain_partitions(cursor, topic, number, found.offsets):
+        return
+    for _ in range(number):
         at = cursor.take(_FETCHED_EMPTY.size)
         partition, offset, epoch, end = _FETCHED_EMPTY.unpack_from(data, at)
         metadata, code = "", 0
@@ -284,6 +291,39 @@ def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup
         elif not is_deleted(offset, metadata):
             known = epoch if epoch >= 0 else None
             found.offsets[tp] = new(Committed, (offset, metadata, known, None, None))
+
+
+def _read_plain_partitions(cursor: Cursor, topic: str, number: int, found: dict[TopicPartition, Committed]) -> bool:
+    """Decodes all partitions of a topic together if each has an offset, no metadata and no error, as most have.
+    Otherwise returns False and reads nothing."""
+    fields = _fields_of(number).unpack_from(cursor.data, cursor.at)
+    offsets, ends = fields[1::4], fields[3::4]
+    if min(offsets) < 0 or not _PLAIN_ENDS.issuperset(ends):  # the first item of another size has another end
+        return False
+    partitions, in_order = _in_order(topic, fields[::4])
+    epochs = [epoch if epoch >= 0 else None for epoch in in_order(fields[2::4])]
+    values = zip(in_order(offsets), repeat(""), epochs, repeat(None), repeat(None), strict=False)
+    commits = map(tuple.__new__, repeat(Committed), values)  # skips the argument handling of named tuples
+    found.update(zip(partitions, commits, strict=True))
+    cursor.at += number * _FETCHED_EMPTY.size
+    return True
+
+
+@lru_cache(maxsize=64)
+def _fields_of(number: int) -> struct.Struct:
+    """Returns the form of this number of partitions that have no metadata."""
+    return struct.Struct(">" + _FETCHED_EMPTY.format[1:] * number)
+
+
+@lru_cache(maxsize=512)
+def _in_order(
+    topic: str, numbers: tuple[int, ...]
+) -> tuple[Sequence[TopicPartition], Callable[[Any], tuple[Any, ...]]]:
+    """Returns the partitions of a topic in the order of their numbers, and a function that puts other fields of the
+    same partitions into this order. A broker lists the partitions of all groups in one order, and the groups share the
+    returned objects."""
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
+    return tuple(TopicPartition(topic, numbers[at]) for at in order), itemgetter(*order) if order[1:] else tuple
 
 
 def offset_commit(
