@@ -4,12 +4,17 @@ import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.ForeachAction;
+import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.KeyValueMapper;
+import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.state.Stores;
 
 /**
- * Reads a topic with Kafka Streams.
+ * Reads a topic with Kafka Streams, until its thread is interrupted.
  *
  * Arguments: bootstrap servers, application id (which is the group), topic, a directory for the state, and settings as
- * NAME=VALUE.
+ * NAME=VALUE. The setting "count.by" is the name of a repartition topic and of a store with its changelog topic.
  */
 public class RunningStreams {
     public static void main(String[] arguments) throws Exception {
@@ -24,13 +29,27 @@ public class RunningStreams {
             properties.setProperty(setting[0], setting[1]);
         }
         StreamsBuilder builder = new StreamsBuilder();
-        builder.stream(arguments[2], Consumed.with(Serdes.ByteArray(), Serdes.ByteArray()))
-            .foreach(new ForeachAction() {
-                public void apply(Object key, Object value) {
+        KStream stream = builder.stream(arguments[2], Consumed.with(Serdes.ByteArray(), Serdes.ByteArray()));
+        stream.foreach(new ForeachAction() {
+            public void apply(Object key, Object value) {
+            }
+        });
+        String name = properties.getProperty("count.by");
+        if (name != null) {
+            KeyValueMapper value = new KeyValueMapper() {
+                public Object apply(Object key, Object value) {
+                    return value;
                 }
-            });
+            };
+            stream.groupBy(value, Grouped.with(name, Serdes.ByteArray(), Serdes.ByteArray()))
+                .count(Materialized.as(Stores.inMemoryKeyValueStore(name)));
+        }
         KafkaStreams streams = new KafkaStreams(builder.build(), properties);
         streams.start();
-        Thread.sleep(Long.MAX_VALUE);
+        try {
+            Thread.sleep(Long.MAX_VALUE);
+        } finally {
+            streams.close();
+        }
     }
 }

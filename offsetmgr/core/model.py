@@ -293,6 +293,10 @@ class Weakness(NamedTuple):
     text: str
 
 
+INTERNAL_TOPICS: Final = ("repartition topic", "changelog topic")
+"""The kinds of the internal topics of a streams group."""
+
+
 class GroupKind(NamedTuple):
     """The kind of a group, as the brokers list it.
 
@@ -324,8 +328,7 @@ class GroupDescription:
     """False if the coordinator does not support group membership (Kafka 0.8.2). Consumers of a Kafka 0.8.2 cluster
     register only in ZooKeeper."""
     internal_topics: tuple[tuple[str, str], ...] = ()
-    """The internal topics in the topology of a streams group: each name with "repartition topic" or "changelog topic".
-    """
+    """The internal topics in the topology of a streams group: each name with its element of `INTERNAL_TOPICS`."""
 
     @property
     def idle(self) -> bool:

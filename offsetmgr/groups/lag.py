@@ -18,7 +18,16 @@ from offsetmgr.core import title_of
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.log_origin import LogRangeCache
-from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, GroupDescription, LogRange, Offset, TopicPartition
+from offsetmgr.core.model import (
+    ABSENT,
+    INTERNAL_TOPICS,
+    BrokerPartition,
+    Committed,
+    GroupDescription,
+    LogRange,
+    Offset,
+    TopicPartition,
+)
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
@@ -55,6 +64,8 @@ START_OFFSET: Final = "start offset of a share group"
 """The note of a share group's partition. All records before the offset are acknowledged."""
 NO_START: Final = "no start offset of the share group yet"
 """The note of a share group's partition whose start offset ``share.auto.offset.reset`` will decide."""
+_HARMLESS: Final = (START_OFFSET, *INTERNAL_TOPICS)
+"""The notes of rows that need no attention."""
 UNREAD: Final = ("pending", "unreadable")
 """The states, and the notes, of partitions whose offset could not be read. The first means that an open transaction
 will commit or abort an offset."""
@@ -161,7 +172,7 @@ def newer_texts(found: Counter[tuple[str, str]], here: str, title: str) -> Itera
 
 def needs_log_range(row: LagRow) -> bool:
     """Returns whether a row has a lag, an unknown lag, or a note. Such a row needs attention."""
-    return row.lag is None or row.lag > 0 or bool(row.note and row.note != START_OFFSET)
+    return row.lag is None or row.lag > 0 or (bool(row.note) and row.note not in _HARMLESS)
 
 
 def lag_of(committed: int, log: LogRange) -> int | None:

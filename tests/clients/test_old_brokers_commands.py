@@ -49,6 +49,9 @@ def test_offsets_are_set_listed_exported_compared_and_imported(env: Environment,
     both = f"{env.topic}:0,1"
     env.run("offsets", "set", *at, "--topic", both, "--to-offset", "0", "--new-group", "--execute", "--yes")
     assert unique in [row["group"] for row in env.rows("groups", "list", *env.servers)]
+    (listed,) = env.rows("groups", "list", unique, "--store", env.kafka, "--type", "classic")
+    assert listed["protocol"] in ("consumer", "", None)
+    assert listed["members"] == (None if listed["state"] == "UNKNOWN" else 0)
     assert {row["offset"] for row in env.rows("groups", "describe", *at)} == {0}
     assert sum(row["lag"] for row in env.rows("offsets", "lag", *at)) == RECORDS
     env.run("offsets", "export", "s.avro", *at)

@@ -169,8 +169,8 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
 async def list_kinds(client: Client, deadline: float) -> dict[str, GroupKind]:
     """Returns the kinds of all groups, in any state.
 
-    The type of a group is known if its broker reports it, from Kafka 3.8 on, or if its broker supports no other types
-    than classic groups.
+    The type of a group is known if its broker reports it (ListGroups version 5), or if its broker supports no other
+    types than classic groups.
 
     Brokers before Kafka 0.10.1 list only groups that have members. Brokers of Kafka 0.8.2 list no groups. If the
     cluster has a broker of such a release, the client also reads the groups in the offsets topic.

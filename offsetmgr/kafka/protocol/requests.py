@@ -21,6 +21,7 @@ from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import ErrorCode, InvalidRequest, MalformedData, OffsetMgrError
 from offsetmgr.core.model import (
+    INTERNAL_TOPICS,
     LOCK_PROTOCOL,
     NEGATIVE_OFFSET,
     NO_OFFSET,
@@ -402,8 +403,8 @@ def parse_streams_group(
         replace(one, tasks=tuple(f"{kind} {s}_{n}" for kind in _TASKS for s, n in _tasks(member, f"{kind}_tasks")))
         for one, member in zip(found.members, answer["members"], strict=True)
     )
-    kinds = {"repartition topic": "repartition_source_topics", "changelog topic": "state_changelog_topics"}
-    internal = ((topic["name"], kind) for kind, key in kinds.items() for one in subtopologies for topic in one[key])
+    keys = zip(INTERNAL_TOPICS, ("repartition_source_topics", "state_changelog_topics"), strict=True)
+    internal = ((topic["name"], kind) for kind, key in keys for one in subtopologies for topic in one[key])
     return replace(found, members=members, internal_topics=tuple(internal))
 
 
