@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.core.errors import FileFailure, os_error_as
+
 if TYPE_CHECKING:
     from offsetmgr.core.check_result import CheckResult
 
@@ -48,6 +50,50 @@ def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     return Path(environ.get("XDG_STATE_HOME") or home_directory(environ) / ".local" / "state") / "offsetmgr"
 
 
+STATE_VOLUME: Final = "OFFSETMGR_STATE_VOLUME"
+"""The variable that the container image sets: the directory at which a volume belongs."""
+
+
+def lost_with_container(file: Path) -> FileFailure | None:
+    """Returns an error if ``file`` would not outlive the container in which the process runs: only a volume keeps it
+    that is neither in memory nor an emptyDir of Kubernetes. Without the variable `STATE_VOLUME`, which the container
+    image sets, there is nothing to check. Raises `FileFailure` if the mounts cannot be read."""
+    volume = os.environ.get(STATE_VOLUME)
+    if not volume:
+        return None
+    file = Path(os.path.realpath(file))
+    point, kind, source = _mount_of(file)
+    directory = next(parent for parent in file.parents if os.path.exists(parent))  # noqa: PTH110, Path.exists can raise
+    hint = f"mount a volume that remains, as in -v NAME:{volume}"
+    if point == Path("/"):
+        why = "no volume holds this file, so it would be lost with the container"
+    elif kind == "tmpfs":
+        why = f"{point} is in memory (tmpfs), so the file would be lost with the container"
+    elif "kubernetes.io~empty-dir" in source:
+        why = f"{point} is an emptyDir, which Kubernetes deletes with the pod"
+        hint = f"mount a persistentVolumeClaim at {volume}"
+    elif not os.access(directory, os.W_OK):
+        why = f"user {os.getuid()} cannot write to {directory}"
+        hint = "change the owner of the volume's directory, or set fsGroup in Kubernetes"
+    else:
+        return None
+    return FileFailure(f"file {file}", why, hint)
+
+
+def _mount_of(path: Path) -> tuple[Path, str, str]:
+    """Returns the mount point of ``path``, the type of its file system, and the directory of that file system that is
+    mounted there. `os.path.ismount` misses directories of the same file system. Raises `FileFailure`."""
+    with os_error_as(FileFailure, "the mounts of this process"):
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    mounts = {Path("/"): ("", "")}
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        source, point = (field.replace("\\040", " ") for field in fields.split()[3:5])
+        mounts[Path(point)] = rest.split()[0], source
+    found = next(parent for parent in (path, *path.parents) if parent in mounts)
+    return found, *mounts[found]
+
+
 _MIB: Final = 1024 * 1024
 _LOW_DISK_BYTES: Final = 1024 * _MIB
 """Below this free space, the check warns."""
@@ -61,11 +107,13 @@ def check_state_directory() -> list[CheckResult]:
 
 
 def _check_state_directory(directory: Path) -> Iterator[CheckResult]:
-    from offsetmgr.core.check_result import CheckResult, CheckStatus
+    from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     fix = "change its owner or permissions, or set XDG_STATE_HOME to a writable directory"
-    if not existing.is_dir():
+    if error := lost_with_container(directory):
+        yield failed_check("state directory", str(directory), error)
+    elif not existing.is_dir():
         why = f"{existing} is not a directory"
         yield CheckResult("state directory", str(directory), CheckStatus.FAILED, why, fix)
     elif not os.access(existing, os.W_OK | os.X_OK):

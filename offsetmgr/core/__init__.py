@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 __version__: Final = "0.1.0"
-"""The version of offsetmgr. offsetmgr does not read the version from pyproject.toml, because a constant is faster. A
-test compares this constant with the version of the installed package."""
+"""The version of offsetmgr, which pyproject.toml reads from here."""
 
 _EXPORT: Final = re.compile(r"^    from (offsetmgr[\w.]*) import (\w+) as \2$", re.MULTILINE)
 

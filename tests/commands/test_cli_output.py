@@ -13,13 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from in_process import command
-from processes import run_command
 from stopwatch import loop_s
 from test_help import CONNECTION_OPTIONS
 
@@ -448,10 +446,6 @@ def test_a_pipe_that_closes_is_no_error(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False)
     usage, code = done.stdout.splitlines()
     assert (usage[:7], code in ("0", "141"), done.stderr) == ("Usage: ", True, "")
-
-
-def test_the_version_is_the_one_that_is_installed() -> None:
-    assert run_command("--version").stdout.startswith(f"offsetmgr {version('offsetmgr')}")
 
 
 def test_a_stop_signal_during_a_write_to_stderr_is_handled(

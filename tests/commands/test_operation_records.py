@@ -191,6 +191,15 @@ def test_an_operation_runs_as_long_as_its_process_and_has_no_end(log: Log) -> No
         assert ("the log has no end of offsets set" in shown) is not runs, changed
 
 
+def test_an_edit_in_a_container_needs_a_volume(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFFSETMGR_STATE_VOLUME", "/state")
+    failed = command(*SET, "--to-offset", 8, code=1).stderr
+    assert f"error: file {log.path}: no volume holds this file, so it would be lost with the container" in failed
+    assert "hint: nothing was changed; mount a volume that remains, as in -v NAME:/state" in failed
+    assert rows("offsets", "get", "shop", "--store", "memory:store")[0]["offset"] == 5
+    assert not log.path.parent.exists()
+
+
 def test_an_edit_changes_nothing_if_it_cannot_be_recorded(log: Log) -> None:
     log.path.mkdir(parents=True)
     failed = command(*SET, "--to-offset", 8, code=1).stderr

@@ -1,12 +1,15 @@
-"""The packages of a release: the wheel alone gives everything that the documentation names."""
+"""The files of a release: the wheel alone gives everything that the documentation names; the executables hold it."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -95,3 +98,39 @@ def test_the_list_of_packages_names_all_dependencies_and_no_path(packages: Path)
     assert {"offsetmgr", "confluent-kafka", "kazoo", "fastavro", "typer"} <= found.keys()
     assert "pip" not in found
     assert not re.search(r"file:|/tmp|/home", file.read_text("utf-8"))
+
+
+def test_an_executable_holds_each_dependency_for_each_version_of_python(packages: Path) -> None:
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=packages, check=True)
+    for processor in ("x86_64", "aarch64"):
+        (file,) = packages.glob(f"offsetmgr-*-linux-{processor}")
+        with zipfile.ZipFile(file) as content:
+            wheels = {name.split("/")[1] for name in content.namelist() if re.match(r"\.deps/.", name)}
+        for version in (311, 312, 313, 314):
+            of_version = {name.split("-")[0] for name in wheels if f"-cp{version}-cp{version}-" in name}
+            assert of_version == {"cffi", "confluent_kafka", "cramjam", "crc32c", "fastavro", "kio"}
+        assert all(name.endswith((f"_{processor}.whl", "-none-any.whl")) for name in wheels)
+
+
+@pytest.mark.parametrize(("source", "code"), [("volumes/state", 0), ("kubernetes.io~empty-dir/state", 1)])
+def test_the_executable_edits_only_if_a_volume_keeps_the_before_images(
+    packages: Path, tmp_path: Path, source: str, code: int
+) -> None:
+    (executable,) = packages.glob(f"offsetmgr-*-linux-{platform.machine()}")
+    offsets, volume, state = tmp_path / "offsets.csv", tmp_path / source, tmp_path / "state"
+    offsets.write_text("shop,orders,0,5\n")
+    volume.mkdir(parents=True)
+    state.mkdir()
+    mounted = ["unshare", "--mount", "--map-root-user", "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"']
+    edit = ["offsets", "set", "shop", "--topic", "orders:0", "--to-offset", "8", "--execute", "--yes"]
+    environment = {**os.environ, "OFFSETMGR_STATE_VOLUME": str(state), "XDG_STATE_HOME": str(state)}
+    done = subprocess.run(
+        [*mounted, "-", volume, state, executable, *edit, "--store", f"file:{offsets}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, f"{state} is an emptyDir, which Kubernetes deletes" in done.stderr) == (code, code == 1)
+    assert offsets.read_text().split() == [f"shop,orders,0,{5 if code else 8}"]
+    assert len([*volume.rglob("*.avro")]) == 1 - code
