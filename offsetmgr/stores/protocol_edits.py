@@ -617,7 +617,7 @@ class ProtocolEdits:
         result = await self._compare_and_write(edit, deadline, at, how)
         written = [tp for tp, outcome in result.outcomes.items() if outcome.status is EditStatus.WRITTEN]
         if not written:
-            return result
+            return replace(result, how=COMPARED)  # nothing was read again
         try:
             after = await self.fetch(edit.group, written, deadline)
         except OffsetMgrError as error:
