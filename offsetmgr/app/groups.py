@@ -273,22 +273,22 @@ class LocatedGroups:
         from offsetmgr.migration.observation import ObservationWindow
 
         self._connections = connections
-        self._locator = connections.group_locator()
-        self._known, self.unlisted = self._locator.groups()
+        self.locator = connections.group_locator()
+        self._known, self.unlisted = self.locator.groups()
         self.missing: list[OffsetMgrError] = []
         self._names: list[str] = []
-        stores = ", ".join(one.store.uri for one in self._locator.stores)
+        stores = ", ".join(one.store.uri for one in self.locator.stores)
         try:
             self._names = selection.within(self._known, stores, unlisted=True)
         except GroupNotFound as absent:
             self.missing.append(absent)
         for plan in plans:
-            self._locator.add_plan(Path(plan))
+            self.locator.add_plan(Path(plan))
         waiting = connections.waits.for_commits
         self._window = None if window_s is None else ObservationWindow(window_s, waiting=waiting)
 
     def __iter__(self) -> Iterator[GroupLocation]:
-        ui, located = self._connections.ui, self._locator.locate(self._names, self._window)
+        ui, located = self._connections.ui, self.locator.locate(self._names, self._window)
         unrecognised: list[UnrecognisedData] = []
         for one in ui.progress(located, "groups", len(self._names)):
             if (missing := one.missing(self._known)) is not None:
@@ -297,7 +297,7 @@ class LocatedGroups:
             unrecognised += (data for store in one.sample.stores for data in store.unrecognised)
             yield one
         self._connections.warn_of_unrecognised(unrecognised)
-        for error in self._locator.unread_plans:
+        for error in self.locator.unread_plans:
             self._connections.warn(f"not used as evidence: {error}")
 
     @staticmethod

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from offsetmgr.app.connections import SourceAndTarget
+from offsetmgr.app.connections import Connections, SourceAndTarget
 from offsetmgr.app.ui import Interrupted as Interrupted
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig
@@ -21,7 +21,7 @@ from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, U
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import GroupsArgument, GroupSelection, accept_names, is_pattern
+from offsetmgr.core.selection import GroupsArgument, GroupSelection, accept_names, is_pattern, literal_pattern
 from offsetmgr.migration.journaled_writer import PlanRun, journaled_writer, open_plan, open_renewed
 from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import GroupPlan as GroupPlan
@@ -39,9 +39,9 @@ from offsetmgr.migration.plan import (
 )
 from offsetmgr.migration.plan import PlanOptions as PlanOptions
 from offsetmgr.migration.plan import PlanSummary as PlanSummary
+from offsetmgr.migration.progress import Stage
 
 if TYPE_CHECKING:
-    from offsetmgr.app.connections import Connections
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edits import OutsideLogChecks
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.refresh import RefreshReport as RefreshReport
     from offsetmgr.migration.renewal import RenewedPlan as RenewedPlan
+    from offsetmgr.migration.report import MigrationReport as MigrationReport
     from offsetmgr.migration.rollback import RollbackPreview
     from offsetmgr.migration.rollback import RollbackReport as RollbackReport
     from offsetmgr.migration.verify import VerifyResults as VerifyResults
@@ -832,6 +833,63 @@ def status(
     bounces = open_bounces(file.groups_of(only), file.header, OperationLog().operations())
     found = group_statuses(file, state, only, live, bounces)
     return FleetStatus(file, state, summary_of(file, only), found, live is not None)
+
+
+def report(
+    connections: Connections,
+    plans: Iterable[str | Path] = (),
+    selection: PlanSelection = ALL,
+    *,
+    window_s: float | None = None,
+) -> MigrationReport:
+    """Locates the selected groups of the plans, or of the configured stores without plans, as
+    `offsetmgr.app.groups.where` does. Returns their locations, their risks and their next steps. If the settings name
+    no store, the stores are those of the first plan.
+
+    Raises `GroupNotFound` and `UsageError` for groups and waves that a plan does not have, `PlanError`, `JournalError`
+    and the errors of `where`.
+    """
+    opened = [open_plan(Path(path)) for path in plans]
+    names = [
+        literal_pattern(one.target_group if state.stage_of(one) is Stage.FINALIZED else one.name)
+        for file, state in opened
+        for one in file.groups_of(select_groups(file, *selection))
+    ]
+    if not opened and selection.waves:
+        raise UsageError(Advice("{wave} {}", selection.waves[0]), "waves are those of a plan", "name the plan too")
+    groups, paths = GroupSelection(names) if opened else selection.groups, [file.path for file, _ in opened]
+    if not opened or connections.resolved.store is not None:
+        return _located(connections, groups, paths, window_s)
+    header, names_of = opened[0][0].header, {"zookeeper": "zookeeper", "kafka": "bootstrap_server"}
+    sides = {names_of[one.kind]: one.uri for one in (header.source, header.target) if one.kind in names_of}
+    servers: dict[str, Any] = {name: uri.partition("//")[2].partition("?")[0] for name, uri in sides.items()}
+    known = connections.resolved._replace(store=header.target.uri, **servers)
+    with Connections(known, connections.ui) as of_plan:
+        return _located(of_plan, groups, paths, window_s)._replace(servers=servers)
+
+
+def _located(
+    connections: Connections, groups: GroupSelection, plans: Iterable[Path], window_s: float | None
+) -> MigrationReport:
+    """Returns the report of these groups. ``plans`` are their migrations."""
+    from offsetmgr.app.groups import where
+    from offsetmgr.migration.report import MigrationReport, ReportedGroup
+
+    clock, found = SystemClock(), list[ReportedGroup]()
+    began, located = clock.now_ms(), where(connections, groups, window_s=window_s, plans=plans)
+    locator = located.locator
+    for one in located:
+        known = {} if one.sample.plan is None else locator.recorded(one.sample.plan.path)
+        refused = (locator.recorded(str(path)).get(one.name) for path in plans)  # a plan may have no step for a group
+        recorded = next(filter(None, refused), None) if one.sample.plan is None else known[one.sample.plan.group]
+        found.append(ReportedGroup.of(one, recorded))
+    clusters = {
+        one.store.uri: f"not read: {one.error}" if one.error else f"cluster {one.store.log_origin().cluster_id}"
+        for one in locator.stores
+    }
+    unnamed = [kind for kind in ("zookeeper", "kafka") if all(one.name != kind for one in locator.stores)]
+    errors = (*located.unlisted, *located.missing, *locator.unread_plans)
+    return MigrationReport(began, clock.now_ms(), clusters, found, errors, unnamed, window_s=window_s)
 
 
 accept_names(globals(), PlanSelection=PlanSelection.of)

@@ -20,9 +20,9 @@ from offsetmgr.cli.options import (
     OnlyWithLag,
     TopicFlags,
     TranslateOption,
+    WatchedWindow,
     flag,
     opt,
-    seconds_option,
 )
 from offsetmgr.cli.render import (
     GROUP_PARTITION,
@@ -251,13 +251,7 @@ OBJECT: Final = tuple(
 def where(
     connect: ConnectFlags,
     group_flags: GroupFlags,
-    window_s: Annotated[
-        float | None,
-        seconds_option(
-            "--window",
-            "Watch commits for at most this time, to see the phase instead of inferring it.",
-        ),
-    ] = None,
+    window_s: WatchedWindow = None,
     plan: Annotated[
         list[Path] | None,
         opt("--plan", "PLAN", "Use this migration's journal as evidence; repeatable."),

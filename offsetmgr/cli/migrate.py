@@ -30,6 +30,7 @@ from offsetmgr.cli.options import (
     TopicFlags,
     TranslateOption,
     WaitEmpty,
+    WatchedWindow,
     Yes,
     file_to_write,
     flag,
@@ -54,7 +55,7 @@ from offsetmgr.cli.render import (
 from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.document import to_html, to_markdown
+from offsetmgr.core.document import to_html, to_markdown, to_text
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import SHOWN, count_of
@@ -292,8 +293,12 @@ def renew_command(
     end_of_planning(done.file.summary, following)
 
 
-PAGES: Final = {"markdown": to_markdown, "html": to_html}
+PAGES: Final = {"text": to_text, "markdown": to_markdown, "html": to_html}
+PageFormat: Any = StrEnum("PageFormat", [*PAGES])  # type: ignore[misc] # not literals
 StatusFormat: Any = StrEnum("StatusFormat", [*OutputFormat, *PAGES])  # type: ignore[misc] # not literals
+PageFile = Annotated[
+    Path | None, opt("--output -o", "FILE", "Write the page to FILE, and replace it.", callback=file_to_write)
+]
 """The values of ``--format``: those of `OutputFormat`, and those of pages."""
 
 COLUMNS: Final = (
@@ -321,12 +326,9 @@ def status_command(
         seconds_option("--window", "Ask the servers too, and watch the members' commits for up to this time."),
     ] = None,
     format: Annotated[
-        StatusFormat, opt("--format", None, "Output format; markdown and html write one page instead of rows.")
+        StatusFormat, opt("--format", None, "Output format; text, markdown and html write one page, not rows.")
     ] = StatusFormat(OutputFormat.TABLE),
-    output: Annotated[
-        Path | None,
-        opt("--output -o", "FILE", "Write the page to FILE, and replace it.", callback=file_to_write),
-    ] = None,
+    output: PageFile = None,
     *,
     configs: SideConfigs,
 ) -> None:
@@ -340,7 +342,7 @@ def status_command(
 
     page = PAGES.get(format)
     if output is not None and page is None:
-        raise UsageError("--output", "is for a page", "add --format html or --format markdown")
+        raise UsageError("--output", "is for a page", "add --format html, --format markdown or --format text")
     of_plan, of_members = (Invocation("", (), connect.repeated(*one)).options() for one in (configs, ()))
 
     def next_command(one: GroupStatus) -> str | None:
@@ -384,6 +386,32 @@ def _write_page(page: str, output: Path | None) -> None:
         return
     replace_file(output, lambda out: out.write(page.encode()), overwrite=True)
     note(f"wrote {output}")
+
+
+@command(app, "report", one="a report is about one cluster")
+def report_command(
+    connect: ConnectFlags,
+    plans: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PLAN]...", help="The plans of the groups; without one, all groups of the stores."),
+    ] = None,
+    scope: PlanScope = PlanScope(),
+    window_s: WatchedWindow = None,
+    format: Annotated[PageFormat, opt("--format", None, "Format of the page.")] = PageFormat("text"),
+    output: PageFile = None,
+) -> None:
+    """Write one page for the morning after a migration: the locations, the risks and the next commands of groups.
+
+    The report locates the groups as groups where does, and adds what the plans and their journals record. It changes
+    nothing. The exit code is 0 only if everything was read and no group is at risk, otherwise 1.
+    """
+    from offsetmgr.app import migrate
+
+    found = migrate.report(connect, plans or (), scope.selection(), window_s=window_s)
+    options = Invocation("", (), {**connect.given, **found.servers}).options()
+    _write_page(PAGES[format](*found.page(options)), output)
+    note(", ".join(f"{name}: {count:,}" for name, count in found.counts.items()))
+    fail_if(not found.ok)
 
 
 @command(app, "verify", one="the plan names the servers of one migration")

@@ -188,6 +188,12 @@ WaitEmpty = Annotated[
 ]
 
 
+WatchedWindow = Annotated[
+    float | None,
+    seconds_option("--window", "Watch commits for at most this time, to see the phase instead of inferring it."),
+]
+
+
 class MemberFlags(NamedTuple):
     """The options of edits of groups with members."""
 
@@ -464,6 +470,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "migrate apply": ("billing.plan",),
     "migrate renew": ("fleet.plan --wave 3 -o fleet-2.plan",),
     "migrate status": ("billing.plan",),
+    "migrate report": ("fleet.json --context prod", "--context prod --format html -o report.html"),
     "migrate verify": ("billing.plan",),
     "migrate rollback": ("billing.plan",),
     "migrate finalize": ("billing.plan",),

@@ -1,15 +1,17 @@
-"""A document for people, as one HTML file without scripts and without references to other files, or as Markdown. Pure.
+"""A document for people, as one HTML file without scripts and without references to other files, as Markdown, or as
+text. Pure.
 
-A document is a title and a list of parts. Both renderers escape all texts. In tables, None is shown as "unknown".
+A document is a title and a list of parts. The renderers escape all texts. In tables, None is shown as "unknown".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from textwrap import wrap
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.plurals import printable
@@ -53,7 +55,7 @@ table{border-collapse:collapse;width:100%;font-size:.93rem}
 th,td{text-align:left;padding:.3rem 0;border-bottom:1px solid var(--rule);vertical-align:top;font-weight:400}
 th+th,th+td,td+td{padding-left:1rem}
 .name{overflow-wrap:anywhere;min-width:9em}.time{white-space:nowrap;font-variant-numeric:tabular-nums}
-.code{font:.85em/1.5 ui-monospace,monospace;overflow-wrap:anywhere}
+.code{font:.85em/1.5 ui-monospace,monospace;overflow-wrap:anywhere;min-width:16em}th.code{font-family:inherit}
 thead th{color:var(--dim);font-size:.85rem;vertical-align:bottom}
 .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}thead .number{white-space:normal}
 .bars th{width:35%}.bars .number{width:1%}.bars svg{height:1rem;margin-top:.25rem}
@@ -69,6 +71,7 @@ border-bottom:1px solid var(--rule);padding:.3rem 0}
 .many,.many tbody,.many tr,.many td{display:block}.many thead{display:none}
 .many tr{border-bottom:1px solid var(--rule);padding:.4rem 0}
 .many td{border:0;padding:.05rem 0;text-align:left;white-space:normal;overflow-wrap:anywhere}
+.many td:empty{display:none}
 .many td+td{padding-left:0}.many td+td::before{content:attr(data-name) ": ";color:var(--dim)}
 }
 @media print{body{max-width:none}pre,.blanks,tr{break-inside:avoid}h2,h3,h4{break-after:avoid}}
@@ -78,8 +81,9 @@ border-bottom:1px solid var(--rule);padding:.3rem 0}
 )
 
 
-_LINE: Final = "\\_" * 12
-"""A line to write on, in Markdown."""
+_LINE: Final = "_" * 12
+"""A line to write on."""
+TEXT_WIDTH: Final = 80
 _SIDE_BY_SIDE: Final = 30
 """Maximum total length of the titles of columns that are side by side in a narrow window."""
 
@@ -190,7 +194,7 @@ def _html_part(part: DocumentPart) -> str:
 
 def _html_table(columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]]) -> str:
     """Renders a table. In a narrow window the first cell is above the other cells of its row. If the titles are many or
-    long, each cell is on a separate line."""
+    long, or if there are commands, each cell is on a separate line."""
     if not rows:
         return '<p class="none">None.</p>'
     head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns)
@@ -203,7 +207,8 @@ def _html_table(columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]]
         + "</tr>"
         for row in rows
     )
-    many = sum(len(column.title) for column in columns) > _SIDE_BY_SIDE
+    has_commands = any(column.kind == "code" for column in columns)
+    many = has_commands or sum(len(column.title) for column in columns) > _SIDE_BY_SIDE
     form = 'class="many"' if many else f'class="few" style="--n:{len(columns) - 1}"'
     return f"<table {form}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -216,29 +221,82 @@ def _html_cell(value: Any) -> str:
 
 def to_markdown(title: str, parts: Iterable[DocumentPart]) -> str:
     """Returns the document as Markdown. It omits `Html` parts."""
-    lines = [f"# {_markdown_text(title)}", ""]
+    return _to_lines(title, parts, _MARKDOWN)
+
+
+def to_text(title: str, parts: Iterable[DocumentPart]) -> str:
+    """Returns the document as text of at most `TEXT_WIDTH` columns for a terminal or a mail. Only names and commands
+    can be longer, so that they can be copied. It omits `Html` parts."""
+    return _to_lines(title, parts, _TEXT)
+
+
+class _LineFormat(NamedTuple):
+    """A format of lines: how it shows a heading of a level, a text after a mark such as "- ", and a table."""
+
+    heading: Callable[[str, int], list[str]]
+    text: Callable[[str, str], list[str]]
+    table: Callable[[Sequence[DocumentColumn], Sequence[Sequence[Any]]], list[str]]
+
+
+def _to_lines(title: str, parts: Iterable[DocumentPart], style: _LineFormat) -> str:
+    lines = style.heading(title, 1)
     for part in parts:
         match part:
             case SectionTitle(text, level):
-                lines += [f"{'#' * level} {_markdown_text(text)}", ""]
+                lines += style.heading(text, level)
             case Paragraph(text):
-                lines += [_markdown_text(text), ""]
+                lines += [*style.text(text, ""), ""]
             case Items(texts, boxes):
-                lines += [*(f"- {'[ ] ' * boxes}{_markdown_text(text)}" for text in texts), ""]
+                lines += [*(line for text in texts for line in style.text(text, "- [ ] " if boxes else "- ")), ""]
             case Code(text, language):
                 fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
                 lines += [f"{fence}{language}", text, fence, ""]
             case Blanks(names):
-                lines += [" ".join(f"{_markdown_text(name)}: {_LINE}" for name in names), ""]
+                lines += [*style.text(" ".join(f"{name}: {_LINE}" for name in names), ""), ""]
             case Facts(values):
-                lines += [*(f"- {_markdown_text(name)}: {_markdown_cell(value)}" for name, value in values), ""]
+                texts = [f"{name}: {_plain_cell(value)}" for name, value in values]
+                lines += [*(line for text in texts for line in style.text(text, "- ")), ""]
             case Table(columns, rows):
-                cells = [[_markdown_cell(v, c.kind) for c, v in zip(columns, row, strict=True)] for row in rows]
-                titles = [column.title for column in columns]
-                lines += [*(markdown_table(titles, cells) if rows else ["None."]), ""]
+                lines += [*(style.table(columns, rows) if rows else ["None."]), ""]
             case Html():
                 pass
     return "\n".join(lines)
+
+
+def _plain_cell(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int | float) else printable(str(value))
+
+
+def _wrapped(text: str, mark: str = "", indent: int | None = None) -> list[str]:
+    """Returns the lines of a text after a mark. The further lines have ``indent`` spaces (default: those of the
+    mark)."""
+    rest = " " * (len(mark) if indent is None else indent)
+    line = mark + printable(text)
+    return wrap(line, TEXT_WIDTH, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
+
+
+def _text_table(columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Returns the lines of a table. If the table is too wide, each cell has lines of its own."""
+    lines = [[column.title for column in columns], *([_plain_cell(value) for value in row] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    if sum(widths) + 2 * len(widths) - 2 <= TEXT_WIDTH:
+        sides = (">" if column.kind == "number" else "<" for column in columns)
+        formats = [f"{side}{width}" for side, width in zip(sides, widths, strict=True)]
+        return ["  ".join(map(format, cells, formats)).rstrip() for cells in lines]
+    found: list[str] = []
+    for name, *others in lines[1:]:
+        found.append(name)
+        for (title, kind), cell in zip(columns[1:], others, strict=True):
+            if cell:
+                found += [f"  {title}: {cell}"] if kind == "code" else _wrapped(cell, f"  {title}: ", 4)
+    return found
+
+
+def _markdown_rows(columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]]) -> list[str]:
+    cells = [[_markdown_cell(v, c.kind) for c, v in zip(columns, row, strict=True)] for row in rows]
+    return markdown_table([column.title for column in columns], cells)
 
 
 def _markdown_text(text: str) -> str:
@@ -266,6 +324,16 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
     return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
+
+
+_MARKDOWN: Final = _LineFormat(
+    lambda text, level: [f"{'#' * level} {_markdown_text(text)}", ""],
+    lambda text, mark: [mark + _markdown_text(text)],
+    _markdown_rows,
+)
+_TEXT: Final = _LineFormat(
+    lambda text, level: [printable(text), " =-~~"[level] * len(printable(text))], _wrapped, _text_table
+)
 
 
 def moment(at_ms: int, *, seconds: bool = False) -> str:

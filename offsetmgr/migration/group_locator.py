@@ -18,7 +18,7 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import Phase, PhaseEvidence
-from offsetmgr.core.errors import GateRefused, OffsetMgrError, UsageError
+from offsetmgr.core.errors import GateRefused, OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.core.model import Committed, GroupDescription, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, scan_store
 from offsetmgr.core.plurals import list_of
@@ -32,10 +32,12 @@ from offsetmgr.migration.journaled_writer import OPERATIONS, open_plan, open_ren
 from offsetmgr.migration.location import (
     GroupLocation,
     GroupSample,
+    GroupStatus,
     LocatedPartition,
     MigratedGroup,
     StoreSample,
     call_of,
+    group_statuses,
     locate,
     migrated_group,
 )
@@ -150,6 +152,7 @@ class GroupLocator:
         self.unread_plans: list[OffsetMgrError] = []
         """The errors of recorded migrations that could not be read, so that they are no evidence."""
         self._recorded: list[RecordedOperation] | None = None
+        self._statuses: dict[str, Mapping[str, GroupStatus]] = {}
 
     @cached_property
     def _operations(self) -> list[RecordedOperation]:
@@ -184,9 +187,12 @@ class GroupLocator:
         return found, errors
 
     def add_plan(self, path: Path) -> None:
-        """Adds a migration as evidence for the groups of its plan. Ignores a plan between stores that are not
-        configured, because its groups can belong to another cluster. Raises `PlanError`, `JournalError`."""
+        """Adds a migration as evidence for the groups of its plan. A plan between stores that are not configured is
+        not used, because its groups can belong to another cluster. Raises `PlanError`, `JournalError`."""
+        known = len(self._journals)
         self._plans.update(self._migrated(*open_plan(path)))
+        if len(self._journals) == known:
+            self.unread_plans.append(OtherCluster(f"plan {path}", "the settings name neither of its stores"))
 
     def unfinished(self) -> list[str]:
         """Returns the groups of the recorded migrations that are neither finalized nor rolled back, by their names in
@@ -194,6 +200,14 @@ class GroupLocator:
         self._add_recorded()
         ended = (Stage.FINALIZED, Stage.NOT_PLANNED)
         return sorted({one.group for one in self._plans.values() if one.stage not in ended})
+
+    def recorded(self, path: str) -> Mapping[str, GroupStatus]:
+        """Returns what a plan and its journal record of each group, by its name in the source; empty for a plan that
+        was not added."""
+        if path not in self._statuses:
+            known = (group_statuses(plan, state) for plan, state in self._journals if str(plan.path) == path)
+            self._statuses[path] = {one.name: one for one in next(known, ())}
+        return self._statuses[path]
 
     def _add_recorded(self, names: Iterable[str] | None = None) -> None:
         """Adds the newest migration that the operation log of this account has of each group (default: of all groups),

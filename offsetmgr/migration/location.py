@@ -821,7 +821,7 @@ def _after_the_end(now: Situation, plan: MigratedGroup | None) -> NextStep:
         return NextStep(None, "the migration is finalized, and the offsets in the source are deleted")
     if now.location is None:
         return NextStep(None, "the migration is finalized")
-    if _may_be_dual(now.location, plan):
+    if may_be_dual(now.location, plan):
         why = "writes the steps from dual commit to Kafka, after which the old offsets can be deleted"
         return NextStep(_runbook(now, Phase.KAFKA), why)
     why = "deletes the old offsets in the source, once you do not need a way back"
@@ -894,7 +894,7 @@ def _without_plan(one: GroupLocation) -> NextStep:
     return NextStep(None, f"the group is in phase {one.phase}")
 
 
-def _may_be_dual(one: GroupLocation, plan: MigratedGroup) -> bool:
+def may_be_dual(one: GroupLocation, plan: MigratedGroup) -> bool:
     """Whether the members of a group that was moved to Kafka may still commit to ZooKeeper too: old consumers are
     registered, and Kafka is ahead on no partition. ``migrate finalize --delete-source`` refuses such a group."""
     zookeeper, kafka = one.sample.store("zookeeper"), one.sample.store("kafka")

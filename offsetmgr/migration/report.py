@@ -1,0 +1,204 @@
+"""The report on a migration: the locations, the risks and the next commands of groups. Pure.
+
+The report decides nothing: phases, dates and next steps are those of the locator, and obstacles those of the journals.
+A section shows at most `SHOWN` rows and the number of the other groups, so that the page of a large fleet stays short.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from offsetmgr.core import TITLES
+from offsetmgr.core.advice import Argument, for_command_line
+from offsetmgr.core.batches import by_key
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.document import DocumentColumn, DocumentPart, Facts, Items, Paragraph, SectionTitle, Table, moment
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.plurals import SHOWN, count_of
+from offsetmgr.migration.location import GroupLocation, GroupStatus, NextStep, may_be_dual
+from offsetmgr.migration.progress import Stage
+
+
+class GroupRisk(StrEnum):
+    """A reason to look at a group, the most urgent first."""
+
+    UNREAD = "Offsets or members were not read"
+    OLD_SETTINGS = "Members may have old settings"
+    BLOCKED = "Blocked"
+    UNKNOWN = "Phase unknown"
+    STALE = "Another store has different offsets"
+    EXPIRY = "Copied offsets expire"
+    UNVERIFIED = "Applied, and not verified"
+
+
+class ReportedGroup(NamedTuple):
+    """A group of the report. ``phase`` is the phase with its confidence. ``risks`` has the text of each risk. ``plan``
+    and ``wave`` are those of its migration; None without one."""
+
+    name: str
+    phase: str
+    lag: int | None
+    next: NextStep
+    risks: Mapping[GroupRisk, str]
+    plan: str | None
+    wave: int | None
+    stage: Stage | None
+
+    @classmethod
+    def of(cls, one: GroupLocation, recorded: GroupStatus | None) -> ReportedGroup:
+        """Returns the group. ``recorded`` is what the plan and its journal record."""
+        texts, plan = dict(_risks(one, recorded)), one.sample.plan
+        risks = {risk: for_command_line(texts[risk]) for risk in GroupRisk if texts.get(risk)}
+        of_plan = (None, None) if plan is None else (plan.path, plan.stage)
+        wave = None if recorded is None else recorded.wave
+        return cls(one.name, one.evidence.known_phase, one.lag, one.next, risks, of_plan[0], wave, of_plan[1])
+
+
+def _risks(one: GroupLocation, recorded: GroupStatus | None) -> Iterator[tuple[GroupRisk, str]]:
+    """Yields the text of each risk; an empty text if the group does not have it."""
+    plan, phase, stage = one.sample.plan, one.phase, one.sample.plan and one.sample.plan.stage
+    errors = ((store, store.problem or store.members_error) for store in one.sample.stores)
+    unread = next((f"{store.title}: {error}" for store, error in errors if error is not None), "")
+    yield GroupRisk.UNREAD, unread
+    # If a store was not read, nothing shows that a consumer has committed the copied offsets again.
+    expires_ms = recorded.expires_ms if unread and recorded is not None else one.expires_ms
+    if expires_ms is not None:
+        text = f"unless a consumer commits the copied offsets, they expire about {moment(expires_ms)} UTC"
+        yield GroupRisk.EXPIRY, text
+    if plan is not None and stage in (Stage.APPLIED, Stage.APPLIED_IN_PART, Stage.FINALIZED):
+        source = one.sample.side(plan.source)
+        members = 0 if source is None else len(source.members)
+        is_unfinished = may_be_dual(one, plan) if phase is Phase.MOVED else phase != plan.target
+        if phase is Phase.DUAL or (members and is_unfinished):
+            registered = f"{count_of(members, 'member')} registered in {TITLES[plan.source or 'zookeeper']}"
+            yield GroupRisk.OLD_SETTINGS, f"{registered}, and the phase is {one.evidence.known_phase}"
+    bounce = "" if plan is None or plan.bounce is None else plan.bounce.text
+    yield GroupRisk.BLOCKED, bounce or ("" if recorded is None else recorded.blocked_by)
+    yield GroupRisk.STALE, _stale(one)
+    if stage in (Stage.APPLIED, Stage.APPLIED_IN_PART, Stage.ROLLED_BACK_IN_PART):
+        yield GroupRisk.UNVERIFIED, f"{stage}, and the journal records no end"
+    yield GroupRisk.UNKNOWN, one.why if phase is Phase.UNKNOWN and not unread else ""
+
+
+def _stale(one: GroupLocation) -> str:
+    """Returns how the offsets of another store differ from those of the store that the group uses; an empty text if
+    they do not, or if that store is unknown or was not read."""
+    plan, sample = one.sample.plan, one.sample
+    name = plan.target if one.phase is Phase.MOVED and plan is not None else one.phase
+    used = sample.side(name)
+    if used is None or used.error is not None:
+        return ""
+    for other in (sample.side(store.name) or store for store in sample.stores if store.name != name):
+        held, now = other.committed, used.committed
+        if differing := sorted(tp for tp, offset in held.items() if now.get(tp) != offset):
+            first = differing[0]
+            example = f"{first}: {held[first]} in {other.title}, {now.get(first, 'no offset')} in {used.title}"
+            return f"{other.title} differs on {len(differing)} of {count_of(len(held), 'partition')} ({example})"
+    return ""
+
+
+def _columns(**kinds: str) -> tuple[DocumentColumn, ...]:
+    return tuple(DocumentColumn(title.replace("_", " "), kind) for title, kind in kinds.items())
+
+
+_PHASES: Final = _columns(phase="name", groups="number", known_lag="number", groups_of_unknown_lag="number")
+_WAVES: Final = _columns(
+    plan="name", wave="words", groups="number", finalized="number", at_risk="number", phases="words"
+)
+_GROUPS: Final = _columns(group="name", wave="words", phase="words", why="words", next="code")
+
+
+class MigrationReport(NamedTuple):
+    """The locations and the risks of groups. ``stores`` maps the URI of each store to the id of its cluster, or to the
+    error. ``errors`` are those of stores, of groups that no store has, and of migrations that are no evidence.
+    ``unnamed`` are the kinds of stores that the settings do not name. ``servers`` are the connection arguments that a
+    plan gave. ``window_s`` is the longest time for which commits were watched; None if they were not."""
+
+    began_ms: int
+    ended_ms: int
+    stores: Mapping[str, str]
+    groups: Sequence[ReportedGroup]
+    errors: Sequence[OffsetMgrError]
+    unnamed: Sequence[str] = ()
+    servers: Mapping[str, Argument] = {}
+    window_s: float | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of groups, of groups at risk, and of errors."""
+        at_risk = sum(bool(one.risks) for one in self.groups)
+        return {"groups": len(self.groups), "at risk": at_risk, "errors": len(self.errors)}
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was read, and no group is at risk."""
+        return not self.errors and not self.counts["at risk"]
+
+    def page(self, options: str = "") -> tuple[str, list[DocumentPart]]:
+        """Returns the title and the parts of a page. ``options`` are the connection options of the next commands; each
+        begins with a space."""
+        of_risk = by_key((next(iter(one.risks), None), one) for one in self.groups)
+        counts = Counter(risk for one in self.groups for risk in one.risks)
+        others = by_key((bool(one.next.call or one.next.is_open), one) for one in of_risk.get(None, ()))
+        waves = [*_wave_rows(self.groups)]
+        parts = [*self._scope(), SectionTitle("Phases"), Table(_PHASES, [*_phase_rows(self.groups)])]
+        parts += [SectionTitle("Waves"), Table(_WAVES, waves)] if waves else []
+        if unread := [for_command_line(error.text) for error in self.errors]:
+            more = [f"and {len(unread) - SHOWN:,} more"] if len(unread) > SHOWN else []
+            parts += [SectionTitle("Errors"), Items([*unread[:SHOWN], *more])]
+        parts += [
+            SectionTitle("At risk"),
+            Facts([(r.value, counts[r]) for r in GroupRisk if counts[r]] or [("groups", 0)]),
+        ]
+        for risk in filter(of_risk.get, GroupRisk):
+            parts += [SectionTitle(risk.value, 3), *_listed(of_risk[risk], options)]
+        parts += [SectionTitle("Next steps of the other groups"), *_listed(others.get(True, ()), options)]
+        done = len(others.get(False, ()))
+        return "Migration report", [*parts, Paragraph(f"Groups without a risk and without a next step: {done:,}.")]
+
+    def _scope(self) -> Iterator[DocumentPart]:
+        """Yields the stores that were read, the time, and the counts."""
+        began, ended = (moment(at, seconds=True) for at in (self.began_ms, self.ended_ms))
+        yield Paragraph(f"Read from {began} to {ended} UTC, by a command that changes nothing.")
+        unnamed = [f"{TITLES[name]}: not read, because the settings do not name it" for name in self.unnamed]
+        yield Items([*(f"{uri}: {text}" for uri, text in self.stores.items()), *unnamed])
+        watched = "not watched" if self.window_s is None else f"watched for up to {self.window_s:g} s"
+        yield Paragraph(f"Commits were {watched}. The offsets were not compared with the plans, as verify does.")
+        yield Paragraph("Run the next commands in the directory in which the report was made.")
+        yield Facts([*self.counts.items()])
+
+
+def _phase_rows(groups: Iterable[ReportedGroup]) -> Iterator[Sequence[Any]]:
+    for phase, found in sorted(by_key((one.phase, one) for one in groups).items()):
+        known = [one.lag for one in found if one.lag is not None]
+        yield phase, len(found), sum(known) if known else None, len(found) - len(known)
+
+
+def _wave_rows(groups: Iterable[ReportedGroup]) -> Iterator[Sequence[Any]]:
+    waves = by_key(((one.plan, one.wave or 0), one) for one in groups if one.plan is not None)
+    for (plan, wave), found in sorted(waves.items()):
+        finalized, at_risk = sum(one.stage is Stage.FINALIZED for one in found), sum(bool(one.risks) for one in found)
+        phases = sorted(Counter(one.phase for one in found).items())
+        text = ", ".join(f"{count:,} {phase}" for phase, count in phases)
+        yield plan, str(wave or "none"), len(found), finalized, at_risk, text
+
+
+def _listed(groups: Iterable[ReportedGroup], options: str) -> Iterator[DocumentPart]:
+    """Yields a table with a row for the groups that differ only in their names, and the number of the groups that it
+    does not show. The offsets that expire first come first."""
+    ordered = sorted(groups, key=lambda one: (*one.risks.values(), one.name))
+    rows = [*by_key((_cells(one, options), one) for one in ordered).items()]
+    names = ((same[0].name, f" and {len(same) - 1:,} more" if same[1:] else "") for _, same in rows[:SHOWN])
+    yield Table(_GROUPS, [("".join(name), *cells) for name, (cells, _) in zip(names, rows[:SHOWN], strict=True)])
+    if left := sum(len(same) for _, same in rows[SHOWN:]):
+        yield Paragraph(f"and {count_of(left, 'more group')}")
+    notes = dict.fromkeys(for_command_line(same[0].next.note) for _, same in rows[:SHOWN])
+    yield from map(Paragraph, filter(None, notes))
+
+
+def _cells(one: ReportedGroup, options: str) -> tuple[str, ...]:
+    why = "; ".join(one.risks.values()) or for_command_line(one.next.why)
+    return str(one.wave or ""), one.phase, why, one.next.text(options)

@@ -1,0 +1,173 @@
+"""``migrate report``: the page names every group once at its most urgent risk, and claims nothing that was not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from in_process import command
+from one_migration import Migration, commit
+
+from offsetmgr.app.connections import Connections
+from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
+from offsetmgr.core.document import to_html, to_text
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
+from offsetmgr.core.selection import literal_pattern
+from offsetmgr.migration.location import GroupLocation, GroupSample, MigratedGroup, StoreSample, locate
+from offsetmgr.migration.progress import Stage
+from offsetmgr.migration.report import GroupRisk, MigrationReport, ReportedGroup
+
+HOSTILE = "<b>`a`|*b*\x1b[2J"
+FINALIZED = {"kind": "group-finalized", "verified": 1, "left_out": 0, "gate": ["seen", ""]}
+STORE = ("--store", "memory:source")
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+WEEK_MS = 1_796_614_680_000
+
+
+@contextmanager
+def both_stores(migration: Migration) -> Iterator[None]:
+    """The settings name the source as ZooKeeper, and the target as Kafka."""
+    sides = {"zookeeper": "memory:source", "kafka": "memory:target"}
+    with migration.stores(), patch.object(Connections, "configured_stores", lambda _self: sides):
+        yield
+
+
+@pytest.fixture
+def migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Migration:
+    """Wave 1 is finalized, wave 2 is applied, and its group is back in the source; wave 3 is planned."""
+    monkeypatch.chdir(tmp_path)
+    found = Migration(tmp_path)
+    waves = tmp_path / "waves.csv"
+    waves.write_text(f'group,wave,owner\nshop,1,web\naudit,2,web\n"{literal_pattern(HOSTILE)}",3,\n')
+    for name in ("shop", "audit", HOSTILE):
+        commit(found.source, name, 10, 20)
+    sides = ("--from", "memory:source", "--to", "memory:target")
+    found.command("migrate", "plan", *sides, "--waves", waves, "-o", found.path)
+    found.apply(("shop", "audit"))
+    found.append({**FINALIZED, "group": "shop"})
+    return found
+
+
+def test_one_page_has_waves_risks_and_next_commands(migration: Migration) -> None:
+    report = ("migrate", "report", "plan.json", *STORE)
+    with both_stores(migration):
+        text = command(*report, code=1)
+        markdown = command(*report, "--format", "markdown", code=1).stdout
+        html = command(*report, "--format", "html", code=1).stdout
+        of_wave = command(*report, "--wave", 3)
+    lines = text.stdout.splitlines()
+    assert text.stderr.endswith("groups: 3, at risk: 1, errors: 0\n")
+    assert [line.split()[:5] for line in lines if line.startswith("plan.json ")] == [
+        ["plan.json", "1", "1", "1", "0"],
+        ["plan.json", "2", "1", "0", "1"],
+        ["plan.json", "3", "1", "0", "0"],
+    ]
+    assert "Applied, and not verified: 1" in text.stdout
+    at = lines.index("Phase unknown")
+    assert lines[at + 2 : at + 5] == ["audit", "  wave: 2", "  phase: unknown"]
+    assert f"  next: offsetmgr groups where audit --window 60 {' '.join(STORE)}" in lines
+    assert all(line.isprintable() for line in lines)
+    assert [line for line in lines if len(line) > 80 and "next:" not in line] == []
+    assert "Read from" in of_wave.stdout and of_wave.stderr.endswith("groups: 1, at risk: 0, errors: 0\n")
+    assert "| audit" not in markdown and "| `audit` | 2    | unknown |" in markdown
+    assert "&lt;b&gt;`a`|*b*" in html and "<b>" not in html and "http" not in html
+
+
+def test_a_page_replaces_its_file(migration: Migration, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("old")
+    with both_stores(migration):
+        done = command("migrate", "report", *STORE, "--format", "html", "-o", page, code=1)
+        assert command("migrate", "report", "--wave", 1, *STORE, code=2).stderr.startswith("error: --wave 1: waves are")
+    assert done.stdout == "" and f"wrote {page}\n" in done.stderr
+    assert page.read_text().startswith("<!doctype html>") and page.read_text().endswith("</html>\n")
+
+
+def test_a_plan_of_other_stores_and_a_group_that_no_store_has_are_errors(migration: Migration, tmp_path: Path) -> None:
+    other = Migration(tmp_path / "other")
+    commit(other.source, "gone", 1)
+    other.source.id, other.target.id = "another", "cluster"
+    other.plan()
+    migration.source.data.pop("audit")
+    migration.target.data.pop("audit")
+    with both_stores(migration):
+        done = command("migrate", "report", migration.path, *STORE, code=1)
+        elsewhere = command("migrate", "report", other.path, *STORE, code=1).stdout
+    assert f"- plan {other.path}: the settings name neither of its stores" in " ".join(elsewhere.split())
+    assert "- group 'audit': does not exist in memory:source, memory:target" in done.stdout
+    assert done.stderr.endswith("groups: 2, at risk: 0, errors: 1\n")
+
+
+# --- the risks of one group ---------------------------------------------------------------------------
+
+PLAN = MigratedGroup(
+    "p.json", "shop", "shop", Stage.APPLIED, "zookeeper", "kafka", "zookeeper://h", "kafka://h", expires_at=WEEK_MS
+)
+FINAL = replace(PLAN, stage=Stage.FINALIZED, finalized_at=1)
+
+
+def held(name: str, *offsets: int, members: int = 0, error: Unreachable | None = None) -> StoreSample:
+    live = tuple(GroupMember(f"m-{n}", "", "", None) for n in range(members))
+    read = {tp: Committed(offset) for tp, offset in zip((T0, T1), offsets, strict=False)}
+    return StoreSample(name, f"{name}://h", read, live, error, error)
+
+
+def risks(location: GroupLocation) -> dict[GroupRisk, str]:
+    return dict(ReportedGroup.of(location, None).risks)
+
+
+def located(*stores: StoreSample, plan: MigratedGroup | None = None, seen: Phase | None = None) -> GroupLocation:
+    evidence = None if seen is None else PhaseEvidence(seen, Confidence.SEEN, "commits were seen")
+    return locate(GroupSample("shop", stores, {T0: LogRange(0, 100), T1: LogRange(0, 100)}, evidence, plan))
+
+
+def test_old_consumers_that_were_not_bounced_have_old_settings() -> None:
+    old, new = held("zookeeper", 5, 7, members=2), held("kafka", 5, 6)
+    found = risks(located(old, new, plan=PLAN, seen=Phase.ZOOKEEPER))
+    assert found[GroupRisk.OLD_SETTINGS] == "2 members registered in ZooKeeper, and the phase is zookeeper (seen)"
+    assert found[GroupRisk.STALE] == "Kafka differs on 1 of 2 partitions (orders-1: 6 in Kafka, 7 in ZooKeeper)"
+    assert found[GroupRisk.UNVERIFIED] == "applied, and the journal records no end"
+    assert GroupRisk.OLD_SETTINGS in risks(located(old, new, plan=PLAN, seen=Phase.DUAL))
+    assert GroupRisk.OLD_SETTINGS in risks(located(old, held("kafka", 5, 7), plan=FINAL))  # they may be dual
+    bounced = risks(located(old, new, plan=FINAL, seen=Phase.KAFKA))
+    assert [*bounced] == [GroupRisk.STALE]
+    planned = replace(PLAN, stage=Stage.PLANNED)
+    assert GroupRisk.OLD_SETTINGS not in risks(located(old, new, plan=planned, seen=Phase.ZOOKEEPER))
+
+
+def test_copied_offsets_that_no_consumer_commits_expire() -> None:
+    sides = held("zookeeper", 5), held("kafka", 5)
+    expiry = "unless a consumer commits the copied offsets, they expire about 2026-12-07 03:38 UTC"
+    assert risks(located(*sides, plan=FINAL)) == {GroupRisk.EXPIRY: expiry}
+    assert risks(located(sides[0], held("kafka", 5, members=1), plan=FINAL)) == {}
+
+
+def test_a_store_that_was_not_read_is_a_risk_and_proves_nothing() -> None:
+    dead = held("kafka", error=Unreachable("Kafka", "no answer"))
+    found = risks(located(held("zookeeper", 5), dead))
+    assert found == {GroupRisk.UNREAD: "Kafka: Kafka: no answer"}
+    equal = risks(located(held("zookeeper", 5), held("kafka", 5)))
+    assert [*equal] == [GroupRisk.UNKNOWN] and equal[GroupRisk.UNKNOWN].startswith("ZooKeeper and Kafka hold equal")
+
+
+def test_a_section_is_short_and_groups_that_differ_only_in_their_names_share_a_row() -> None:
+    alike = ReportedGroup.of(located(held("zookeeper", 5), held("kafka", 5), plan=FINAL), None)
+    differing = ReportedGroup.of(located(held("zookeeper", 5), held("kafka", 5)), None)
+    assert differing.next.call is not None
+    groups = [alike._replace(name=f"moved-{n}") for n in range(9_000)]
+    for n in range(11_000):
+        call = differing.next.call._replace(positional=(f"g-{n}",))
+        groups.append(differing._replace(name=f"g-{n:05}", next=differing.next._replace(call=call)))
+    report = MigrationReport(0, 1, {"kafka://h": "cluster c"}, groups, (), ("zookeeper",))
+    text = to_text(*report.page(" --context prod"))
+    assert "\nmoved-0 and 8,999 more\n" in text and "\ng-00019\n" in text and "\ng-00020\n" not in text
+    assert "\nand 10,980 more groups\n" in text
+    assert "- ZooKeeper: not read, because the settings do not name it" in text
+    assert "  next: offsetmgr groups where g-0 --window 60 --context prod\n" in text
+    assert len(text.splitlines()) < 250 and len(to_html(*report.page())) < 40_000
+    assert not report.ok and MigrationReport(0, 1, {}, [], ()).ok
