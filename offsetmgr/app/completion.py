@@ -15,6 +15,7 @@ from offsetmgr.core.errors import OffsetMgrError
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.core.log_origin import LogOrigin
+    from offsetmgr.migration.plan import GroupPlan
 
 T = TypeVar("T")
 
@@ -28,9 +29,18 @@ class Names(NamedTuple):
 
 def groups_of_plan(path: Path, limit_s: float) -> Iterable[str]:
     """Returns the groups of a plan file; none if the file cannot be read."""
+    return (one.name for one in _planned(path, limit_s))
+
+
+def waves_of_plan(path: Path, limit_s: float) -> Iterable[str]:
+    """Returns the waves of a plan file; none if the file cannot be read."""
+    return {str(one.wave) for one in _planned(path, limit_s) if one.wave is not None}
+
+
+def _planned(path: Path, limit_s: float) -> list[GroupPlan]:
     from offsetmgr.migration.plan import PlanFile
 
-    return _within_limit([lambda: [plan.name for plan in PlanFile(path).groups()]], limit_s)[0] or ()
+    return _within_limit([lambda: list(PlanFile(path).groups())], limit_s)[0] or []
 
 
 def operations() -> list[str]:
@@ -80,6 +90,25 @@ def topics(connect: Callable[[], Connections], limit_s: float) -> Names:
 
         return list(topic_names(connect().zookeeper("completion")))
 
+    return _names(read, limit_s)
+
+
+def partitions(topic: str, connect: Callable[[], Connections], limit_s: float) -> Names:
+    """Reads the partitions of a topic; see `topics`."""
+
+    def read() -> list[str]:
+        cluster = connect().cluster_or_none()
+        if cluster is not None:
+            return [str(number) for number in range(cluster.topics([topic]).get(topic, 0))]
+        from offsetmgr.zookeeper.groups.topics import topics
+
+        session = connect().zookeeper("completion")
+        return [str(number) for one in topics(session, [topic]) for number in one.partitions]
+
+    return _names(read, limit_s)
+
+
+def _names(read: Callable[[], list[str]], limit_s: float) -> Names:
     found = _within_limit([read], limit_s)[0]
     return Names(found or (), found is not None)
 

@@ -100,7 +100,7 @@ def _completions(root: Any, words: list[str], incomplete: str) -> tuple[bool, li
         return False, [item for item in root.summaries() if item[0].startswith(incomplete)]
     if isinstance(target, typer.core.TyperGroup | typer.core.TyperCommand):
         return False, [(item.value, item.help or "") for item in target.shell_complete(context, incomplete)]
-    found = names_for(target, context.params)
+    found = names_for(target, context.params, incomplete)
     if found is not None:
         return False, [(prefix + value, "") for value in found if value.startswith(incomplete)]
     if any(word in (target.metavar or "") for word in _FILE_METAVARS):
@@ -220,24 +220,38 @@ CACHE_S: Final = 30.0
 _REQUEST_MS: Final = 1_000
 
 
-def names_for(parameter: Any, given: Mapping[str, Any]) -> Iterable[str] | None:
+def names_for(parameter: Any, given: Mapping[str, Any], incomplete: str) -> Iterable[str] | None:
     """Returns the names that the option or argument ``parameter`` accepts, or None if it accepts no names of groups,
-    topics, contexts or operations.
+    topics, contexts, waves or operations. In a list, each name follows the complete names of ``incomplete``.
 
     ``given`` maps the parameters that are already on the command line to their values.
     """
     options, metavar = set(parameter.opts), parameter.metavar or ""
+    plan = given.get("plan_path") or given.get("plan") or next(iter(given.get("plans") or ()), None)
     if "--context" in options or metavar == "CONTEXT":
         from offsetmgr.config.contexts import Contexts  # it imports asyncio, which takes time
 
-        return printable(Contexts.read().layers)
+        names = printable(Contexts.read().layers)
+        return _listed(names, incomplete) if "," in metavar else names
+    if "--wave" in options:
+        return printable(completion.waves_of_plan(Path(plan), LIMIT_S)) if isinstance(plan, str) else []
     if any(option.endswith("-group") for option in options) or "[GROUP]" in metavar or metavar == "GROUP":
-        if isinstance(plan := given.get("plan_path") or given.get("plan"), str):
+        if isinstance(plan, str):
             return printable(completion.groups_of_plan(Path(plan), LIMIT_S))
         return _cached("groups", given, completion.groups)
+    topic, colon, numbers = incomplete.partition(":")
+    if colon and ":" in metavar and "--topic" in options:
+        known = _cached(f"partitions of {topic}", given, partial(completion.partitions, topic))
+        return [f"{topic}:{name}" for name in _listed(known, numbers)]
     if any(option.endswith("-topic") for option in options):
         return _cached("topics", given, completion.topics)
     return completion.operations() if metavar == "ID" else None
+
+
+def _listed(names: Iterable[str], incomplete: str) -> list[str]:
+    """Returns the names that can complete a list with commas. Leaves out those that the list has already."""
+    known, comma, _ = incomplete.rpartition(",")
+    return [f"{known}{comma}{name}" for name in names if name not in known.split(",")]
 
 
 def printable(names: Iterable[str]) -> list[str]:

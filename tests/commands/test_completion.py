@@ -8,11 +8,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from in_process import command, rows
 from one_migration import Migration, commit
 
+from offsetmgr.app.connections import Connections
 from offsetmgr.cli import completion as completion_names
 from offsetmgr.cli.app import REGISTRY
 from offsetmgr.cli.render import OutputFormat
@@ -128,6 +130,36 @@ def test_contexts_come_from_the_configuration_file(tmp_path: Path) -> None:
         '[context.prod]\nstore = "kafka://h:1"\n[context.test]\nstore = "kafka://h:2"\n'
     )
     assert completions("groups", "list", "--context", "") == ["words", "prod", "test"]
+    assert completions("groups", "list", "--context", "prod,") == ["words", "prod,test"]
+    assert completions("groups", "list", "--context=test,p") == ["words", "--context=test,prod"]
+    assert completions("migrate", "apply", "p.json", "--context", "prod,") == ["words"]  # it takes one context
+
+
+@pytest.mark.parametrize("words", [["migrate", "apply"], ["migrate", "report"], ["runbook", "bounce", "--plan"]])
+def test_waves_of_a_plan_are_completed_from_its_file(tmp_path: Path, words: list[str]) -> None:
+    migration = Migration(tmp_path)
+    commit(migration.source, "billing", 1)
+    commit(migration.source, "settlement", 1)
+    (tmp_path / "waves.csv").write_text("group,wave\nbilling,12\nsettlement,2\n")
+    sides = ("--from", "memory:source", "--to", "memory:target", "--waves", tmp_path / "waves.csv")
+    migration.command("migrate", "plan", *sides, "-o", migration.path)
+    assert completions(*words, str(migration.path), "--wave", "") == ["words", "12", "2"]
+    assert completions(*words, str(migration.path), "--wave", "1") == ["words", "12"]
+    assert completions(*words, str(tmp_path / "missing.json"), "--wave", "") == ["words"]
+
+
+def test_partitions_follow_the_colon_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"orders": 3}
+    cluster = SimpleNamespace(topics=lambda names=counts: {name: counts[name] for name in names if name in counts})
+    monkeypatch.setattr(Connections, "cluster_or_none", lambda _self: cluster)
+    monkeypatch.setenv("OFFSETMGR_BOOTSTRAP_SERVER", "h:1")
+    lag = ("offsets", "lag", "-t")
+    assert completions(*lag, "ord") == ["words", "orders"]
+    assert completions(*lag, "orders:") == ["words", "orders:0", "orders:1", "orders:2"]
+    assert completions(*lag, "orders:2,0,") == ["words", "orders:2,0,1"]
+    assert completions(*lag, "missing:") == ["words"]
+    assert bash("offsetmgr offsets lag -t orders:0,") == ["0,1", "0,2"]
+    assert bash("offsetmgr offsets lag --topic=orders:2") == ["2"]
 
 
 def test_a_cluster_that_does_not_answer_delays_one_completion_only(

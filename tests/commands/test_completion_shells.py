@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from committed_offsets import commit
 from conftest import MakeTopic
+from one_migration import Migration
 from terminal import Terminal
 
 from offsetmgr.sandbox import KafkaBroker
@@ -47,6 +48,13 @@ def home(tmp_path: Path) -> Path:
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     rows = "".join(f'"{group}",t,0,1\n' for group in GROUPS)
     (tmp_path / "offsets.csv").write_text(f"group,topic,partition,offset\n{rows}")
+    config = tmp_path / "config" / "offsetmgr" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('[context.prod]\nzookeeper = "h:1"\n[context.test]\nzookeeper = "h:2"\n')
+    (tmp_path / "waves.csv").write_text("group,wave\nbilling,12\n")
+    sides = ("--from", f"file:{tmp_path / 'offsets.csv'}", "--to", "memory:target")
+    migration = Migration(tmp_path)
+    migration.command("migrate", "plan", *sides, "--waves", tmp_path / "waves.csv", "-o", migration.path)
     return tmp_path
 
 
@@ -90,6 +98,9 @@ def test_commands_groups_and_files(shell: Terminal, home: Path) -> None:
     typed(shell, "offsetmgr groups describe bill\t\t\t", "billing", "billing:eu")
     for word in ("table", "json", "csv"):
         typed(shell, "offsetmgr offsets get --format \t\t", word)
+    typed(shell, "offsetmgr groups list --context prod,\t", "prod,test")
+    typed(shell, "offsetmgr groups list --context=prod,t\t", "--context=prod,test")
+    typed(shell, "offsetmgr migrate apply plan.json --wave 1\t", "--wave 12")
     # A group's name is never run as shell code.
     typed(shell, "offsetmgr groups describe a\t", "a\\$\\(touch\\ HACKED\\)b")
     assert not (home / "HACKED").exists()
@@ -109,7 +120,11 @@ def test_groups_and_topics_of_a_real_cluster(
     topic = make_topic(f"t-{unique}")
     commit(f"kafka://{kafka.bootstrap}", f"g-{unique}", topic, {0: 7})
     command = f"offsetmgr offsets lag --bootstrap-server {kafka.bootstrap}"
-    for begun, name in ((f"{command} g-{unique[:20]}", f"g-{unique}"), (f"{command} -t {topic[:20]}", topic)):
+    for begun, name in (
+        (f"{command} g-{unique[:20]}", f"g-{unique}"),
+        (f"{command} -t {topic[:20]}", topic),
+        (f"{command} -t {topic}:", f"{topic}:0"),
+    ):
         deadline = time.monotonic() + 300
         # A busy server may not answer within the time limit of a completion. The shell then keeps an empty list.
         while name not in shell.text and time.monotonic() < deadline:
