@@ -66,8 +66,7 @@ def _risks(one: GroupLocation, recorded: GroupStatus | None) -> Iterator[tuple[G
     # If a store was not read, nothing shows that a consumer has committed the copied offsets again.
     expires_ms = recorded.expires_ms if unread and recorded is not None else one.expires_ms
     if expires_ms is not None:
-        text = f"unless a consumer commits the copied offsets, they expire about {moment(expires_ms)} UTC"
-        yield GroupRisk.EXPIRY, text
+        yield GroupRisk.EXPIRY, f"expiry {moment(expires_ms)} UTC, unless a consumer commits the copied offsets"
     if plan is not None and stage in (Stage.APPLIED, Stage.APPLIED_IN_PART, Stage.FINALIZED):
         source = one.sample.side(plan.source)
         members = 0 if source is None else len(source.members)

@@ -170,7 +170,7 @@ def test_a_finalized_migration_is_evidence_that_a_group_has_moved(cli, both, top
     assert row["next"]["command"].startswith(f"offsetmgr migrate apply {plan} --refresh")  # no consumer has committed
     report = cli("migrate", "report", plan, code=1).stdout  # the plan names the stores
     assert len(set(re.findall(r": cluster (\S+)\n", report))) == 1
-    assert re.search(r"they expire about \d{4}-\d\d-\d\d \d\d:\d\d UTC", " ".join(report.split()))
+    assert re.search(r"expiry \d{4}-\d\d-\d\d \d\d:\d\d UTC", " ".join(report.split()))
     named = f"--zookeeper {both[1]} --bootstrap-server {both[3]}"
     assert f"  next: offsetmgr migrate apply {plan} --refresh {named}\n" in report
     commit(target, topic, topic, {0: 5})
