@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,23 +28,27 @@ from offsetmgr.sandbox.java import QUICK_START, java_command
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
-RESET = "offsets reset {g} --topic {t} --to-earliest --new-group\n"
-"""The edit of streams groups that is refused, but not that of share groups."""
 JANINO = "org.codehaus.janino.SimpleCompiler"
-EDITS = """
-groups delete {g} --execute --yes
-groups copy {other} {g}
-groups rename {g} {g}-new
-groups rename {other} {g}
-offsets set {g} --topic {t}:0 --to-offset 3 --new-group
-offsets set {g} --topic {t}:0 --to-offset 3 --new-group --running
-offsets reset {g} --topic {t} --to-earliest --new-group
-offsets import {dir}/saved.csv
-migrate plan --from file:{dir}/saved.csv --to kafka://{bootstrap} --all-groups -o {dir}/plan --translate none
-offsets delete --group {g} --topic {t}:0 --execute --yes
-migrate mirror --from file:{dir}/saved.csv --to kafka://{bootstrap} --all-groups --once --yes --translate none
-migrate apply {dir}/before --yes
-"""
+RESET = "offsets reset {g} --topic {t} --to-earliest --new-group"
+"""The edit that offsetmgr refuses for streams groups, and not for share groups."""
+SETS = "--reset-offsets {option} TOPIC --to-offset N --execute"
+EDITS = {
+    "groups delete {g} --execute --yes": "--delete",
+    "groups copy {other} {g}": "--describe",
+    "groups rename {g} {g}-new": "--describe",
+    "groups rename {other} {g}": "--describe",
+    "offsets set {g} --topic {t}:0 --to-offset 3 --new-group": SETS,
+    "offsets set {g} --topic {t}:0 --to-offset 3 --new-group --running": SETS,
+    RESET: SETS,
+    "offsets import {dir}/saved.csv": SETS,
+    "migrate plan --from file:{dir}/saved.csv --to kafka://{bootstrap} --all-groups -o {dir}/plan --translate none":
+        "--describe",
+    "offsets delete --group {g} --topic {t}:0 --execute --yes": "--delete-offsets {option} TOPIC",
+    "migrate mirror --from file:{dir}/saved.csv --to kafka://{bootstrap} --all-groups --once --yes --translate none":
+        "--describe",
+    "migrate apply {dir}/before --yes": "--describe",
+}  # fmt: skip
+"""Edits, each with the end of Kafka's command that the refusal names."""
 READS = """
 groups copy {g} {g}-new
 offsets get {g}
@@ -89,13 +93,14 @@ class Group:
         code = run([*words, "--bootstrap-server", self.bootstrap])
         return code, *self._capsys.readouterr()
 
-    def unlike(self, lines: str, kind: str, tool: str) -> dict[str, tuple[int, str, str]]:
-        """Returns the results of the commands that do not name the kind and the tool, or do not fail."""
-        found = {line: self.run(line) for line in lines.splitlines() if line}
+    def unlike(self, lines: Mapping[str, str], *texts: str) -> dict[str, tuple[int, str, str]]:
+        """Returns the results of the commands that do not fail, or whose output lacks one of the texts. In the texts,
+        "{end}" is the end of Kafka's command in ``lines``."""
+        found = {line: self.run(line) for line in lines}
         return {
             line: (code, out, err)
             for line, (code, out, err) in found.items()
-            if code != 1 or kind not in out + err or f"{tool} --bootstrap-server {self.bootstrap}" not in out + err
+            if code != 1 or not all(text.replace("{end}", lines[line]) in out + err for text in texts)
         }
 
 
@@ -114,7 +119,10 @@ def test_a_share_group(
     consumer = ["--bootstrap-server", kraft.bootstrap, "--topic", topic, "--group", topic]
     with program("org.apache.kafka.tools.consumer.ConsoleShareConsumer", consumer, tmp_path / "share.log"):
         until(lambda: "kafka 1" in group.run("groups where {g}")[1], 120)
-        assert group.unlike(EDITS.replace(RESET, "") + READS, "is a share group", "kafka-share-groups.sh") == {}
+        tool = f"kafka-share-groups.sh --bootstrap-server {kraft.bootstrap} --group {topic} {{end}}"
+        lines = {**EDITS, **dict.fromkeys(READS.split("\n")[1:-1], "--describe")}
+        lines = {line: end.format(option="--topic") for line, end in lines.items() if line != RESET}
+        assert group.unlike(lines, "is a share group", tool) == {}
         code, listed, _ = group.run("groups list --state")
         assert (code, f"{topic} " in listed) == (0, False)
 
@@ -129,13 +137,28 @@ def test_a_group_of_the_streams_protocol(
     with program(JANINO, [source, "RunningStreams", *application], tmp_path / "streams.log"):
         until(lambda: "committed     100" in group.run("offsets get {g}")[1], 120)
         kind = "is a group of Kafka Streams' protocol"
-        assert group.unlike(EDITS, kind, "kafka-streams-groups.sh") == {}
+        tool = f"kafka-streams-groups.sh --bootstrap-server {kraft.bootstrap} --group {topic} {{end}}"
+        lines = {line: end.format(option="--input-topic") for line, end in EDITS.items()}
+        assert group.unlike(lines, kind, tool) == {}
         code, located, _ = group.run("groups where {g}")
         assert (code, "kafka 1" in located) == (0, True)
         code, listed, _ = group.run("groups list --state")
         assert code == 0
         assert [line.split() for line in listed.splitlines() if line.startswith(f"{topic} ")] == [[topic, "STABLE"]]
         assert "committed     100" in group.run("offsets get {g}")[1]
+
+
+def test_a_group_of_connect_workers(
+    kraft: KraftBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    group = Group(kraft.bootstrap, topic, tmp_path, capsys)
+    join(kraft.bootstrap, topic, "connect")
+    lines = dict.fromkeys(EDITS, "PATCH /connectors/NAME/offsets")
+    lines["offsets delete --group {g} --topic {t}:0 --execute --yes"] = "DELETE /connectors/NAME/offsets"
+    tool = f"kafka-consumer-groups.sh --bootstrap-server {kraft.bootstrap} --group {topic} --delete"
+    lines["groups delete {g} --execute --yes"] = tool
+    assert group.unlike(lines, "its members are no consumers but a Kafka Connect cluster", "{end}") == {}
 
 
 # Groups of every kind, as Kafka's own tools show them.

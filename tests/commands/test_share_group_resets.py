@@ -1,26 +1,51 @@
-"""Resets of share groups, and the refusals of other edits of share groups, streams groups and Connect's groups."""
+"""Resets of share groups."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import MakeTopic
 from in_process import command, rows
 from processes import fill, until
-from share_member import connect_member, share_member
 from test_kinds_of_groups import program
 
 from offsetmgr import OffsetAdmin, ToEarliest, ToLatest
 from offsetmgr.core.errors import Conflict, GroupActive
+from offsetmgr.kafka.client.client import Client, ClientThread
+from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.protocol.errors import checked
+from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.sandbox import KraftBroker, java_tool
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
+SHARE_GROUP_HEARTBEAT = 76
 TOOL = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+
+
+@contextmanager
+def share_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """A member of a share group that subscribes to the topic and fetches nothing. Leaves the group at the end."""
+    thread = ClientThread(Client(bootstrap, Security.of({})), 60)
+    member = {"group_id": group, "member_id": str(uuid.uuid4()), "subscribed_topic_names": [topic], "rack_id": None}
+
+    async def heartbeat(deadline: float, epoch: int) -> None:
+        async def ask(address: Address) -> None:
+            request = Request(SHARE_GROUP_HEARTBEAT, 1, {**member, "member_epoch": epoch})
+            checked(await thread.client.call(address, request, deadline), group)
+
+        await thread.client.for_group(group, ask, deadline)
+
+    thread.run(partial(heartbeat, epoch=0))
+    yield
+    thread.run(partial(heartbeat, epoch=-1))
+    thread.close()
 
 
 @pytest.fixture
@@ -118,37 +143,3 @@ def test_brokers_of_4_1_cannot_reset(
         reset = ["offsets", "reset", unique, "--topic", unique, "--to-latest", "--bootstrap-server", bootstrap]
         refused = command(*reset, code=1).stderr
     assert 'Kafka 4.1 lacks the capability "resets share groups", which came with Kafka 4.2' in refused
-
-
-EDITS = {
-    "groups delete {g}": "--delete",
-    "offsets delete {g} --topic {t}": "--delete-offsets --topic TOPIC",
-    "offsets set {g} --topic {t}:0 --to-offset 3 --new-group": "--reset-offsets --topic TOPIC --to-offset N --execute",
-    "offsets import {file}": "--reset-offsets --topic TOPIC --to-offset N --execute",
-    "groups copy other {g}": "--describe",
-    "groups rename {g} new": "--describe",
-    "migrate plan --from kafka://{b} --to kafka://{b} --group {g} --rename {g}=new -o {file}.plan": "--describe",
-    "migrate mirror --from kafka://{b} --to kafka://{b} --group {g} --rename {g}=new --once --yes": "--describe",
-}
-"""Edits, and the end of Kafka's command that the refusal names."""
-WORKERS = {
-    "groups delete {g}": "kafka-consumer-groups.sh --bootstrap-server {b} --group {g} --delete",
-    "offsets delete {g} --topic {t}": "DELETE /connectors/NAME/offsets",
-    **dict.fromkeys([*EDITS][2:], "PATCH /connectors/NAME/offsets"),
-}
-SHARE = {edit: f"kafka-share-groups.sh --bootstrap-server {{b}} --group {{g}} {end}" for edit, end in EDITS.items()}
-
-
-@pytest.mark.parametrize(("expected", "join"), [(SHARE, share_member), (WORKERS, connect_member)])
-def test_other_edits_name_the_command_of_kafkas(
-    kraft: KraftBroker, topic: str, expected: dict[str, str], join: Any, tmp_path: Path
-) -> None:
-    bootstrap, file = kraft.bootstrap, tmp_path / "saved.csv"
-    file.write_text(f"{topic},{topic},0,5\n")
-    other = f"offsets set other --topic {topic}:0 --to-offset 5 --new-group --execute --yes --bootstrap-server"
-    command(*other.split(), bootstrap)
-    with join(bootstrap, topic, topic):
-        for edit, text in expected.items():
-            words = edit.format(g=topic, t=topic, b=bootstrap, file=file).split()
-            done = command(*words, "--bootstrap-server", bootstrap, code=1)
-            assert text.format(b=bootstrap, g=topic) in done.stderr + done.stdout, edit
