@@ -627,6 +627,13 @@ class Connections(Closeable):
         return session
 
 
+def create_no_offsets_topic() -> None:
+    """From now on, no read of this process makes a broker create ``__consumer_offsets``."""
+    from offsetmgr.kafka.client.client import Client
+
+    Client.creates_offsets_topic = False
+
+
 def nothing_named(what: str) -> UsageError:
     """Returns the error of a use case that needs a server or a store, if no setting names one."""
     return UsageError(

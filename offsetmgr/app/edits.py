@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from offsetmgr.app.ui import Interrupted, Ui
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import GroupsFailed, OffsetMgrError, UsageError
+from offsetmgr.core.errors import GroupsFailed, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS
 from offsetmgr.core.offset_store import GroupTreeStore, OffsetStore, RunningEdit
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import deletion_of
-from offsetmgr.groups.before_images import default_image_path
+from offsetmgr.groups.before_images import default_image_path, save_plan
 from offsetmgr.groups.describe import refused_kind, reject_active, require_idle
 from offsetmgr.groups.edit_plan import Counts, EditPlan
 from offsetmgr.groups.edit_plan import GroupEditPlan as GroupEditPlan
@@ -128,6 +128,8 @@ class PlannedEdit(Closeable):
         self.comparison = comparison
         """For a copy, an import or an undo: whether the offsets belong to the logs of the target's Kafka cluster, and
         how that is known. Empty for other edits."""
+        self.copied_from = ""
+        """For a copy: the group whose offsets are copied."""
         self.undoes = ""
         """The id of the operation that this edit undoes, in the operation log."""
         try:
@@ -198,6 +200,23 @@ class PlannedEdit(Closeable):
         self._note_warnings()
         note = self._connections.ui.note
         note(f"dry run: would change {self.counts}{self._trees()} in {self.store.uri}; nothing was changed")
+
+    def save(self, path: Path | str) -> Invocation:
+        """Writes the plan to the new file ``path``, and returns the call that executes it later. The call changes
+        nothing if an offset of the plan, or an offset that it copies, has changed until then.
+
+        Raises `UnsupportedOperation` if the plan has a problem, for an edit of running groups, of two stores or of
+        whole groups, and for a copy to another store, and `FileFailure` if the file exists or cannot be written.
+        """
+        self._connections.require_open()
+        store, path = self.store, Path(path).absolute()
+        other_kind = type(self) is not PlannedEdit or self.is_running or self._uri is not None or len(store.parts) > 1
+        if other_kind or self.counts.problems:
+            why = "the plan cannot be saved: only an edit of offsets in one store, without a problem, can be made later"
+            raise UnsupportedOperation(self.operation, why, "migrations between stores have plans of their own")
+        save_plan(path, store, self, self.copied_from)
+        options = self._connections.undo_options(store.uri)
+        return Invocation("offsets import", (str(path),), {"store": store.uri, **options, "execute": True})
 
     def execute(
         self,

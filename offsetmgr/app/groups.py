@@ -229,7 +229,9 @@ def copy(
     topics = TopicMatches(topics.within(store.capabilities.partitions))
     found = plan_copy(store, group, target, new_group, topics, allow_rewind=allow_rewind, crossing=crossing)
     plans = require_topics(found, topics, store.uri)
-    return PlannedEdit(connections, "groups copy", target, plans, to, running=running, comparison=crossing.text())
+    edit = PlannedEdit(connections, "groups copy", target, plans, to, running=running, comparison=crossing.text())
+    edit.copied_from = group
+    return edit
 
 
 def rename(

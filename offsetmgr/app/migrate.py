@@ -336,14 +336,15 @@ def apply(
     reason: str = "",
     wait_empty_s: float = 0.0,
     accept_stale: bool = False,
+    if_unchanged: bool = False,
 ) -> ApplyReport:
     """Writes the offsets of a plan, or continues an interrupted run. A target offset that has changed since the plan is
     not overwritten.
 
-    If the plan is older than a day, the function first compares the source, and raises `PlanError` if a group has moved
-    on. ``accept_stale`` writes the old offsets. ``wait_empty_s`` is the time in seconds to wait until groups with
-    members are empty. Raises `PlanError` if a store is not the planned one, `JournalError` if the plan was rolled back
-    or finalized, or another process executes it, `Unreachable`, `TimedOut`.
+    If the plan is older than a day, or with ``if_unchanged``, the function first compares the source, and raises
+    `PlanError` if a group has moved on. ``accept_stale`` writes the old offsets. ``wait_empty_s`` is the time in
+    seconds to wait until groups with members are empty. Raises `PlanError` if a store is not the planned one,
+    `JournalError` if the plan was rolled back or finalized, or another process executes it, `Unreachable`, `TimedOut`.
     """
     from offsetmgr.migration.apply import ApplyReport, check_endpoint, require_comparison
     from offsetmgr.migration.apply import apply as write
@@ -367,7 +368,7 @@ def apply(
         named = {"output": "FILE", **selection.arguments, **step.arguments}
         renew_again = Invocation("migrate renew", (str(plan.path),), named)
         hint = Advice("plan them again: {}; or write the old offsets with {accept_stale}", renew_again)
-        reject_stale(plan, state, step.stores.source, step.only, hint)
+        reject_stale(plan, state, step.stores.source, step.only, hint, always=if_unchanged)
     if planned.writes:
         step.ui.confirm(f"write {count_of(planned.writes, 'offset')} to {header.target.uri}?")
     report, run = ApplyReport(planned=planned), PlanRun("apply", step.only, reason, step.arguments)

@@ -54,10 +54,13 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import FetchLogRanges, OffsetTranslation
     from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, RunningEdit
     from offsetmgr.groups.diff import OffsetDifference as OffsetDifference
+    from offsetmgr.groups.edit_plan import GroupEditPlan
+    from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.segments.batch_reader import Record as Record
     from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReport
+    from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
     from offsetmgr.stores.share_groups import ShareGroupStore
 
 T = TypeVar("T")
@@ -459,6 +462,9 @@ class ImportOptions(NamedTuple):
 
 
 DEFAULTS: Final = ImportOptions()
+_UNDO: Final = ("offsets import undo", "holds before-images: undoing that edit", "restored")
+_PLAN: Final = ("offsets import plan", "is a plan of an edit: making that edit", "set")
+"""The name of an operation, and texts for messages."""
 
 
 def import_(
@@ -474,12 +480,14 @@ def import_(
     """Plans to load the offsets of a snapshot file into the selected store, or into the open store ``into``; see
     `OffsetAdmin.plan_import`, and `reset` for ``active``. ``path`` may be ``-``, the standard input.
 
-    A file of before-images undoes its edit; see `OffsetAdmin.plan_undo`. A restored offset outside a known log gets a
-    note, and the plan a warning. Raises the errors of both methods, and `UsageError` for an unknown format.
+    A file of before-images undoes its edit; see `OffsetAdmin.plan_undo`. A plan that `PlannedEdit.save` wrote is
+    executed as a whole, or rejected if one of its offsets has changed. A restored offset outside a known log gets a
+    note, and the plan a warning. Raises the errors of both methods, and `UsageError` for an unknown format or a part of
+    a plan.
     """
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.before_images import holds_images, load_images
-    from offsetmgr.groups.edits import LogChecks, OutsideLogChecks, plan_import, plan_undo
+    from offsetmgr.groups.edits import LogChecks, plan_import
     from offsetmgr.groups.export import name_of, open_file, seekable
     from offsetmgr.snapshots.registry import format_name
 
@@ -508,19 +516,41 @@ def import_(
                 checks = None if fetch is None else LogChecks(fetch)
                 found = plan_import(store, sources, topics, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
             else:
-                operation = "offsets import undo"
-                connections.ui.note(f"{file} holds before-images: undoing that edit")
-                undone = (one for one in load_images(copy) if one.group in names)
-                found = plan_undo(store, undone, topics, allow_rewind=allow_rewind, crossing=crossing)
-                if not options.unchecked:
-                    checked = OutsideLogChecks(_log_ranges(connections, operation, store), "restored")
-                    found = checked.noted(found)
+                operation, found, checked = _undo(connections, store, copy, file, names, topics, options, crossing)
             plans, comparison = require_topics(found, topics, file), crossing.text()
             edit = PlannedEdit(connections, operation, store, plans, uri, running=running, comparison=comparison)
-    edit.created = [name for name in chosen if images is not None and images[name] and share is None]
+    if share is None and operation == _UNDO[0]:
+        edit.created = [name for name in chosen if images is not None and images[name]]
     if checked is not None:
         edit.warnings = checked.warnings
     return edit
+
+
+def _undo(
+    connections: Connections,
+    store: OffsetStore,
+    path: Path,
+    file: str,
+    names: set[str],
+    topics: TopicSelection,
+    options: ImportOptions,
+    crossing: CrossClusterCheck,
+) -> tuple[str, Iterator[GroupEditPlan], OutsideLogChecks]:
+    """Plans to undo the edit of the before-images at ``path``, or to execute the plan there. Returns the name of the
+    operation, the plans, and the comparison with the logs. ``file`` is the name of the file for messages."""
+    from offsetmgr.groups.before_images import is_plan, load_images
+    from offsetmgr.groups.edits import OutsideLogChecks, as_a_whole, plan_undo
+
+    operation, does, verb = _PLAN if (planned := is_plan(path)) else _UNDO
+    left_out = not topics.everything or any(one.group not in names for one in load_images(path))
+    if planned and (left_out or options.allow_rewind):
+        raise UsageError(f"plan {file}", "is executed as a whole, and only if none of its offsets has changed")
+    connections.ui.note(f"{file} {does}")
+    saved = (one for one in load_images(path) if one.group in names)
+    rewind = options.allow_rewind
+    found = plan_undo(store, saved, topics, allow_rewind=rewind, crossing=crossing, of_plan=planned)
+    checked = OutsideLogChecks(None if options.unchecked else _log_ranges(connections, operation, store), verb)
+    return operation, checked.noted(as_a_whole(found) if planned else found), checked
 
 
 def export(

@@ -52,12 +52,13 @@ REGISTRY: Final[dict[str, str]] = {
     "period": "Runs of the period coordinator: status, history, rerun, abort.",
     "sandbox": "Real ZooKeeper and Kafka servers on this machine, for experiments.",
     "help": "Help on a subject: connection.",
+    "mcp": "Serve offsets to an agent by the Model Context Protocol; changes nothing.",
     "completion": "Shell completion: bash, zsh, fish.",
 }
 """Command group -> one line of help. The group's typer app is ``app`` in the module of its name; that of ``help`` is in
 `options`."""
 
-SINGLE_COMMANDS: Final = ("doctor",)
+SINGLE_COMMANDS: Final = ("doctor", "mcp")
 """The entries of `REGISTRY` that are commands without subcommands."""
 
 EPILOG: Final = (

@@ -223,12 +223,17 @@ class EditFlags(NamedTuple):
     output: FormatOption = OutputFormat.TABLE
     reason: Reason = None
 
-    def run(self, edit: PlannedEdit, *, as_csv: bool = False, numbers_undo: bool = False) -> int:
-        """Runs an edit, and returns the exit code. The first Ctrl-C after its end has no effect."""
+    def run(
+        self, edit: PlannedEdit, *, as_csv: bool = False, numbers_undo: bool = False, plan: str | None = None
+    ) -> int:
+        """Runs an edit, or saves it as the file ``plan``, and returns the exit code. The first Ctrl-C after its end has
+        no effect."""
         from offsetmgr.cli.edit_command import EditOutput
 
+        if plan is not None and self.execute:
+            raise UsageError("--plan and --execute", "are both given", "only one of them")
         shown = EditOutput(edit, self.output, execute=self.execute, as_csv=as_csv, numbers_undo=numbers_undo)
-        code = shown.run(self.before_image, self.reason or "")
+        code = shown.run(self.before_image, self.reason or "", plan)
         ignore_first_signal()
         return code
 
@@ -412,7 +417,7 @@ def contexts_of(text: str | None) -> list[str] | None:
     return None if text in contexts.layers else contexts.select(text)
 
 
-def _require_many_clusters(context: str, settings: SettingsLayer, why_one: str) -> None:
+def require_many_clusters(context: str | None, settings: SettingsLayer, why_one: str) -> None:
     """Raises `UsageError` if a command must not run for several contexts. ``why_one`` is the reason why it must not."""
     from offsetmgr.config.contexts import ADDRESS_VARIABLES
 
@@ -537,9 +542,8 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
     @functools.wraps(command)
     def run(**values: Any) -> Any:
         groups.combine(values)
-        flag_values = {name: values.pop(name) for name in ConnectionFlags._fields}
-        context, timeout_ms = flag_values.pop("context"), flag_values.pop("timeout")
-        settings = SettingsLayer(**flag_values, timeout_ms=timeout_ms)
+        flags = ConnectionFlags(**{name: values.pop(name) for name in ConnectionFlags._fields})
+        context, settings = flags.context, flags.settings()
         repeat = (values.pop("watch", None), values.pop("count", None)) if watch else (None, None)
         raw = dict(values)
         reject_watch_of_one_read(repeat[0], raw)
@@ -548,7 +552,7 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
         if names is None:
             code = _run_for_one(command, context, settings, values, repeat, yes=bool(raw.get("yes")))
         else:
-            _require_many_clusters(context, settings, "" if many else one)
+            require_many_clusters(context, settings, "" if many else one)
             code = _run_for_contexts(command, names, settings, values, repeat, raw)
         exit_with(code)
 

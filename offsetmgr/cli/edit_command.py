@@ -17,7 +17,7 @@ from offsetmgr.cli.render import (
     write_plain_csv,
     write_rows,
 )
-from offsetmgr.core.advice import for_command_line
+from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.errors import FileFailure, GateRefused, GroupActive, OffsetMgrError
 from offsetmgr.core.model import Committed, dropped_text
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus
@@ -50,14 +50,16 @@ class EditOutput(EditListener):
         self._as_csv, self._numbers_undo = as_csv, numbers_undo
         self._executed: list[PlannedEdit] = []
 
-    def run(self, before_image: str | None, reason: str) -> int:
-        """Shows the plan, executes it unless the command is a dry run, and reports the results. Returns 1 if a change
-        was rejected or failed, else 0."""
+    def run(self, before_image: str | None, reason: str, plan: str | None = None) -> int:
+        """Shows the plan, executes it or saves it as the file ``plan`` unless the command is a dry run, and reports the
+        results. Returns 1 if a change was rejected or failed, else 0."""
         with self._edit as edit:
             self.planned(edit)
             if not self._execute:
                 edit.preview()
-                if edit.has_work:
+                if plan is not None and edit.has_work and not edit.counts.problems:
+                    note(Advice("plan saved in {}; to execute it: {}", plan, edit.save(plan)))
+                elif edit.has_work and plan is None:
                     note("hint: add --execute to do it")
                 return FAILED if edit.counts.problems else 0
             try:

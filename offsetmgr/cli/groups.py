@@ -18,6 +18,7 @@ from offsetmgr.cli.options import (
     GroupFlags,
     MetricsOption,
     OnlyWithLag,
+    SavePlan,
     TopicFlags,
     TranslateOption,
     WatchedWindow,
@@ -338,13 +339,14 @@ def copy(
     to: Annotated[str | None, opt("--to", "URI", "Another store for the copy.")] = None,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
+    plan: SavePlan = None,
     *,
     flags: EditFlags,
 ) -> int:
     """Copy a group's committed offsets to another group."""
     chosen = topics.selection()
     edit = groups.copy(connect, source, target, chosen, to=to, translate=translate, allow_rewind=allow_rewind)
-    return flags.run(edit)
+    return flags.run(edit, plan=plan)
 
 
 @command(app, "rename")

@@ -214,6 +214,9 @@ def apply_command(
     accept_stale: Annotated[
         bool, flag("--accept-stale", "Write the offsets of a plan older than a day, although the source has moved on.")
     ] = False,
+    if_unchanged: Annotated[
+        bool, flag("--if-unchanged", "Compare the source of a newer plan, too, and write nothing if it has moved on.")
+    ] = False,
     *,
     configs: SideConfigs,
 ) -> None:
@@ -244,6 +247,7 @@ def apply_command(
         reason=flags.reason or "",
         wait_empty_s=wait_empty_s,
         accept_stale=accept_stale,
+        if_unchanged=if_unchanged,
     )
     plan, planned, followups = (str(plan_path),), report.planned, {**selection.arguments, **sides.arguments}
     _notes(report.lines("written"))

@@ -21,6 +21,7 @@ from offsetmgr.cli.options import (
     OneGroup,
     OnlyWithLag,
     Overwrite,
+    SavePlan,
     TopicFlags,
     TranslateOption,
     UnterminatedOption,
@@ -339,6 +340,7 @@ def reset(
         bool, flag("--export", "Print the new offsets alone, as CSV that --from-file reads back.")
     ] = False,
     new_group: NewGroup = False,
+    plan: SavePlan = None,
     *,
     members: MemberFlags,
     flags: EditFlags,
@@ -374,7 +376,7 @@ def reset(
         create=new_group,
         active=members.active(),
     )
-    return flags.run(edit, as_csv=export_csv)
+    return flags.run(edit, as_csv=export_csv, plan=plan)
 
 
 @command(app, "delete")
@@ -477,7 +479,8 @@ def import_offsets(
     If brokers are known, offsets are checked as by offsets reset: an offset outside its log is clamped, and one of a
     missing topic is rejected. A file of before-images undoes its edit: overwritten offsets are restored, created ones
     are deleted, and offsets that have moved since are rejected unless --allow-rewind. An undo restores offsets exactly:
-    an offset outside its log gets a note and a warning, and is not clamped. --group names the group for files that do
+    an offset outside its log gets a note and a warning, and is not clamped. A file that --plan has saved is executed as
+    a whole, or refused if one of its offsets has changed since. --group names the group for files that do
     not contain it.
     """
     options = offsets.ImportOptions(file_format, unterminated, translate, allow_rewind, unchecked)

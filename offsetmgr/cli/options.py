@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, g
 import typer
 
 from offsetmgr.cli.render import COLLECTOR, MetricsFormat, OutputFormat
+from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core import example_uris
 from offsetmgr.core.durations import parse_milliseconds, parse_seconds
 from offsetmgr.core.errors import GroupNotFound, UsageError
@@ -122,6 +123,12 @@ class ConnectionFlags(NamedTuple):
     timeout: Timeout = None
     ignore_persistent_members: IgnorePersistentMembers = None
 
+    def settings(self) -> SettingsLayer:
+        """Returns the settings that the options give, without the context."""
+        given = self._asdict()
+        del given["context"]
+        return SettingsLayer(timeout_ms=given.pop("timeout"), **given)
+
 
 GroupsOption = Annotated[
     list[str] | None,
@@ -159,6 +166,10 @@ MetricsOption = Annotated[MetricsFormat, opt("--format", None, "Output format of
 UnterminatedOption = Annotated[
     bool,
     flag("--accept-unterminated", "Accept a text file whose last line has no line end: the file is complete."),
+]
+SavePlan = Annotated[
+    str | None,
+    opt("--plan", "FILE", "Save the edit as a plan, which offsets import executes later.", callback=file_to_write),
 ]
 Overwrite = Annotated[bool, flag("--overwrite", "Replace an existing file.")]
 TranslateOption = Annotated[
@@ -461,6 +472,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "edits show": ("20261126-001122-a1b2",),
     "edits undo": ("20261126-001122-a1b2", "20261126-001122-a1b2 --execute"),
     "doctor": ("--context 'prod-*'", "--bootstrap-server k1:9092 --zookeeper z1:2181 -g billing"),
+    "mcp": ("--context prod,test", "--bootstrap-server k1:9092 --command-config read-only.properties"),
     "context list": ("",),
     "context show": ("prod",),
     "context use": ("prod",),

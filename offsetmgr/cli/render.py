@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TextIO, TypeVar
 import typer
 
 from offsetmgr.app.ui import Declined, Interrupted
-from offsetmgr.core.advice import for_command_line
+from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure, SparkError, UsageError
 from offsetmgr.core.model import BrokerPartition
@@ -76,6 +76,8 @@ class OutputCollector:
     def __init__(self) -> None:
         self.tables: dict[tuple[Any, ...], list[Sequence[Any]]] = {}
         self.notes: list[str] = []
+        self.commands: list[Invocation] = []
+        """The commands that the notes name."""
         self.errors: list[OffsetMgrError] = []
 
     def add_rows(self, columns: Sequence[Any], rows: Iterable[Sequence[Any]]) -> int:
@@ -348,7 +350,7 @@ def _getter(path: str) -> Callable[[Any], Any]:
     return lambda item: None if (found := owner(item)) is None else getattr(found, name)
 
 
-def _json_value(value: Any) -> str:
+def json_value(value: Any) -> str:
     """Returns the value as JSON, with escapes for the control characters that JSON allows."""
     text = json.dumps(str(value) if isinstance(value, BrokerPartition) else value, ensure_ascii=False, default=str)
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
@@ -378,8 +380,8 @@ def _batches(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterat
 
 def _json_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[list[str]]:
     """Yields batches of rows as JSON objects."""
-    template = "{" + ", ".join(f"{_json_value(c.name)}: %s" for c in columns) + "}"
-    encoders = [_json_value if column.nested else CellCache(_json_value).__getitem__ for column in columns]
+    template = "{" + ", ".join(f"{json_value(c.name)}: %s" for c in columns) + "}"
+    encoders = [json_value if column.nested else CellCache(json_value).__getitem__ for column in columns]
     for batch in _batches(columns, rows):
         encoded = map(map, encoders, zip(*batch, strict=True))
         yield [template % cells for cells in zip(*encoded, strict=True)]
@@ -424,7 +426,7 @@ def _write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]], again: 
 
 
 def _flat_row(row: Sequence[Any]) -> list[Any]:
-    return [_json_value(cell) if isinstance(cell, dict | list) else cell for cell in row]
+    return [json_value(cell) if isinstance(cell, dict | list) else cell for cell in row]
 
 
 def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
@@ -682,10 +684,12 @@ def separate_tables() -> None:
 
 def note(text: str) -> None:
     """Prints a line on stderr, so that notes are never mixed with the data on stdout."""
-    text = for_command_line(text)
     if (collector := COLLECTOR.get()) is not None:
-        collector.notes.append(text)
+        if isinstance(text, Advice):
+            collector.commands += [one for one in text.values if isinstance(one, Invocation)]
+        collector.notes.append(for_command_line(text))
         return
+    text = for_command_line(text)
     Meter.clear()
     print(coloured_message(text, sys.stderr), file=sys.stderr, flush=True)
 
@@ -822,7 +826,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
         return FAILED
     if isinstance(error, OffsetMgrError):
         return _report_offsetmgr_error(error)
-    if (message := _command_line_message(error)) is not None:
+    if (message := command_line_message(error)) is not None:
         _print_line(f"error: {message}")
         _print_line(f"hint: {_command_line_hint(error)}")
         return USAGE
@@ -880,7 +884,7 @@ def _report_offsetmgr_error(error: OffsetMgrError) -> int:
     return USAGE if isinstance(error, UsageError) else FAILED
 
 
-def _command_line_message(error: BaseException) -> str | None:
+def command_line_message(error: BaseException) -> str | None:
     """Returns the text of an error from the option parser, or None for any other error.
 
     The error is recognized by its attributes, not by its class, because some versions of typer contain their own copy

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from offsetmgr.config.user_directories import state_directory
 from offsetmgr.core import __version__
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.atomic_file import remove_abandoned, write_atomically
+from offsetmgr.core.atomic_file import remove_abandoned, replace_file, write_atomically
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
-from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupEditResult, GroupTreeStore, OffsetStore, SavedNode
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader
@@ -99,7 +99,7 @@ class BeforeImageFile:
         self._write(list(batch), overwrite=True)  # `_write` iterates over the batch twice
 
     def _write(self, batch: Iterable[GroupEditPlan], *, overwrite: bool) -> None:
-        from offsetmgr.snapshots.group_images import write_images
+        from offsetmgr.snapshots.group_images import VERSION, VERSION_WITH_NODES, write_images
 
         def groups() -> Iterator[tuple[str, list[PlannedChange], tuple[SavedNode, ...], dict[TopicPartition, bytes]]]:
             for group in batch:
@@ -110,13 +110,13 @@ class BeforeImageFile:
                     yield group.name, rows, group.removes, raw
 
         path = self.path
-        with_nodes = any(group.removes or group.raw for group in batch)
+        version = VERSION_WITH_NODES if any(group.removes or group.raw for group in batch) else VERSION
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             remove_abandoned(path.parent, _NAMES)  # each run has another file name, so no later run replaces the file
             write_atomically(
                 path,
-                lambda stream: write_images(stream, self.header, groups(), with_nodes=with_nodes),
+                lambda stream: write_images(stream, self.header, groups(), version=version),
                 overwrite=overwrite,
             )
         except OffsetMgrError:  # of the store that the images are read from
@@ -157,16 +157,47 @@ def image_file(
     return BeforeImageFile(path, header, durable)
 
 
+def save_plan(path: Path, store: OffsetStore, plan: Iterable[GroupEditPlan], source: str = "") -> None:
+    """Writes a plan to the new file ``path``. An import of the file executes the plan if no offset has changed.
+    ``source`` is the group whose offsets the plan copies; these must be unchanged, too.
+
+    Raises `FileFailure` if the file exists or cannot be written, and the errors of `header_for`.
+    """
+    from offsetmgr.snapshots.group_images import VERSION_OF_PLAN, ImageRow, write_images
+
+    rows: dict[str, list[ImageRow]] = {}
+    for group in plan:
+        for tp, before, after, *_ in group.changes:
+            new = ABSENT if after is None else Committed(*after)
+            rows.setdefault(group.name, []).append((tp, new, before.value() if isinstance(before, Committed) else None))
+            if source:
+                rows.setdefault(source, []).append((tp, new, after))
+    header = header_for(store, store.topic_ids({row[0].topic for of_group in rows.values() for row in of_group}))
+
+    def write(stream: BinaryIO) -> int:
+        return write_images(stream, header, ((*one, (), {}) for one in rows.items()), version=VERSION_OF_PLAN)
+
+    replace_file(path, write, overwrite=False)
+
+
 def holds_images(path: Path) -> bool:
-    """Returns whether ``path`` is a file of before-images. (An import of such a file undoes the edit for which
-    offsetmgr wrote the file.)"""
-    from offsetmgr.snapshots.group_images import is_images
+    """Returns whether ``path`` is a file of before-images, or a saved plan. (An import of before-images undoes the edit
+    for which offsetmgr wrote the file.)"""
+    from offsetmgr.snapshots.group_images import images_version
 
     try:
         with path.open("rb") as stream:
-            return is_images(stream)
+            return images_version(stream) is not None
     except OSError:
         return False
+
+
+def is_plan(path: Path) -> bool:
+    """Returns whether ``path``, for which `holds_images` is true, is a saved plan; see `save_plan`."""
+    from offsetmgr.snapshots.group_images import VERSION_OF_PLAN, images_version
+
+    with path.open("rb") as stream:
+        return images_version(stream) == str(VERSION_OF_PLAN)
 
 
 def load_images(path: Path) -> Iterator[GroupImages]:

@@ -509,6 +509,7 @@ def plan_undo(
     *,
     allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
+    of_plan: bool = False,
 ) -> Iterator[GroupEditPlan]:
     """Plans the undo of an edit: restores the previous offsets and deletes the offsets that the edit created.
 
@@ -516,7 +517,7 @@ def plan_undo(
     since the edit. Unless ``allow_rewind`` is True, the partition gets the problem `Conflict`. An undo may rewind
     offsets. ``crossing`` detects before-images whose topic was recreated after the commit; the change to such a
     before-image gets a problem, too. If ``crossing`` is None, the caller guarantees that the before-images belong to
-    the logs to which the store's offsets refer.
+    the logs to which the store's offsets refer. With ``of_plan``, errors name a saved plan in place of an edit.
     """
     pending: dict[str, GroupImages] = {}
 
@@ -541,7 +542,7 @@ def plan_undo(
             if restores and change.before is ABSENT and change.writes:
                 change = change._replace(note="restored with its znode", writes=False)
             if change.writes and not holds_offset(change.before, written_offset):
-                moved_on = _moved_on(found.name, change, written_offset, source.raw.get(tp))
+                moved_on = _moved_on(found.name, change, written_offset, source.raw.get(tp), of_plan=of_plan)
                 note = "; ".join(filter(None, (change.note, moved_on.why)))
                 change = change._replace(note=note) if allow_rewind else change._replace(problem=moved_on, writes=False)
             changes.append(change)
@@ -549,6 +550,21 @@ def plan_undo(
         problem = next((change.problem for change in rows if change.problem is not None), None) if restores else None
         raw = {tp: (None, data) for tp, data in source.raw.items()}
         yield GroupEditPlan(found.name, rows, problem, restores=restores, raw=raw)
+
+
+def as_a_whole(found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+    """Yields the plans of the undo of a saved plan, which executes it, without the partitions that hold their planned
+    offset. If another partition was refused, every group has a problem, because a copy is right only if its source is
+    unchanged."""
+    plans: list[GroupEditPlan] = []
+    for plan in found:
+        there = {one.partition for one in plan.changes if holds_offset(one.before, one.after and one.after.offset)}
+        left = tuple(one for one in plan.changes if one.problem or one.partition not in there)
+        plans += [replace(plan, changes=left)] if left or plan.problem is not None else []
+    refused = [plan.name for plan in plans if plan.problem or any(change.problem for change in plan.changes)]
+    why = f"stays unchanged, because the plan has group {refused[0]!r}, which was refused" if refused else ""
+    for plan in plans:
+        yield replace(plan, problem=Conflict(f"group {plan.name}", why)) if why and plan.name not in refused else plan
 
 
 def _plan_imported(
@@ -585,12 +601,17 @@ def _plan_restored(
     return plan_change(tp, current, back, store.capabilities)
 
 
-def _moved_on(group: str, change: PlannedChange, written_offset: int | None, data: bytes | None) -> Conflict:
+def _moved_on(
+    group: str, change: PlannedChange, written_offset: int | None, data: bytes | None, *, of_plan: bool
+) -> Conflict:
     """Returns the error of an undo of a partition that has changed since the edit. Its reason has the number of
     messages that the consumers repeat or skip if the undo restores the offset, or names ``data`` that is no offset."""
     tp, current, back = change[:3]
-    now = current.offset if isinstance(current, Committed) else "absent"
-    why = f"has changed since: {now} now, the edit wrote {'absent' if written_offset is None else written_offset}"
+    now, then = _offset_text(current), "absent" if written_offset is None else written_offset
+    if of_plan:
+        why = f"has changed since the plan was made: {now} now, and {then} in the plan"
+        return Conflict(f"group {group}, {tp}", why, "make a new plan")
+    why = f"has changed since: {now} now, the edit wrote {then}"
     if data is not None:
         why += f"; the undo restores {data[:40]!r}, which is no offset"
     elif back is None:

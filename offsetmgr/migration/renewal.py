@@ -53,19 +53,20 @@ def moved_groups(
 
 
 def reject_stale(
-    plan: PlanFile, state: MigrationState, source: OffsetStore, only: GroupScope | None, hint: str
+    plan: PlanFile, state: MigrationState, source: OffsetStore, only: GroupScope | None, hint: str, *, always: bool
 ) -> None:
-    """Raises `PlanError`, with ``hint``, if the plan is older than a day and a group that apply has not begun has
-    changed in the source since. If the time of the plan is more than a day in the future, a clock was wrong, so the
-    age of the plan is unknown, and the function checks it like an old one. Raises any error from `moved_groups`."""
+    """Raises `PlanError`, with ``hint``, if the plan is older than a day, or ``always``, and a group that apply has not
+    begun has changed in the source since. If the time of the plan is more than a day in the future, a clock was wrong,
+    so the age of the plan is unknown, and the function checks it like an old one. Raises any error from `moved_groups`.
+    """
     age_ms = SystemClock().now_ms() - plan.header.created_at
-    if abs(age_ms) <= MAX_AGE_MS:
+    if abs(age_ms) <= MAX_AGE_MS and not always:
         return
     moved = moved_groups(plan, state, source, only)
     if moved:
         named = ", ".join(list(moved)[:3]) + (", ..." if len(moved) > 3 else "")
-        days = count_of(abs(age_ms) // MAX_AGE_MS, "day")
-        age = f"it is {days} old" if age_ms > 0 else f"its time is {days} in the future, because a clock was wrong"
+        days = count_of(abs(age_ms) // MAX_AGE_MS, "day") if abs(age_ms) > MAX_AGE_MS else "less than a day"
+        age = f"it is {days} old" if age_ms >= 0 else f"its time is {days} in the future, because a clock was wrong"
         why = f"{age}, and {count_of(len(moved), 'group')} changed in the source since then: {named}"
         raise PlanError(f"plan {plan.path}", why, hint)
 

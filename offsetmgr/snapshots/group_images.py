@@ -6,6 +6,9 @@ it. A partition that is in ``after`` but not in ``offsets`` had no commit before
 deletes its offset. If its data was no offset, the field ``errors`` has the partition, with the data (as Latin-1) in the
 field ``hint``. The field ``tree`` has all znodes of a group that the edit deletes. A file with such data or with a tree
 has version 3, because a reader of version 2 would not restore it.
+
+A file of version 4 is a saved plan. Its ``offsets`` are those that the plan writes, and its ``after`` those that the
+plan has found, so an undo of this file executes the plan.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ _NO_OFFSET: Final = "its data was no offset"
 VERSION: Final = 2
 """The version of a file without znodes."""
 VERSION_WITH_NODES: Final = 3
+VERSION_OF_PLAN: Final = 4
 _VERSION_KEY: Final = "offsetmgr.before_images_version"
 """The key under which the file's metadata contains `VERSION`. A file that is only a snapshot does not have this key."""
 
@@ -83,12 +87,11 @@ def write_images(
     header: SnapshotHeader,
     groups: Iterable[tuple[str, Sequence[ImageRow], Sequence[SavedNode], Mapping[TopicPartition, bytes]]],
     *,
-    with_nodes: bool = False,
+    version: int = VERSION,
 ) -> int:
     """Writes before-images, one group after the other, each with its rows sorted by partition, its znodes, and the data
-    that is no offset. Returns the number of partitions. ``with_nodes``: whether any group has znodes or such data.
-    Raises `UnsupportedOperation` if Avro cannot contain a value."""
-    version = VERSION_WITH_NODES if with_nodes else VERSION
+    that is no offset. Returns the number of partitions. Raises `UnsupportedOperation` if Avro cannot contain a value.
+    """
     writer = RecordWriter(stream, _PARSED, to_file_metadata(header) | {_VERSION_KEY: str(version)})
     partitions = 0
     for group, rows, nodes, raw in groups:
@@ -121,20 +124,19 @@ def _decoded(tree: str | None) -> tuple[SavedNode, ...]:
     )
 
 
-def is_images(stream: BinaryIO) -> bool:
-    """Returns whether a seekable stream is a file of before-images. Returns False for a file of another kind and for a
-    broken file."""
+def images_version(stream: BinaryIO) -> str | None:
+    """Returns the version of the before-images in a seekable stream; None for a file of another kind and for a broken
+    file."""
     stream.seek(0)
     try:
         if stream.read(len(MAGIC)) != MAGIC:
-            return False
+            return None
         stream.seek(0)
-        version = _version(stream)
+        return _version(stream)
     except Exception:  # fastavro raises any error of its decoders; a later read of the file reports the cause
-        return False
+        return None
     finally:
         stream.seek(0)
-    return version is not None
 
 
 def _version(stream: BinaryIO) -> str | None:
@@ -157,7 +159,7 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
     if (version := _version(stream)) is None:
         why = "is a snapshot and holds no before-images, so there is no edit to undo"
         raise MalformedData(what, why, "import it: offsetmgr offsets import, or plan_import in a program")
-    if version not in (known := (str(VERSION), str(VERSION_WITH_NODES))):
+    if version not in (known := tuple(map(str, (VERSION, VERSION_WITH_NODES, VERSION_OF_PLAN)))):
         why = f"before-images version {version} is not known (known: {', '.join(known)})"
         raise UnknownVersion(what, why, "use a newer offsetmgr")
     stream.seek(0)

@@ -374,7 +374,7 @@ def test_before_images_of_an_unknown_version_are_rejected_with_it(saved: Cli) ->
     newer.write(end)
     newer.flush()
     Path("i.avro").write_bytes(stream.getvalue())
-    assert "version 9 is not known (known: 2, 3)" in saved("offsets", "import", "i.avro", *DO, code=1).stderr
+    assert "version 9 is not known (known: 2, 3, 4)" in saved("offsets", "import", "i.avro", *DO, code=1).stderr
 
 
 def test_the_schema_of_before_images_is_that_of_the_files(saved: Cli) -> None:

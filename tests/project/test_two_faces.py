@@ -14,8 +14,9 @@ import typer
 from offsetmgr.cli.app import root
 from offsetmgr.core.advice import Advice, Invocation
 
-ONLY_COMMANDS = ("completion", "context", "help", "sandbox")
-"""Command groups without a function: the shell's completion, the user's configuration, help, and test servers."""
+ONLY_COMMANDS = ("completion", "context", "help", "mcp", "sandbox")
+"""Command groups without a function: the shell's completion, the user's configuration, help, commands as tools of
+agents, and test servers."""
 
 OF_OPTIONS = {
     ("migrate", "draft_partition_map"): ("plan", "--draft-partition-map"),

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import (
@@ -267,6 +267,9 @@ while the client decodes the response to another request."""
 
 class Client:
     """The client of the cluster at ``bootstrap`` (``host:port``, separated by commas). Use it within one event loop."""
+
+    creates_offsets_topic: ClassVar[bool] = True
+    """Whether `find_coordinators` may make the broker create ``__consumer_offsets``."""
 
     def __init__(
         self,
@@ -536,11 +539,14 @@ class Client:
         the lookups that fail. If ``of_transactions`` is True, ``groups`` are transactional ids.
 
         If the cluster has no ``__consumer_offsets``, this request makes the broker create that topic. Until the topic
-        exists, the broker returns COORDINATOR_NOT_AVAILABLE.
+        exists, the broker returns COORDINATOR_NOT_AVAILABLE. Unless `creates_offsets_topic`, the method raises
+        `UnsupportedOperation` for such a cluster.
         """
         if self._coordinator is not None:
             await self.any_connection(deadline)
             return dict.fromkeys(groups, self._coordinator)
+        if not self.creates_offsets_topic:
+            await self._require_offsets_topic(deadline)
         answer = await self.call_any(requests.find_coordinator(groups, of_transactions=of_transactions), deadline)
         kind = "transactional id" if of_transactions else "group"
         return {
@@ -549,6 +555,18 @@ class Client:
             else Address(c["host"], c["port"])
             for c in answer["coordinators"]
         }
+
+    async def _require_offsets_topic(self, deadline: float) -> None:
+        """Raises `UnsupportedOperation` if the cluster has neither ``__consumer_offsets`` nor a group. Some services
+        have groups without this topic."""
+        answer = await self.call_any(requests.metadata([requests.OFFSETS_TOPIC]), deadline)
+        if answer["topics"][0]["error_code"] != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return
+        for broker in requests.broker_addresses(answer).values():
+            if (await self.call(broker, requests.list_groups(), deadline))["groups"]:
+                return
+        why = "the cluster has no groups yet, and a lookup would make it create __consumer_offsets"
+        raise UnsupportedOperation("lookup of a group's coordinator", why)
 
     async def coordinator(self, group: str, deadline: float) -> Address:
         """Returns the coordinator of one group; retries the lookup until the deadline. Raises `OffsetMgrError`."""
