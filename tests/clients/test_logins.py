@@ -160,12 +160,10 @@ def librdkafka_topic(
 def pem_files(directory: Path) -> dict[str, str]:
     """The settings of a client with PEM files."""
     found = translated(directory, {"security.protocol": "SSL", **PKCS12})
-    settings = {}
-    for name in ("ca", "certificate", "key"):
-        file = directory / f"client.properties.{name}"
+    files = {name: directory / f"client.properties.{name}" for name in ("ca", "certificate", "key")}
+    for name, file in files.items():
         file.write_text(found[f"ssl.{name}.pem"])
-        settings[f"ssl.{name}.location"] = str(file)
-    return settings
+    return {f"ssl.{name}.location": str(file) for name, file in files.items()}
 
 
 def settings_of(login: str, broker: Broker, directory: Path) -> tuple[str, dict[str, str]]:
@@ -190,8 +188,8 @@ def test_a_login_works_for_a_whole_group(broker: Broker, tmp_path: Path, kind: s
 
     assert f"{broker.topic},0,committed,0,x" in lag.stdout
     assert librdkafka_topic(address, tmp_path, settings, broker.topic) == 2
-    secrets = [*SECRETS, *broker.issuer.tokens]
-    assert secrets_in(tmp_path, secrets, done.stdout, done.stderr, lag.stdout, lag.stderr) == []
+    outputs = done.stdout, done.stderr, lag.stdout, lag.stderr
+    assert secrets_in(tmp_path, [*SECRETS, *broker.issuer.tokens], *outputs) == []
 
 
 FAULTS: Final[dict[str, tuple[dict[str, str], int, str]]] = {
