@@ -166,11 +166,12 @@ class LogRangeCache:
         cache contains them. A byte position of Kafka 0.7 has no log range. Raises the errors of the request."""
         known = self._known
         needed = {tp for tp in partitions if tp not in known}
-        for tp, offset in offsets:
-            found = known.get(tp)
-            is_new = found is None or (isinstance(found, LogRange) and offset > found.end)
-            if is_new and not isinstance(tp.partition, BrokerPartition):
-                needed.add(tp)
+        needed |= {
+            tp
+            for tp, offset in offsets
+            if ((found := known.get(tp)) is None or (isinstance(found, LogRange) and offset > found[1]))
+            and not isinstance(tp.partition, BrokerPartition)
+        }
         if needed:
             known.update(self._fetch(needed))
 

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ MAX_MB = 300.0
 MAX_GROWTH_MB = 2.0
 """Maximum growth for each 1,000 additional groups. Commands may hold names, positions and hashes of groups, but not
 their offsets: those of 50 partitions at about 200 bytes each would take 10 MB."""
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 
 
@@ -44,6 +44,32 @@ class Measured:
     seconds: float
     cpu_seconds: float
     peak_mb: float
+    code: int
+    errors: str
+
+
+def measured(command: Sequence[str], directory: Path, stdout: Path = Path(os.devnull)) -> Measured:
+    """Runs a command, and returns its resource usage."""
+    log = directory / "stderr"
+    started = time.perf_counter()
+    with log.open("wb") as errors, stdout.open("wb") as out:
+        child = subprocess.Popen(
+            command, stdout=out, stderr=errors, stdin=subprocess.DEVNULL,
+            env={**os.environ, "XDG_STATE_HOME": str(directory)},
+        )  # fmt: skip
+        deadline = started + TIMEOUT_S
+        while True:
+            # wait() would not return the resources that the process used.
+            pid, status, used = os.wait4(child.pid, os.WNOHANG)
+            if pid:
+                break
+            if time.perf_counter() > deadline:
+                child.kill()
+                deadline = float("inf")
+            time.sleep(0.005)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    seconds, cpu_seconds = time.perf_counter() - started, used.ru_utime + used.ru_stime
+    return Measured(seconds, cpu_seconds, used.ru_maxrss / 1024, child.returncode, log.read_text()[-1500:])
 
 
 @dataclass
@@ -62,31 +88,12 @@ class Session:
 
     def run(self, name: str, *arguments: str) -> None:
         """Runs one offsetmgr command, and records its resource usage."""
-        log = self.directory / "stderr"
-        started = time.perf_counter()
-        with log.open("wb") as errors:
-            child = subprocess.Popen(
-                [OFFSETMGR, *arguments], stdout=subprocess.DEVNULL, stderr=errors, stdin=subprocess.DEVNULL,
-                env={**os.environ, "XDG_STATE_HOME": str(self.directory)},
-            )  # fmt: skip
-            deadline = started + TIMEOUT_S
-            while True:
-                # wait() would not return the resources that the process used.
-                pid, status, used = os.wait4(child.pid, os.WNOHANG)
-                if pid:
-                    break
-                if time.perf_counter() > deadline:
-                    child.kill()
-                    deadline = float("inf")
-                time.sleep(0.005)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - started
-        self.measured[name] = Measured(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+        self.measured[name] = measured([OFFSETMGR, *arguments], self.directory)
         if self.few is not None:
             self.check_growth(name, self.measured[name], self.few[name])
-        if child.returncode != 0:
+        if self.measured[name].code != 0:
             self.failed = True
-            print(f"{name} exited {child.returncode}:\n{log.read_text()[-1500:]}", flush=True)
+            print(f"{name} exited {self.measured[name].code}:\n{self.measured[name].errors}", flush=True)
 
     def check_growth(self, name: str, took: Measured, before: Measured) -> None:
         """Prints a command's row, with the growth since the run with a tenth of the groups."""
@@ -134,7 +141,7 @@ class Session:
                     out.write(f"/consumers/bench-{group:06}/offsets/{TOPIC}/{partition}:{offset}\n")
 
 
-def fill_topic(bootstrap: str, partitions: int) -> None:
+def fill_topic(bootstrap: str, partitions: int, topic: str = TOPIC) -> None:
     """Runs in a process of its own: its memory must not count as its parent's, or as that of the parent's children,
     since a child begins with its parent's pages."""
     from confluent_kafka import Producer
@@ -142,11 +149,11 @@ def fill_topic(bootstrap: str, partitions: int) -> None:
     from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(60)
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
     producer = Producer({"bootstrap.servers": bootstrap})
     for partition in range(partitions):
         for _ in range(RECORDS):
-            producer.produce(TOPIC, b"x", partition=partition)
+            producer.produce(topic, b"x", partition=partition)
         producer.poll(0)
     if producer.flush(60):
         sys.exit("the topic could not be filled")

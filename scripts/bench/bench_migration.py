@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Compares moves, exports, imports and lag of many groups with Kafka's own tools.
+"""Compares moves, exports and imports of many groups, and the description of one, with Kafka's own tools.
 
 Whole processes from start to exit are measured, on one real ZooKeeper and one real broker.  Every round runs each side
 once, in turns; the first round warms both up and does not count; the median of the others is compared.
@@ -62,35 +62,19 @@ def import_(bench: Bench) -> Comparison:
     )  # fmt: skip
 
 
-def lag(bench: Bench) -> Comparison:
-    bench.empty_kafka()
-    bench.fill(bench.kafka_uri)
-    return Comparison(
-        "lag of all groups", 6,
-        Side("--describe --all-groups", lambda: describe(bench, "--all-groups")),
-        Side("offsets lag", lambda: run_offsetmgr(
-            "offsets", "lag", "--bootstrap-server", bench.kafka.bootstrap, "--all-groups"
-        )),
-    )  # fmt: skip
-
-
 def describe_one(bench: Bench) -> Comparison:
     bench.empty_kafka()
     bench.fill(bench.kafka_uri)
     group = bench.groups[len(bench.groups) // 2]
     return Comparison(
         "describe one group", 5,
-        Side("--describe --group", lambda: describe(bench, "--group", group)),
+        Side("--describe --group", lambda: tool(
+            "kafka-3.9", CONSUMER_GROUPS,
+            "--bootstrap-server", bench.kafka.bootstrap, "--describe", "--group", group,
+        )),
         Side("groups describe", lambda: run_offsetmgr(
             "groups", "describe", "--bootstrap-server", bench.kafka.bootstrap, "--group", group
         )),
-    )  # fmt: skip
-
-
-def describe(bench: Bench, *which: str) -> None:
-    tool(
-        "kafka-3.9", CONSUMER_GROUPS,
-        "--bootstrap-server", bench.kafka.bootstrap, "--describe", *which,
     )  # fmt: skip
 
 
@@ -111,7 +95,7 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=1000)
     parser.add_argument("--partitions", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
-    names = {"migrate": migration, "export": export, "import": import_, "lag": lag, "describe": describe_one}
+    names = {"migrate": migration, "export": export, "import": import_, "describe": describe_one}
     parser.add_argument("--only", nargs="+", choices=list(names), default=list(names))
     args = parser.parse_args()
     compiled()
