@@ -219,10 +219,11 @@ class OffsetAdmin(Closeable):
         """Plans to move groups to another position in their logs: `ToEarliest`, `ToLatest`, `ToCurrent`, `ToOffset`,
         `ShiftBy`, `ToTime` or `ToOffsets`. Offsets outside the log are clamped to it, with a note.
 
-        A topic that is named exactly is reset in every partition; otherwise only partitions with a commit are.
-        ``create`` allows groups that do not exist. Raises `UsageError` if no brokers are known, `GroupNotFound`,
-        `UnknownTopicOrPartition`, `OtherCluster` if ``bootstrap_server`` is not the cluster of the ZooKeeper,
-        `Unreachable`, `TimedOut`.
+        A topic that is named exactly is reset in every partition; otherwise only partitions with a commit are. If the
+        groups are share groups, their start offsets are reset; a share group must have no members, and an undo does not
+        restore which records are acknowledged. ``create`` allows groups that do not exist. Raises `UsageError` if no
+        brokers are known, `GroupNotFound`, `UnknownTopicOrPartition`, `OtherCluster` if ``bootstrap_server`` is not the
+        cluster of the ZooKeeper, `Unreachable`, `TimedOut`.
         """
         chosen, selection = groups_to_edit(groups), self._topics(topics)
         return offsets.reset(self._connections, chosen, to, selection, create=create, active=self._running or 0.0)

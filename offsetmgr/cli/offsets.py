@@ -347,7 +347,8 @@ def reset(
 ) -> int:
     """Move groups to another position in their logs, by the scenarios of kafka-consumer-groups.
 
-    Exactly one of --to-earliest ... --skip. Offsets outside the log are clamped to it, with a note.
+    Exactly one of --to-earliest ... --skip. Offsets outside the log are clamped to it, with a note. A share group
+    without members gets another start offset.
     """
     selection = groups.selection()
     scenarios: list[Scenario | FromFile | PastRecords | None] = [

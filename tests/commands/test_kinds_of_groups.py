@@ -382,8 +382,8 @@ def test_the_rows_equal_those_of_kafkas_tools(server: Any, unique: str, make_top
             workers = list(admin.list_groups(f"{unique}*", protocols=["connect"]))
         assert [(one.type, one.state, one.members) for one in workers] == [("classic", "STABLE", 1)] * 3
         for line in ("groups list --type", "groups describe", "offsets lag"):
-            verbs, options = line.split()[:2], line.split()[2:]  # an option may take the next word as its value
-            table = command(*verbs, groups.hostile, *options, "--bootstrap-server", bootstrap).stdout
+            verbs, more = line.split()[:2], line.split()[2:]  # an option may take the next word as its value
+            table = command(*verbs, groups.hostile, *more, "--bootstrap-server", bootstrap).stdout
             assert ("\x1b" in table, f"{unique}-';$(reboot)" in table) == (False, True)
         if has_kinds:
             shown = groups.read("groups describe", [f"{unique}-share-0", f"{unique}-streams-0"])

@@ -85,6 +85,8 @@ def refusal(group: str, type_: str, server: str, operation: str = "") -> OtherGr
     action = commands.get(operation, "--describe")
     does = "use Kafka's own command" if operation in commands else "Kafka's own command shows it"
     text = f"{does}: {tool} --bootstrap-server {server} --group {shlex.quote(group)} {action}"
+    if (type_, operation) == ("share", "offsets reset"):
+        text = "reset share groups in a command of their own"
     if type_ == "connect" and operation not in commands:
         text = (
             f"use Kafka's REST API of Connect for the offsets of a connector: {_CONNECT.get(operation, _CONNECT[''])}"
