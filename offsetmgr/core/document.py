@@ -214,9 +214,7 @@ def _html_table(columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]]
 
 
 def _html_cell(value: Any) -> str:
-    if value is None:
-        return "unknown"
-    return f"{value:,}" if isinstance(value, int | float) else escape(str(value))
+    return escape(_plain_cell(value))
 
 
 def to_markdown(title: str, parts: Iterable[DocumentPart]) -> str:
@@ -305,13 +303,9 @@ def _markdown_text(text: str) -> str:
     return f"\\{line}" if line.startswith((">", "+", "-")) else line
 
 
-def _markdown_cell(value: Any, kind: str = "words") -> str:
-    if value is None:
-        return "unknown"
-    if isinstance(value, int | float):
-        return f"{value:,}"
-    text = printable(str(value))
-    if not text or kind == "time":
+def _markdown_cell(value: Any, kind: str) -> str:
+    text = _plain_cell(value)
+    if value is None or isinstance(value, int | float) or not text or kind == "time":
         return text
     if kind in ("name", "code") and "`" not in text:
         return f"`{text}`"
