@@ -821,6 +821,8 @@ def _after_the_end(now: Situation, plan: MigratedGroup | None) -> NextStep:
         return NextStep(None, "the migration is finalized, and the offsets in the source are deleted")
     if now.location is None:
         return NextStep(None, "the migration is finalized")
+    if (unread := _unread(now.location)) is not None:
+        return unread  # the source is not deleted while a store cannot be read
     if may_be_dual(now.location, plan):
         why = "writes the steps from dual commit to Kafka, after which the old offsets can be deleted"
         return NextStep(_runbook(now, Phase.KAFKA), why)

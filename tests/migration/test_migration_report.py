@@ -151,6 +151,9 @@ def test_a_store_that_was_not_read_is_a_risk_and_proves_nothing() -> None:
     dead = held("kafka", error=Unreachable("Kafka", "no answer"))
     found = risks(located(held("zookeeper", 5), dead))
     assert found == {GroupRisk.UNREAD: "Kafka: Kafka: no answer"}
+    moved = ReportedGroup.of(located(held("zookeeper", 5), dead, plan=FINAL), None)
+    assert (moved.phase, moved.lag) == ("moved (inferred)", None)
+    assert moved.next.text() == "correct the address, the access or the server of Kafka first: it cannot be read"
     equal = risks(located(held("zookeeper", 5), held("kafka", 5)))
     assert [*equal] == [GroupRisk.UNKNOWN] and equal[GroupRisk.UNKNOWN].startswith("ZooKeeper and Kafka hold equal")
 
