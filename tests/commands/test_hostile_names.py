@@ -55,6 +55,7 @@ COMMANDS = [
     ("migrate", "verify", "p.json"),
     ("migrate", "status", "p.json"),
     ("migrate", "status", "p.json", "--format", "markdown"),
+    ("migrate", "status", "p.json", "--format", "text"),
     ("migrate", "rollback", "p.json", "--yes"),
     ("edits", "list"),
     ("zk", "tree", NAME, "--zookeeper", NAME),
