@@ -223,14 +223,12 @@ class EditFlags(NamedTuple):
     output: FormatOption = OutputFormat.TABLE
     reason: Reason = None
 
-    def run(
-        self, edit: PlannedEdit, *, as_csv: bool = False, numbers_undo: bool = False, plan: str | None = None
-    ) -> int:
+    def run(self, edit: PlannedEdit, *, as_csv: bool = False, numbers_undo: bool = False, plan: str = "") -> int:
         """Runs an edit, or saves it as the file ``plan``, and returns the exit code. The first Ctrl-C after its end has
         no effect."""
         from offsetmgr.cli.edit_command import EditOutput
 
-        if plan is not None and self.execute:
+        if plan and self.execute:
             raise UsageError("--plan and --execute", "are both given", "only one of them")
         shown = EditOutput(edit, self.output, execute=self.execute, as_csv=as_csv, numbers_undo=numbers_undo)
         code = shown.run(self.before_image, self.reason or "", plan)

@@ -50,16 +50,16 @@ class EditOutput(EditListener):
         self._as_csv, self._numbers_undo = as_csv, numbers_undo
         self._executed: list[PlannedEdit] = []
 
-    def run(self, before_image: str | None, reason: str, plan: str | None = None) -> int:
+    def run(self, before_image: str | None, reason: str, plan: str = "") -> int:
         """Shows the plan, executes it or saves it as the file ``plan`` unless the command is a dry run, and reports the
         results. Returns 1 if a change was rejected or failed, else 0."""
         with self._edit as edit:
             self.planned(edit)
             if not self._execute:
                 edit.preview()
-                if plan is not None and edit.has_work and not edit.counts.problems:
+                if plan and edit.has_work and not edit.counts.problems:
                     note(Advice("plan saved in {}; to execute it: {}", plan, edit.save(plan)))
-                elif edit.has_work and plan is None:
+                elif edit.has_work and not plan:
                     note("hint: add --execute to do it")
                 return FAILED if edit.counts.problems else 0
             try:

@@ -339,7 +339,7 @@ def copy(
     to: Annotated[str | None, opt("--to", "URI", "Another store for the copy.")] = None,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
-    plan: SavePlan = None,
+    plan: SavePlan = "",
     *,
     flags: EditFlags,
 ) -> int:

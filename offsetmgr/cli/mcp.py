@@ -164,7 +164,8 @@ class Tools:
         answer.notes = [text for text in answer.notes if str(plan) not in text]  # the command is not complete there
         lines = [one.command_line() + tool.more for one in answer.commands if tool and one.positional == (str(plan),)]
         saved = {"plan": {"file": str(plan), "command": lines[0]}} if lines else {}
-        return answer.document() | saved, bool(answer.errors) and not answer.rows
+        failed = bool(answer.errors) and not answer.rows
+        return answer.document() | saved, failed or bool(tool and tool.saves and not saved)
 
     def _words(self, parameters: Mapping[str, Any], given: dict[str, Any]) -> list[str]:
         """Returns the arguments of a tool's command. Raises `UsageError` for those that the tool does not take."""
@@ -183,11 +184,12 @@ class Tools:
         for key, parameter in parameters.items():
             values = given.get(key, [])
             for value in values if isinstance(values, list) else [values]:
-                option = parameter.opts[0]
                 if parameter.param_type_name == "argument":
                     positional.append(str(value))
-                else:
-                    words += [option][: value is True] if parameter.is_flag else [f"{option}={value}"]
+                elif not parameter.is_flag:
+                    words.append(f"{parameter.opts[0]}={value}")  # in one word, so that no value becomes an option
+                elif value is True:
+                    words.append(parameter.opts[0])
         return [*words, "--", *positional]
 
 
@@ -195,8 +197,7 @@ def _schema(key: str, parameter: Any) -> dict[str, Any]:
     if key in _STORES:
         return {"enum": list(TITLES), "description": "A store of the context."}
     kind = "boolean" if getattr(parameter, "is_flag", False) else "integer" if parameter.metavar == "N" else "string"
-    many = getattr(parameter, "multiple", False)
-    found = {"type": "array", "items": {"type": kind}} if many else {"type": kind}
+    found = {"type": "array", "items": {"type": kind}} if getattr(parameter, "multiple", False) else {"type": kind}
     return {**found, "description": getattr(parameter, "help", key)}
 
 

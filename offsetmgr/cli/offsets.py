@@ -340,7 +340,7 @@ def reset(
         bool, flag("--export", "Print the new offsets alone, as CSV that --from-file reads back.")
     ] = False,
     new_group: NewGroup = False,
-    plan: SavePlan = None,
+    plan: SavePlan = "",
     *,
     members: MemberFlags,
     flags: EditFlags,

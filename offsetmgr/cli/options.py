@@ -168,7 +168,7 @@ UnterminatedOption = Annotated[
     flag("--accept-unterminated", "Accept a text file whose last line has no line end: the file is complete."),
 ]
 SavePlan = Annotated[
-    str | None,
+    str,
     opt("--plan", "FILE", "Save the edit as a plan, which offsets import executes later.", callback=file_to_write),
 ]
 Overwrite = Annotated[bool, flag("--overwrite", "Replace an existing file.")]

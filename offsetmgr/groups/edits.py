@@ -601,13 +601,11 @@ def _plan_restored(
     return plan_change(tp, current, back, store.capabilities)
 
 
-def _moved_on(
-    group: str, change: PlannedChange, written_offset: int | None, data: bytes | None, *, of_plan: bool
-) -> Conflict:
+def _moved_on(group: str, change: PlannedChange, wrote: int | None, data: bytes | None, *, of_plan: bool) -> Conflict:
     """Returns the error of an undo of a partition that has changed since the edit. Its reason has the number of
     messages that the consumers repeat or skip if the undo restores the offset, or names ``data`` that is no offset."""
     tp, current, back = change[:3]
-    now, then = _offset_text(current), "absent" if written_offset is None else written_offset
+    now, then = _offset_text(current), "absent" if wrote is None else wrote
     if of_plan:
         why = f"has changed since the plan was made: {now} now, and {then} in the plan"
         return Conflict(f"group {group}, {tp}", why, "make a new plan")

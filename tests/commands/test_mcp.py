@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pytest
 from async_tests import async_test
@@ -21,13 +21,13 @@ from committed_offsets import commit, committed
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from conftest import MakeTopic
+from in_process import command
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult
 from processes import OFFSETMGR, create_topic, finish, own_environment, run_command, start_command
 from secured_broker import Secured
 
-from offsetmgr.cli.app import run
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 pytest_plugins = ["secured_fixtures"]
@@ -39,18 +39,17 @@ Call = Callable[..., Awaitable[dict[str, Any]]]
 @asynccontextmanager
 async def agent(home: Path, *options: str) -> AsyncIterator[tuple[Client, Call]]:
     """A server in a process of its own, and a function that calls a tool. An answer has the key "failed"."""
-    command, *arguments = (*OFFSETMGR, "mcp", *options)
-    server = StdioServerParameters(command=command, args=arguments, env=own_environment(home), cwd=home)
+    program, *arguments = (*OFFSETMGR, "mcp", *options)
+    server = StdioServerParameters(command=program, args=arguments, env=own_environment(home), cwd=home)
     async with Client(stdio_client(server)) as client:
 
         async def call(tool: str, **arguments: Any) -> dict[str, Any]:
             answer = await client.call_tool(tool, arguments)
             assert isinstance(answer, CallToolResult)
-            (text,) = answer.content
-            assert text.type == "text"
-            assert text.text.isascii()
-            assert text.text.isprintable()
-            assert json.loads(text.text) == answer.structured_content
+            text: str = getattr(answer.content[0], "text", "")
+            assert text.isascii()
+            assert text.isprintable()
+            assert json.loads(text) == answer.structured_content
             return {**answer.structured_content, "failed": answer.is_error}
 
         yield client, call
@@ -59,11 +58,11 @@ async def agent(home: Path, *options: str) -> AsyncIterator[tuple[Client, Call]]
 def execute(line: str, home: Path, *program: str) -> tuple[int, str]:
     """Runs a printed command as a person does, and answers its question with yes."""
     environ = own_environment(home)
-    if not program:
-        done = run_command(*shlex.split(line)[1:], "--yes", code=None, environ=environ, cwd=home)
-    else:
+    words = [*shlex.split(line)[1:], "--yes"]
+    if program:  # a shell reads the line
         environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        done = run_command("-c", f"{line} --yes", program=program, code=None, environ=environ, cwd=home)
+        words = ["-c", f"{line} --yes"]
+    done = run_command(*words, program=program, code=None, environ=environ, cwd=home)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -91,9 +90,8 @@ async def test_a_session_of_15_calls_with_a_read_only_login(secured_kraft: Secur
     options = ("--bootstrap-server", broker.bootstrap, "--command-config", str(login), "--payloads")
     async with agent(tmp_path, *options) as (client, call):
         tools = (await client.list_tools()).tools
-        assert {one.name for one in tools if one.annotations and one.annotations.read_only_hint} == {
-            "list", "where", "lag", "diff", "doctor", "peek"
-        }  # fmt: skip
+        read_only = {one.name for one in tools if one.annotations and one.annotations.read_only_hint}
+        assert read_only == {"list", "where", "lag", "diff", "doctor", "peek"}
         assert (await call("lag", group=["shop"]))["failed"]
         assert not broker.admin.list_topics(timeout=60).topics  # the broker did not create __consumer_offsets
 
@@ -102,16 +100,16 @@ async def test_a_session_of_15_calls_with_a_read_only_login(secured_kraft: Secur
         commit(store, HOSTILE, topic, {0: 7})
         commit(store, "shop", topic, {0: 5})
         assert [row["group"] for row in (await call("list"))["rows"]] == [HOSTILE, "shop"]
-        assert [row["state"] for row in (await call("list", state="Empty"))["rows"]] == ["EMPTY", "EMPTY"]
+        assert len((await call("list", state="Empty"))["rows"]) == 2
         (lag,) = (await call("lag", group=[HOSTILE]))["rows"]
         assert (lag["group"], lag["offset"], lag["lag"]) == (HOSTILE, 7, 13)
         assert [row["lag"] for row in (await call("lag", all_groups=True, show_totals=True))["rows"]] == [13, 15]
         assert {row["group"] for row in (await call("where", all_groups=True))["rows"]} == {HOSTILE, "shop"}
         assert "ok" in {row["result"] for row in (await call("doctor"))["rows"]}
-        (peeked,) = (await call("peek", group=[HOSTILE]))["rows"]
-        assert peeked["value"] == f"{HOSTILE}7"
+        assert (await call("peek", group=[HOSTILE]))["rows"][0]["value"] == f"{HOSTILE}7"
         assert "do not name ZooKeeper" in (await call("diff"))["errors"][0]["why"]
         assert (await call("plan_migrate", **{"from": "file:x", "to": "kafka", "group": ["shop"]}))["failed"]
+        assert (await call("plan_copy", source="--execute", target="--yes", topic=[True]))["failed"]
         assert (await call("lag", group=["shop"], execute=True))["errors"][0]["what"] == "argument 'execute'"
         assert (await call("lag", group=["absent"]))["errors"][0]["why"].startswith("does not exist")
         copied = await call("plan_copy", source=HOSTILE, target=f"{HOSTILE}2")
@@ -140,10 +138,8 @@ async def test_a_plan_is_executed_only_while_its_offsets_are_unchanged(
     topic, in_kafka, in_zookeeper = make_topic(unique), f"kafka://{kafka.bootstrap}", f"{zookeeper.connect}/kafka"
     produce(kafka.bootstrap, topic)
     (tmp_path / "config/offsetmgr").mkdir(parents=True)
-    brokers = f'bootstrap-server = "{kafka.bootstrap}"'
-    (tmp_path / "config/offsetmgr/config.toml").write_text(
-        f'[context.new]\n{brokers}\n[context.both]\n{brokers}\nzookeeper = "{in_zookeeper}"\nstore = "{in_kafka}"\n'
-    )
+    stores = f'bootstrap-server = "{kafka.bootstrap}"\nzookeeper = "{in_zookeeper}"\nstore = "{in_kafka}"\n'
+    (tmp_path / "config/offsetmgr/config.toml").write_text(f"[context.new]\n{stores}[context.both]\n{stores}")
     copy, moved = f"{unique}-copy", f"{unique}-moved"
     plans: list[tuple[str, str, str, dict[str, Any]]] = [
         ("plan_reset", in_kafka, unique, {"group": [unique], "all_topics": True, "to_earliest": True}),
@@ -187,8 +183,7 @@ def test_a_call_can_be_cancelled_and_the_end_of_stdin_ends_the_server(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         options = ("--bootstrap-server", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "60s")
         server = start_command("mcp", *options, program=OFFSETMGR, stdin=subprocess.PIPE)
-        stdin, stdout = server.stdin, server.stdout
-        assert stdin and stdout
+        stdin, stdout = cast("IO[str]", server.stdin), cast("IO[str]", server.stdout)
 
         def send(**message: Any) -> None:
             stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
@@ -203,14 +198,11 @@ def test_a_call_can_be_cancelled_and_the_end_of_stdin_ends_the_server(tmp_path: 
         send(id=8, method="ping")
         assert json.loads(stdout.readline()) == {"jsonrpc": "2.0", "id": 8, "result": {}}
         began = time.monotonic()
-        done = finish(server)
-        assert (done.stdout, done.stderr) == ("", "")
+        assert finish(server).stdout == ""
         assert time.monotonic() - began < 30
 
 
-def test_an_installation_without_the_extra_names_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_installation_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    assert run(["mcp", "--bootstrap-server", "h:1"]) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "hint: pip install 'offsetmgr[mcp]'"
+    done = command("mcp", "--bootstrap-server", "h:1", code=1)
+    assert done.stderr.splitlines()[-1] == "hint: pip install 'offsetmgr[mcp]'"
