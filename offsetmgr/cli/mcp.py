@@ -28,7 +28,7 @@ from offsetmgr.config.connection import resolve
 from offsetmgr.config.user_directories import state_directory
 from offsetmgr.core import TITLES, __version__
 from offsetmgr.core.advice import Invocation, for_command_line
-from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError, install_hint
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -224,7 +224,7 @@ def mcp(
     agent chooses one of them by name.
     """
     if find_spec("mcp") is None:
-        raise UnsupportedOperation("offsetmgr mcp", "the package mcp is missing", "pip install 'offsetmgr[mcp]'")
+        raise UnsupportedOperation("offsetmgr mcp", "the package mcp is missing", install_hint("mcp"))
     import anyio
 
     contexts: Sequence[str | None] = contexts_of(flags.context) or [flags.context]
