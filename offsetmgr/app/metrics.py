@@ -48,7 +48,8 @@ class Sample(NamedTuple):
 
 def exposition(samples: Iterable[Sample]) -> Iterator[str]:
     """Yields the lines of Prometheus' text format, which are valid as OpenMetrics too. Both formats need the samples of
-    a metric together, so the lines of all metrics but the first are kept until the last sample.
+    a metric together, so the lines of all metrics but the first are kept until the last sample. Yields nothing without
+    a sample.
 
     >>> list(exposition([Sample("offsetmgr_consumer_group_lag", {"group_id": 'a"b'}, 5)]))[2:]
     ['offsetmgr_consumer_group_lag{group_id="a\\\\"b"} 5', '# EOF']
@@ -66,7 +67,8 @@ def exposition(samples: Iterable[Sample]) -> Iterator[str]:
             others.setdefault(metric, _heading(metric)).append(line)
     for lines in others.values():
         yield from lines
-    yield "# EOF"
+    if first:
+        yield "# EOF"
 
 
 def _heading(metric: str) -> list[str]:

@@ -29,13 +29,13 @@ from offsetmgr.cli.render import (
     GROUP_PARTITION,
     PARTITION,
     PROMETHEUS,
-    SAMPLES,
     Column,
     MetricsFormat,
     OutputFormat,
     exit_with,
     report_and_exit_code,
     rows_of,
+    samples_of,
     separate_tables,
     write_rows,
 )
@@ -269,7 +269,7 @@ def where(
     if output == PROMETHEUS:
         from offsetmgr.app.metrics import location_samples
 
-        write_rows(SAMPLES, location_samples(located), output)
+        write_rows(samples_of("groups where"), location_samples(located), output)
         exit_with(report_and_exit_code([*located.unlisted, *located.missing]))
         return
     found, options = list(located), Invocation("", (), connect.given).options()

@@ -33,12 +33,12 @@ from offsetmgr.cli.render import (
     FAILED,
     GROUP_PARTITION,
     PROMETHEUS,
-    SAMPLES,
     Column,
     MetricsFormat,
     OutputFormat,
     note,
     report_and_exit_code,
+    samples_of,
     write_rows,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable, total_row
@@ -140,7 +140,7 @@ def lag(
     if output == PROMETHEUS:
         from offsetmgr.app.metrics import lag_samples
 
-        shown = write_rows(SAMPLES, lag_samples(found, totals=flags.show_totals), output)
+        shown = write_rows(samples_of("offsets lag"), lag_samples(found, totals=flags.show_totals), output)
     elif flags.show_totals:
         shown = table.write(total_row(one.name, [row.lag for row in one.rows]) for one in found if one.rows)
     else:

@@ -567,16 +567,21 @@ class OutputFormat(_Format):
 PROMETHEUS: Final = "prometheus"
 MetricsFormat: Any = _Format("MetricsFormat", [*OutputFormat, PROMETHEUS])  # type: ignore[call-arg]
 """The values of ``--format`` of a command with metrics: those of `OutputFormat`, and `PROMETHEUS`."""
-SAMPLES: Final = (Column("metric"), Column("labels", nested=True), Column("value", right=True))
-"""The only columns of which `PROMETHEUS` writes rows; rows of several clusters also have a cluster and an error."""
+
+
+def samples_of(command: str) -> tuple[Column, ...]:
+    """Returns the columns of the samples of a command, the only ones of which `PROMETHEUS` writes rows."""
+    return (Column("metric", title=command), Column("labels", nested=True), Column("value", right=True))
 
 
 def _write_metrics(columns: Sequence[Column], rows: Iterable[Sequence[Any]], _again: bool = False) -> int:
-    """Writes metrics, for a terminal without control characters."""
+    """Writes metrics, for a terminal without control characters. Rows of several clusters also have a cluster and an
+    error; they have nothing else if no cluster responded."""
     from offsetmgr.app.metrics import Sample, exposition
 
-    if len(columns) > len(SAMPLES):
-        found = ((row[0], row[1:4] if row[1] is not None else ("offsetmgr_read_errors", {}, 1)) for row in rows)
+    if columns[0].name != "metric":
+        failed = "offsetmgr_read_errors", {"command": columns[1].title}, 1
+        found = ((row[0], row[1:4] if row[1] is not None else failed) for row in rows if len(row) > 2)
         rows = ((metric, {"cluster": cluster, **labels}, value) for cluster, (metric, labels, value) in found)
     shown, count = printable if sys.stdout.isatty() else str, 0
     for line in exposition(map(Sample._make, rows)):

@@ -279,7 +279,7 @@ def run_for_contexts(
     _write(runs, output, order)
     for text in missing:
         note(text)
-    _report(runs)
+    _report(runs, output)
     return max(FAILED if run.output.errors else run.code for run in runs)
 
 
@@ -356,12 +356,12 @@ def _is_text(table: Sequence[Column]) -> bool:
     return last is not None and not (last.right or last.time or last.detail or rank_of(last.name, last.rank))
 
 
-def _report(runs: list[ClusterRun]) -> None:
-    """Prints the notes and the remaining errors of each cluster."""
+def _report(runs: list[ClusterRun], output: OutputFormat) -> None:
+    """Prints the notes and the errors of each cluster that its rows do not show."""
     for run in runs:
         for text in dict.fromkeys(run.output.notes):
             note(f"{run.name}: {text}")
-        shown = run.output.errors if run.output.has_rows else run.output.errors[1:]
+        shown = run.output.errors if run.output.has_rows or output == PROMETHEUS else run.output.errors[1:]
         for text in dict.fromkeys(worded(error) for error in shown):
             note(f"error: {run.name}: {text}")
     failed = [run.name for run in runs if run.output.errors]

@@ -92,9 +92,11 @@ def test_samples_of_several_clusters_have_the_label_cluster(tmp_path: Path, monk
     dead = 'zookeeper = "127.0.0.1:1"\ntimeout = 1000\nbootstrap-server = "x:1"\n'
     (tmp_path / "c.toml").write_text(f"[context.one]\n{own}[context.two]\n{own}[context.dead]\n{dead}")
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
-    text = command("offsets", "lag", "a", "--context", "*", "--format", "prometheus", code=1).stdout
+    several = ("offsets", "lag", "a", "--format", "prometheus", "--context")
+    text, errors = command(*several, "*", code=1)
     assert samples(text, f"{GROUP}_lag") == ["one a 55", "two a 55"]
-    assert "dead 1" in samples(text, "offsetmgr_read_errors")
+    assert "dead offsets lag 1" in samples(text, "offsetmgr_read_errors") and "error: dead: " in errors
+    assert command(*several, "dea*", code=1).stdout == ""
 
 
 @pytest.mark.servers
