@@ -113,7 +113,7 @@ def main() -> int:
 
 
 def compare(bootstrap: str, directory: Path, args: argparse.Namespace) -> int:
-    """Runs both sides in alternation, prints the figures of each run and the ratios, and returns the exit code."""
+    """Runs both sides in turns, prints the resources of each run and the ratios, and returns the exit code."""
     jar_sets = map(jars.resolve, KRAFT_JARS[NEWEST_VERSION])
     arguments = ("--bootstrap-server", bootstrap, "--timeout", "600000", "--describe", "--all-groups")
     own = [OFFSETMGR, "offsets", "lag", "--bootstrap-server", bootstrap, "--all-groups"]
