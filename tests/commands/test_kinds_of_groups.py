@@ -1,5 +1,5 @@
-"""Share groups and groups of the Streams protocol on brokers of 4.4: every command that gets their name names the kind
-and Kafka's own command, and changes nothing."""
+"""Share groups, groups of the Streams protocol and of Connect workers: edits name the kind and Kafka's own command, and
+change nothing; commands that read show the rows of Kafka's tools."""
 
 from __future__ import annotations
 
@@ -175,9 +175,7 @@ class JavaPrograms:
     def __init__(self, bootstrap: str, log: Path, stack: ExitStack) -> None:
         directories = [jars.resolve(name) for name in ("kafka-4.4", "streams", "janino")]
         arguments = [str(TESTS / "KafkaTools.java"), "KafkaTools"]
-        line = java_command(
-            directories, "org.codehaus.janino.SimpleCompiler", arguments, jvm=("-Xmx384m", *QUICK_START)
-        )
+        line = java_command(directories, JANINO, arguments, jvm=("-Xmx384m", *QUICK_START))
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = stack.enter_context(subprocess.Popen(line, stderr=stack.enter_context(log.open("wb")), **pipes))
         stack.callback(self._process.kill)
@@ -224,7 +222,7 @@ def join(bootstrap: str, group: str, protocol_type: str) -> None:
 
 
 class GroupsOfEveryKind:
-    """Creates groups whose names begin with that of a topic with two partitions and 30 records."""
+    """Creates groups whose names begin with that of a topic with two partitions and some records."""
 
     def __init__(self, bootstrap: str, topic: str, directory: Path, java: JavaPrograms) -> None:
         self.bootstrap, self.topic, self._directory, self._java = bootstrap, topic, directory, java
@@ -287,10 +285,10 @@ class GroupsOfEveryKind:
         self._java("stop", *lines[1])
         until(lambda: self.sizes(applications) == [1, 0], 60)
 
-    def read(self, line: str, groups: Sequence[str], *options: str, code: int | None = 0) -> list[dict[str, Any]]:
+    def read(self, line: str, groups: Sequence[str]) -> list[dict[str, Any]]:
         """The rows of a command. A group that does not exist yet has none."""
         named = [word for group in dict.fromkeys(groups) for word in ("--group", group)]
-        found = rows(*line.split(), *options, *named, "--bootstrap-server", self.bootstrap, code=None)
+        found = rows(*line.split(), *named, "--bootstrap-server", self.bootstrap, code=None)
         return [row for row in found if row["group"].startswith(self.topic)]
 
     def sizes(self, groups: Sequence[str]) -> list[int]:
@@ -382,8 +380,7 @@ def test_the_rows_equal_those_of_kafkas_tools(server: Any, unique: str, make_top
             workers = list(admin.list_groups(f"{unique}*", protocols=["connect"]))
         assert [(one.type, one.state, one.members) for one in workers] == [("classic", "STABLE", 1)] * 3
         for line in ("groups list --type", "groups describe", "offsets lag"):
-            verbs, more = line.split()[:2], line.split()[2:]  # an option may take the next word as its value
-            table = command(*verbs, groups.hostile, *more, "--bootstrap-server", bootstrap).stdout
+            table = command(*line.split(), "--group", groups.hostile, "--bootstrap-server", bootstrap).stdout
             assert ("\x1b" in table, f"{unique}-';$(reboot)" in table) == (False, True)
         if has_kinds:
             shown = groups.read("groups describe", [f"{unique}-share-0", f"{unique}-streams-0"])
