@@ -29,6 +29,7 @@ MANY = {
 ONE = {
     "migrate plan": (["--from", "file:a.avro", "--to", "kafka://h:1", "--all-groups", "-o", "p"], "one source"),
     "migrate status": (["p"], "the plan names the servers of one migration"),
+    "migrate report": (["p"], "a report is about one cluster"),
     "migrate verify": (["p"], "the plan names the servers of one migration"),
     "migrate renew": (["p", "-o", "q"], "the plan names the servers of one migration"),
     "runbook write": (["--to", "kafka", "-g", "shop"], "a runbook belongs to the groups of one cluster"),
