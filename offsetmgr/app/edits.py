@@ -128,6 +128,8 @@ class PlannedEdit(Closeable):
         self.comparison = comparison
         """For a copy, an import or an undo: whether the offsets belong to the logs of the target's Kafka cluster, and
         how that is known. Empty for other edits."""
+        self.saved: Invocation | None = None
+        """The call that executes the plan that `save` has written."""
         self.copied_from = ""
         """For a copy: the group whose offsets are copied."""
         self.undoes = ""
@@ -201,9 +203,9 @@ class PlannedEdit(Closeable):
         note = self._connections.ui.note
         note(f"dry run: would change {self.counts}{self._trees()} in {self.store.uri}; nothing was changed")
 
-    def save(self, path: Path | str) -> Invocation:
-        """Writes the plan to the new file ``path``, and returns the call that executes it later. The call changes
-        nothing if an offset of the plan, or an offset that it copies, has changed until then.
+    def save(self, path: Path | str) -> None:
+        """Writes the plan to the new file ``path``. `OffsetAdmin.plan_undo` of the file plans the same edit later. It
+        rejects everything if an offset of the plan, or an offset that it copies, has changed until then.
 
         Raises `UnsupportedOperation` if the plan has a problem, for an edit of running groups, of two stores or of
         whole groups, and for a copy to another store, and `FileFailure` if the file exists or cannot be written.
@@ -216,7 +218,7 @@ class PlannedEdit(Closeable):
             raise UnsupportedOperation(self.operation, why, "migrations between stores have plans of their own")
         save_plan(path, store, self, self.copied_from)
         options = self._connections.undo_options(store.uri)
-        return Invocation("offsets import", (str(path),), {"store": store.uri, **options, "execute": True})
+        self.saved = Invocation("offsets import", (str(path),), {"store": store.uri, **options, "execute": True})
 
     def execute(
         self,

@@ -34,7 +34,7 @@ MAX_FAILURES_SHOWN: Final = 200
 _WRITTEN: Final = ChangeOutcome(EditStatus.WRITTEN)
 _WAITING_OPERATIONS: Final = frozenset({"offsets reset", "offsets set", "offsets import", "offsets delete"})
 """The operations that have the options --wait-empty and --running."""
-_WHOLE_GROUPS: Final = frozenset({"groups delete", "groups rename"})
+_WHOLE_GROUPS: Final = frozenset({"groups delete", "groups rename", "offsets import plan"})
 """The operations without the option --topic."""
 
 
@@ -58,7 +58,8 @@ class EditOutput(EditListener):
             if not self._execute:
                 edit.preview()
                 if plan and edit.has_work and not edit.counts.problems:
-                    note(Advice("plan saved in {}; to execute it: {}", plan, edit.save(plan)))
+                    edit.save(plan)
+                    note(Advice("plan saved in {}; to execute it: {}", plan, edit.saved))
                 elif edit.has_work and not plan:
                     note("hint: add --execute to do it")
                 return FAILED if edit.counts.problems else 0
