@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.verify import MigrationVerifier
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
-    from offsetmgr.stores.share_groups import ShareGroupStore
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
@@ -187,12 +186,12 @@ class Connections(Closeable):
         self.require_open()
         return self._stores.get(uri) or self.store(uri)
 
-    def share_groups(self, store: OffsetStore) -> ShareGroupStore:
+    def share_groups(self, store: OffsetStore) -> OffsetStore:
         """Opens the share groups of the cluster of ``store``, which is a Kafka store."""
         from offsetmgr.stores.share_groups import ShareGroupStore
 
-        bootstrap = store.uri.removeprefix("kafka://")
-        return self._open.enter_context(ShareGroupStore(bootstrap, self.resolved.connection))
+        groups = ShareGroupStore(store.uri.removeprefix("kafka://"), self.resolved.connection)
+        return self._open.enter_context(groups)
 
     @contextmanager
     def refusing(self, operation: str, uri: str | None = None) -> Iterator[None]:

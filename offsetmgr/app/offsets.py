@@ -59,9 +59,8 @@ if TYPE_CHECKING:
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.segments.batch_reader import Record as Record
-    from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReport
+    from offsetmgr.snapshots.base import SnapshotReport
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
-    from offsetmgr.stores.share_groups import ShareGroupStore
 
 T = TypeVar("T")
 
@@ -368,9 +367,9 @@ def reset(
         chosen = groups.within(scenario.offsets, f"file {os.fspath(to.path)}", hint="")
     else:
         chosen = choose_groups(store, groups)
-    share = _share_groups(connections, store, chosen)
-    store, create = share or store, create or share is not None  # the share groups are known to exist
-    running = _wait(connections, chosen, active, share)
+    store = _with_share_groups(connections, store, chosen)
+    create = create or store.describe_groups is not None  # the share groups are known to exist
+    running = _wait(connections, store, chosen, active)
     if isinstance(scenario, PastRecords):
         from offsetmgr.consumer.simple import SimpleConsumer, offset_after
 
@@ -418,7 +417,7 @@ def set_(
         if not is_valid_offset(one.offset):
             raise UsageError(str(what), f"{one.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
     store = connections.selected()
-    running = _wait(connections, [group], active)
+    running = _wait(connections, store, [group], active)
     with connections.refusing("offsets set"):
         found = plan_set(store, group, to, topics, create=create, keeps_metadata=keeps_metadata)
     checked = OutsideLogChecks(_log_ranges(connections, "offsets set", store), "set")
@@ -443,7 +442,7 @@ def delete(
     store = connections.selected()
     topics = TopicMatches(topics.within(store.capabilities.partitions))
     chosen = choose_groups(store, groups)
-    running = _wait(connections, chosen, active)
+    running = _wait(connections, store, chosen, active)
     plans = require_topics(plan_delete(store, chosen, topics), topics, store.uri)
     return PlannedEdit(connections, "offsets delete", store, plans, running=running)
 
@@ -505,10 +504,11 @@ def import_(
         unterminated, note = options.accept_unterminated, connections.ui.note
         with open_file(copy, form, groups.single, unterminated=unterminated, shown=file, note=note) as snapshot:
             chosen = groups.within(snapshot.groups() if images is None else images, where, hint="")
-            share = _saved_share_groups(connections, store, snapshot.header)
+            if images is not None and snapshot.header is not None and snapshot.header.source_kind == "kafka-share":
+                store = connections.share_groups(store)
             if not chosen and images is None:  # the images of an edit that wrote nothing undo nothing
                 raise GroupNotFound(where, "holds no groups")
-            running, names, store = _wait(connections, chosen, active, share), set(chosen), share or store
+            running, names = _wait(connections, store, chosen, active), set(chosen)
             crossing = connections.check_crossing("offsets import", snapshot, store, options.translate)
             if images is None:
                 operation, sources = "offsets import", snapshot.read(names)
@@ -519,7 +519,7 @@ def import_(
                 operation, found, checked = _undo(connections, store, copy, file, names, topics, options, crossing)
             plans, comparison = require_topics(found, topics, file), crossing.text()
             edit = PlannedEdit(connections, operation, store, plans, uri, running=running, comparison=comparison)
-    if share is None and operation == _UNDO[0]:
+    if store.describe_groups is None and operation == _UNDO[0]:
         edit.created = [name for name in chosen if images is not None and images[name]]
     if checked is not None:
         edit.warnings = checked.warnings
@@ -605,41 +605,30 @@ def export(
         )
 
 
-def _share_groups(connections: Connections, store: OffsetStore, groups: Sequence[str]) -> ShareGroupStore | None:
-    """Returns the share groups of the cluster if the first of ``groups`` is one. Other groups are errors there."""
+def _with_share_groups(connections: Connections, store: OffsetStore, groups: Sequence[str]) -> OffsetStore:
+    """Returns the share groups of the cluster if the first of ``groups`` is one, otherwise ``store``. Other groups are
+    errors in share groups."""
     for found in store.scan(groups[:1]) if store.uri.startswith("kafka:") else ():
         if isinstance(found.error, OtherGroupKind) and found.error.type == "share":
             return connections.share_groups(store)
-    return None
-
-
-def _saved_share_groups(
-    connections: Connections, store: OffsetStore, header: SnapshotHeader | None
-) -> ShareGroupStore | None:
-    """Returns the share groups of the cluster if ``header`` is that of the before-images of their reset."""
-    is_reset = header is not None and header.source_kind == "kafka-share"
-    return connections.share_groups(store) if is_reset else None
+    return store
 
 
 def _wait(
-    connections: Connections,
-    groups: Iterable[str],
-    active: RunningEdit | float,
-    share: ShareGroupStore | None = None,
+    connections: Connections, store: OffsetStore, groups: Iterable[str], active: RunningEdit | float
 ) -> RunningEdit | None:
     """Waits up to ``active`` seconds until the groups have no members, and raises `GroupActive` after that time. If
     ``active`` is a `RunningEdit`, returns it without a wait; raises `UnsupportedOperation` for share groups."""
     if not isinstance(active, float | int):
-        if share is not None:
+        if store.describe_groups is not None:
             why = "brokers change the start offsets of share groups only while they have no members"
-            raise UnsupportedOperation(
-                "offsets reset", why, Advice("stop the consumers, or use {wait_empty_s:wait_empty} SECONDS")
-            )
+            hint = Advice("stop the consumers, or use {wait_empty_s:wait_empty} SECONDS")
+            raise UnsupportedOperation("offsets reset", why, hint)
         return active
     if active:
         from offsetmgr.groups.describe import wait_until_empty
 
-        describer = share.describe_groups if share is not None else connections.group_describer_for_edit()
+        describer = store.describe_groups or connections.group_describer_for_edit()
         wait_until_empty(describer, groups, active, SystemClock(), connections.waits.for_members)
     return None
 

@@ -220,9 +220,7 @@ class KraftBroker(_Broker):
         }
         file = str(self._settings_file(settings))
         if not (self.directory / "data" / "meta.properties").exists():
-            arguments = ["format", "--cluster-id", _cluster_id(), "--config", file]
-            if self.version.startswith("4.1."):  # later releases enable share groups by default
-                arguments += ["--feature", "share.version=1"]
+            arguments = ("format", "--cluster-id", _cluster_id(), "--config", file)
             self._format(self._java("kafka.tools.StorageTool", *arguments))
         return self._java("kafka.Kafka", file)
 

@@ -138,6 +138,8 @@ def test_brokers_of_4_1_cannot_reset(
     start_kraft: Callable[[str], KraftBroker], unique: str, make_topic: MakeTopic
 ) -> None:
     bootstrap = start_kraft("4.1.1").bootstrap
+    enable = ["--bootstrap-server", bootstrap, "upgrade", "--feature", "share.version=1"]
+    java_tool("kafka-4.1", "org.apache.kafka.tools.FeatureCommand", enable)
     make_topic(unique, 1, bootstrap=bootstrap)
     with share_member(bootstrap, unique, unique):
         reset = ["offsets", "reset", unique, "--topic", unique, "--to-latest", "--bootstrap-server", bootstrap]

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.core.batches import batched, by_key
-from offsetmgr.core.errors import OffsetMgrError, ServerError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import BrokerConnection, remaining
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.errors import checked, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import ApiKey
@@ -53,11 +53,10 @@ async def describe(
     `GroupNotFound`, and `UnsupportedOperation` on a broker without share groups."""
 
     async def ask(address: Address, names: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
-        connection = await client.node(address).connection(deadline)
         found: dict[str, GroupDescription | OffsetMgrError] = {}
         for batch in batched(names, _BATCH):
             message = {"group_ids": batch, "include_authorized_operations": False}
-            answer = await connection.call(Request(ApiKey.SHARE_GROUP_DESCRIBE, 1, message), remaining(deadline))
+            answer = await client.call(address, Request(ApiKey.SHARE_GROUP_DESCRIBE, 1, message), deadline)
             found |= {one["group_id"]: parse_consumer_group(one, str(address), "share") for one in answer["groups"]}
         return found
 
@@ -73,12 +72,10 @@ async def fetch(client: Client, groups: Iterable[str], deadline: float) -> dict[
     """
 
     async def ask(address: Address, names: list[str]) -> dict[str, ShareOffsets | OffsetMgrError]:
-        connection = await client.node(address).connection(deadline)
         found: dict[str, ShareOffsets | OffsetMgrError] = {}
         for batch in batched(names, _BATCH):
             message = {"groups": [{"group_id": group, "topics": None} for group in batch]}
-            request = Request(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, message)
-            answer = await connection.call(request, remaining(deadline))
+            answer = await client.call(address, Request(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, message), deadline)
             found |= {one["group_id"]: _offsets(one) for one in answer["groups"]}
         return found
 
@@ -99,9 +96,7 @@ async def alter(
     topics = [{"topic_name": topic, "partitions": parts} for topic, parts in by_topic.items()]
     request = Request(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, {"group_id": group, "topics": topics})
     answer = checked(await connection.call(request, timeout_s), f"share group {group}")
-    missing = "the broker's response does not contain it"
-    outcomes: CommitErrors = {tp: ServerError(f"share group {group}, {tp}", missing) for tp in starts}
-    return outcomes | {tp: _error(group, tp, part) for tp, part in _parts(answer["responses"])}
+    return {tp: _error(group, tp, part) for tp, part in _parts(answer["responses"])}
 
 
 def _offsets(answer: Message) -> ShareOffsets | OffsetMgrError:
