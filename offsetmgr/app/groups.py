@@ -12,7 +12,7 @@ from offsetmgr.app.offsets import Found
 from offsetmgr.core.advice import Advice, Argument
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import GroupKind
 from offsetmgr.core.offset_store import OtherGroupKind
 from offsetmgr.core.plurals import count_of
@@ -71,7 +71,7 @@ def list_(
 
     ``with_kind`` reads the groups of every kind, such as share groups and the groups of Connect workers, with the type,
     the protocol, the state and the members of each. ``types`` and ``protocols`` do so too, and leave out the groups of
-    other types and protocols, and those whose type or protocol is unknown; a note tells their number.
+    other types and protocols. They also leave out the groups whose type or protocol is unknown, as an error.
 
     Raises `UsageError` for an unknown state or type, and the first error if no group is left.
     """
@@ -107,8 +107,9 @@ def list_(
             if not selected or _plain(str(state)) in selected:
                 yield ListedGroup(name, state, kind.type, kind.protocol, members)
         if unknown:
-            text = f"{count_of(len(unknown), 'group')} left out: the type or the protocol is unknown in {store.uri}"
-            connections.ui.note(text)
+            why = f"left out, because {store.uri} does not report the type or the protocol"
+            hint = "without the names of types and protocols, the command lists them"
+            found.errors.append(UnsupportedOperation(count_of(len(unknown), "group"), why, hint))
         if (trees := tree_store(store)) is not None:
             connections.warn_of_unrecognised(trees.unrecognised(found.groups))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import command
+from in_process import command, rows
 from stopwatch import loop_s
 from test_help import CONNECTION_OPTIONS
 
@@ -86,6 +86,15 @@ def test_json_is_one_array_with_nulls(capsys: pytest.CaptureFixture[str]) -> Non
         {"group": "é", "log_end": None, "note": "n", "epoch": 2},
     ]
     assert len(found) == 2 * BATCH
+
+
+def test_an_unknown_type_of_a_group_is_no_mismatch(tmp_path: Path) -> None:
+    (tmp_path / "saved.csv").write_text("g,t,0,5\n")
+    store = ("--store", f"file:{tmp_path}/saved.csv")
+    refused = command("groups", "list", *store, "--type", "classic", code=1)
+    assert (refused.stdout.splitlines()[1:], refused.stderr.split(":")[:2]) == ([], ["error", " 1 group"])
+    (listed,) = rows("groups", "list", *store, "--type")
+    assert (listed["group"], listed["type"], listed["protocol"]) == ("g", None, None)
 
 
 @pytest.mark.slow
