@@ -51,20 +51,14 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 # offsets, so without `other_kinds` offsetmgr would report that the group does not exist.
 
 _KINDS: Final = {
-    "share": ("is a share group, whose records are acknowledged one by one", "kafka-share-groups.sh", "--topic"),
-    "streams": (
-        "is a group of Kafka Streams' protocol, whose application keeps state",
-        "kafka-streams-groups.sh",
-        "--input-topic",
-    ),
+    "share": "is a share group, whose records are acknowledged one by one",
+    "streams": "is a group of Kafka Streams' protocol, whose application keeps state",
 }
-"""The reason of the refusal for each type, Kafka's tool, and its option that names a topic."""
+"""The reason of the refusal for each type. The tool of a type has its name, as in kafka-share-groups.sh."""
 _KNOWN_PROTOCOLS: Final = {
     "connect": "a Kafka Connect cluster; its connectors commit in groups named connect-NAME",
     "sr": "a Schema Registry cluster",
 }
-_CONNECT: Final = {"offsets delete": "DELETE /connectors/NAME/offsets", "": "PATCH /connectors/NAME/offsets"}
-"""The requests of Connect's REST API that change the offsets of a connector."""
 
 
 def no_consumers(protocol_type: str) -> str:
@@ -76,21 +70,21 @@ def no_consumers(protocol_type: str) -> str:
 def refusal(group: str, type_: str, server: str, operation: str = "") -> OtherGroupKind:
     """Returns the error of an edit of a group of another kind. ``type_`` is a key of `_KINDS` or a protocol type, such
     as "connect". The error names the command of Kafka's that does ``operation``, or one that shows the group."""
-    why, tool, topic = _KINDS.get(type_, (no_consumers(type_), "kafka-consumer-groups.sh", ""))
-    reset = f"--reset-offsets {topic} TOPIC --to-offset N --execute"
+    why, tool = _KINDS.get(type_, no_consumers(type_)), f"kafka-{type_ if type_ in _KINDS else 'consumer'}-groups.sh"
+    topic = f"--{'input-' if type_ == 'streams' else ''}topic TOPIC"
     commands = {"groups delete": "--delete"}
-    if topic:
-        commands |= {"offsets delete": f"--delete-offsets {topic} TOPIC"}
+    if type_ in _KINDS:
+        reset = f"--reset-offsets {topic} --to-offset N --execute"
+        commands |= {"offsets delete": f"--delete-offsets {topic}"}
         commands |= dict.fromkeys(("offsets reset", "offsets set", "offsets import", "offsets import undo"), reset)
-    action = commands.get(operation, "--describe")
     does = "use Kafka's own command" if operation in commands else "Kafka's own command shows it"
+    action = commands.get(operation, "--describe")
     text = f"{does}: {tool} --bootstrap-server {server} --group {shlex.quote(group)} {action}"
     if (type_, operation) == ("share", "offsets reset"):
         text = "reset share groups in a command of their own"
     if type_ == "connect" and operation not in commands:
-        text = (
-            f"use Kafka's REST API of Connect for the offsets of a connector: {_CONNECT.get(operation, _CONNECT[''])}"
-        )
+        verb = "DELETE" if operation == "offsets delete" else "PATCH"
+        text = f"use Kafka's REST API of Connect for the offsets of a connector: {verb} /connectors/NAME/offsets"
     error = OtherGroupKind(f"group {group!r}", f"{why}; {text}")
     error.group, error.type, error.server = group, type_, server
     return error
