@@ -7,7 +7,7 @@ A document is a title and a list of parts. The renderers escape all texts. In ta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -88,12 +88,9 @@ _SIDE_BY_SIDE: Final = 30
 """Maximum total length of the titles of columns that are side by side in a narrow window."""
 
 
-class DocumentColumn(NamedTuple):
-    """A column of a table. ``kind`` is ``name`` (its lines may break anywhere), ``number``, ``time`` (its lines never
-    break), ``words`` or ``code``."""
-
-    title: str
-    kind: str
+Columns: TypeAlias = Mapping[str, str]
+"""The columns of a table: the kind of each title. A kind is ``name`` (its lines may break anywhere), ``number``,
+``time`` (its lines never break), ``words`` or ``code``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,7 @@ class Facts:
 class Table:
     """A table. Each row has a value for each column."""
 
-    columns: Sequence[DocumentColumn]
+    columns: Columns
     rows: Sequence[Sequence[Any]]
 
 
@@ -192,23 +189,22 @@ def _html_part(part: DocumentPart) -> str:
             return markup
 
 
-def _html_table(columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]]) -> str:
+def _html_table(columns: Columns, rows: Sequence[Sequence[Any]]) -> str:
     """Renders a table. In a narrow window the first cell is above the other cells of its row. If the titles are many or
     long, or if there are commands, each cell is on a separate line."""
     if not rows:
         return '<p class="none">None.</p>'
-    head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns)
+    head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns.items())
     body = "".join(
         "<tr>"
         + "".join(
             f'<td class="{kind}" data-name="{escape(title)}">{_html_cell(value)}</td>'
-            for (title, kind), value in zip(columns, row, strict=True)
+            for (title, kind), value in zip(columns.items(), row, strict=True)
         )
         + "</tr>"
         for row in rows
     )
-    has_commands = any(column.kind == "code" for column in columns)
-    many = has_commands or sum(len(column.title) for column in columns) > _SIDE_BY_SIDE
+    many = "code" in columns.values() or sum(map(len, columns)) > _SIDE_BY_SIDE
     form = 'class="many"' if many else f'class="few" style="--n:{len(columns) - 1}"'
     return f"<table {form}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -233,7 +229,7 @@ class _LineFormat(NamedTuple):
 
     heading: Callable[[str, int], list[str]]
     text: Callable[[str, str], list[str]]
-    table: Callable[[Sequence[DocumentColumn], Sequence[Sequence[Any]]], list[str]]
+    table: Callable[[Columns, Sequence[Sequence[Any]]], list[str]]
 
 
 def _to_lines(title: str, parts: Iterable[DocumentPart], style: _LineFormat) -> str:
@@ -275,26 +271,26 @@ def _wrapped(text: str, mark: str = "", indent: int | None = None) -> list[str]:
     return wrap(line, TEXT_WIDTH, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
 
 
-def _text_table(columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]]) -> list[str]:
+def _text_table(columns: Columns, rows: Sequence[Sequence[Any]]) -> list[str]:
     """Returns the lines of a table. If the table is too wide, each cell has lines of its own."""
-    lines = [[column.title for column in columns], *([_plain_cell(value) for value in row] for row in rows)]
+    lines = [[*columns], *([_plain_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     if sum(widths) + 2 * len(widths) - 2 <= TEXT_WIDTH:
-        sides = (">" if column.kind == "number" else "<" for column in columns)
+        sides = (">" if kind == "number" else "<" for kind in columns.values())
         formats = [f"{side}{width}" for side, width in zip(sides, widths, strict=True)]
         return ["  ".join(map(format, cells, formats)).rstrip() for cells in lines]
     found: list[str] = []
     for name, *others in lines[1:]:
         found.append(name)
-        for (title, kind), cell in zip(columns[1:], others, strict=True):
+        for (title, kind), cell in zip([*columns.items()][1:], others, strict=True):
             if cell:
                 found += [f"  {title}: {cell}"] if kind == "code" else _wrapped(cell, f"  {title}: ", 4)
     return found
 
 
-def _markdown_rows(columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]]) -> list[str]:
-    cells = [[_markdown_cell(v, c.kind) for c, v in zip(columns, row, strict=True)] for row in rows]
-    return markdown_table([column.title for column in columns], cells)
+def _markdown_rows(columns: Columns, rows: Sequence[Sequence[Any]]) -> list[str]:
+    cells = [[_markdown_cell(v, kind) for v, kind in zip(row, columns.values(), strict=True)] for row in rows]
+    return markdown_table([*columns], cells)
 
 
 def _markdown_text(text: str) -> str:

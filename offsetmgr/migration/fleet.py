@@ -11,7 +11,7 @@ from offsetmgr.core.advice import Argument, for_command_line, option
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.commit_mode import CommitMode, Confidence, Phase
 from offsetmgr.core.document import (
-    DocumentColumn,
+    Columns,
     DocumentPart,
     Facts,
     Paragraph,
@@ -45,30 +45,29 @@ class WaveCounts(NamedTuple):
         return ", ".join(f"{count} {state}" for state, count in sorted(self.states.items()))
 
 
-_GROUP: Final = DocumentColumn("group", "name")
-_WAVES: Final = (
-    DocumentColumn("wave", "name"),
-    DocumentColumn("groups", "number"),
-    DocumentColumn("finalized", "number"),
-    DocumentColumn("blocked", "number"),
-    DocumentColumn("states", "words"),
-)
-_BLOCKED: Final = (
-    _GROUP,
-    DocumentColumn("wave", "number"),
-    DocumentColumn("owner", "words"),
-    DocumentColumn("state", "words"),
-    DocumentColumn("blocked by", "words"),
-)
-_GROUPS: Final = (
-    _GROUP,
-    DocumentColumn("owner", "words"),
-    DocumentColumn("state", "words"),
-    DocumentColumn("since", "time"),
-    DocumentColumn("evidence", "words"),
-    DocumentColumn("expires", "time"),
-    DocumentColumn("next command", "code"),
-)
+_WAVES: Final[Columns] = {
+    "wave": "name",
+    "groups": "number",
+    "finalized": "number",
+    "blocked": "number",
+    "states": "words",
+}
+_BLOCKED: Final[Columns] = {
+    "group": "name",
+    "wave": "number",
+    "owner": "words",
+    "state": "words",
+    "blocked by": "words",
+}
+_GROUPS: Final[Columns] = {
+    "group": "name",
+    "owner": "words",
+    "state": "words",
+    "since": "time",
+    "evidence": "words",
+    "expires": "time",
+    "next command": "code",
+}
 _COMMANDS: Final = (
     "Run the next commands in the directory of the plan. They contain no connection options, because this page is also"
     f" for other readers: add the options of your login, such as {option('command_config')}. In a restart,"

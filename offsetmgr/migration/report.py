@@ -15,7 +15,7 @@ from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Argument, for_command_line
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.commit_mode import Phase
-from offsetmgr.core.document import DocumentColumn, DocumentPart, Facts, Items, Paragraph, SectionTitle, Table, moment
+from offsetmgr.core.document import Columns, DocumentPart, Facts, Items, Paragraph, SectionTitle, Table, moment
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import SHOWN, count_of
 from offsetmgr.migration.location import GroupLocation, GroupStatus, NextStep, may_be_dual
@@ -99,15 +99,21 @@ def _stale(one: GroupLocation) -> str:
     return ""
 
 
-def _columns(**kinds: str) -> tuple[DocumentColumn, ...]:
-    return tuple(DocumentColumn(title.replace("_", " "), kind) for title, kind in kinds.items())
-
-
-_PHASES: Final = _columns(phase="name", groups="number", known_lag="number", groups_of_unknown_lag="number")
-_WAVES: Final = _columns(
-    plan="name", wave="words", groups="number", finalized="number", at_risk="number", phases="words"
-)
-_GROUPS: Final = _columns(group="name", wave="words", phase="words", why="words", next="code")
+_PHASES: Final[Columns] = {
+    "phase": "name",
+    "groups": "number",
+    "known lag": "number",
+    "groups of unknown lag": "number",
+}
+_WAVES: Final[Columns] = {
+    "plan": "name",
+    "wave": "words",
+    "groups": "number",
+    "finalized": "number",
+    "at risk": "number",
+    "phases": "words",
+}
+_GROUPS: Final[Columns] = {"group": "name", "wave": "words", "phase": "words", "why": "words", "next": "code"}
 
 
 class MigrationReport(NamedTuple):

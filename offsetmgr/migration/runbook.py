@@ -18,7 +18,7 @@ from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence,
 from offsetmgr.core.document import (
     Blanks,
     Code,
-    DocumentColumn,
+    Columns,
     DocumentPart,
     Items,
     Paragraph,
@@ -357,29 +357,24 @@ def to_json(books: Sequence[Runbook]) -> dict[str, Any]:
 
 # Runbooks as documents. Pure.
 
-_GROUPS: Final = (
-    DocumentColumn("group", "name"),
-    DocumentColumn("phase now", "words"),
-    DocumentColumn("target", "words"),
-    DocumentColumn("members", "number"),
-    DocumentColumn("bounces", "number"),
-    DocumentColumn("warnings", "number"),
-)
-_MEMBERS: Final = (
-    DocumentColumn("member", "name"),
-    DocumentColumn("host", "words"),
-    DocumentColumn("registered", "time"),
-    DocumentColumn("partitions", "number"),
-)
-_OFFSETS: Final = (
-    DocumentColumn("partition", "name"),
-    DocumentColumn("owner", "name"),
-    DocumentColumn("ZooKeeper", "words"),
-    DocumentColumn("Kafka", "words"),
-    DocumentColumn("log end", "number"),
-    DocumentColumn("lag", "number"),
-)
-_STOP: Final = (DocumentColumn("if the command stops with", "words"), DocumentColumn("do", "words"))
+_GROUPS: Final[Columns] = {
+    "group": "name",
+    "phase now": "words",
+    "target": "words",
+    "members": "number",
+    "bounces": "number",
+    "warnings": "number",
+}
+_MEMBERS: Final[Columns] = {"member": "name", "host": "words", "registered": "time", "partitions": "number"}
+_OFFSETS: Final[Columns] = {
+    "partition": "name",
+    "owner": "name",
+    "ZooKeeper": "words",
+    "Kafka": "words",
+    "log end": "number",
+    "lag": "number",
+}
+_STOP: Final[Columns] = {"if the command stops with": "words", "do": "words"}
 
 
 def runbook_title(books: Sequence[Runbook]) -> str:

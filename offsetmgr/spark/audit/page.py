@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from offsetmgr.core.document import (
-    DocumentColumn,
+    Columns,
     DocumentPart,
     Facts,
     Html,
@@ -68,7 +68,6 @@ class PageData:
     comparison: Comparison | None = None
 
 
-_GROUP: Final = DocumentColumn("group", "name")
 _KINDS: Final = {
     "only-left": "only in the log",
     "only-right": "only in the store",
@@ -131,32 +130,22 @@ def page(data: PageData) -> str:
     return to_html(data.title, parts)
 
 
-_LAG: Final = (
-    _GROUP,
-    DocumentColumn("partitions", "number"),
-    DocumentColumn("lag", "number"),
-    DocumentColumn("unknown", "number"),
-)
-_UNSTEADY: Final = (
-    _GROUP,
-    DocumentColumn("rewinds", "number"),
-    DocumentColumn("largest, in offsets", "number"),
-    DocumentColumn("gaps", "number"),
-    DocumentColumn("longest silence", "time"),
-)
-_SILENT: Final = (_GROUP, DocumentColumn("last commit", "time"), DocumentColumn("days", "number"))
-_EXPIRING: Final = (
-    _GROUP,
-    DocumentColumn("partitions", "number"),
-    DocumentColumn("the first", "time"),
-    DocumentColumn("basis", "words"),
-)
-_DIFFERING: Final = (
-    _GROUP,
-    DocumentColumn("partitions that differ", "number"),
-    DocumentColumn("the log is ahead by", "number"),
-    DocumentColumn("the store is ahead by", "number"),
-)
+_LAG: Final[Columns] = {"group": "name", "partitions": "number", "lag": "number", "unknown": "number"}
+_UNSTEADY: Final[Columns] = {
+    "group": "name",
+    "rewinds": "number",
+    "largest, in offsets": "number",
+    "gaps": "number",
+    "longest silence": "time",
+}
+_SILENT: Final[Columns] = {"group": "name", "last commit": "time", "days": "number"}
+_EXPIRING: Final[Columns] = {"group": "name", "partitions": "number", "the first": "time", "basis": "words"}
+_DIFFERING: Final[Columns] = {
+    "group": "name",
+    "partitions that differ": "number",
+    "the log is ahead by": "number",
+    "the store is ahead by": "number",
+}
 
 
 def _comparison_parts(found: Comparison) -> list[DocumentPart]:
@@ -172,7 +161,7 @@ def _comparison_parts(found: Comparison) -> list[DocumentPart]:
 
 
 def _section(
-    title: str, table: str, columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]], meaning: str = ""
+    title: str, table: str, columns: Columns, rows: Sequence[Sequence[Any]], meaning: str = ""
 ) -> list[DocumentPart]:
     """Returns the parts of a section. ``table`` is the name, in `run.COMPARED`, of the table that contains all rows.
     ``meaning`` explains the columns."""
