@@ -14,7 +14,7 @@ from in_process import Output, command
 from offsetmgr.app.connections import Connections
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, Offset, TopicPartition
-from offsetmgr.migration.observation import GroupView, PartitionOwner, RegisteredMember, RegistryView
+from offsetmgr.migration.observation import GroupView, PartitionOwner, RegisteredMember
 from offsetmgr.testing.memory import MemoryStore
 
 START_MS = 1_700_000_000_000
@@ -97,19 +97,19 @@ class ScriptedGroup:
     def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
         return {group: GroupDescription(group, "EMPTY") for group in groups}
 
-    def members(self, group: str, _existing: object) -> RegistryView:
+    def members(self, group: str, _existing: object) -> tuple[dict[str, RegisteredMember], tuple[str, ...]]:
         if self.outage and self.outage[0] <= self.clock.seconds < self.outage[1]:
             raise self.outage[2]
         live = self.members_at(self.clock.seconds) if group in (self.name, *self.others) else []
-        return RegistryView({m.id: m for m in live}, {})
+        return {m.id: m for m in live}, ()
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
-        members = {group: tuple(map(GroupMember, self.members(group, ()).members)) for group in groups}
+        members = {group: tuple(map(GroupMember, self.members(group, ())[0])) for group in groups}
         return {group: GroupDescription(group, "", members=found) for group, found in members.items()}
 
-    def owners(self, _group: str) -> RegistryView:
+    def owners(self, _group: str) -> tuple[dict[TopicPartition, PartitionOwner], tuple[str, ...]]:
         owned = self.owners_at(self.clock.seconds)
-        return RegistryView({}, {TopicPartition("t", n): owner for n, owner in owned.items()})
+        return {TopicPartition("t", n): owner for n, owner in owned.items()}, ()
 
     def view(self) -> GroupView:
         def store(id_: str, address: str, offsets: Callable[..., int | None]) -> ScriptedStore:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Argument, for_command_line, option
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.commit_mode import CommitMode, Confidence, Phase
+from offsetmgr.core.commit_mode import CommitMode, Confidence, Phase, PhaseEvidence
 from offsetmgr.core.document import (
     Columns,
     DocumentPart,
@@ -24,7 +24,14 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.evidence import assess_phase, phase_of_group
-from offsetmgr.migration.location import EXAMPLE_RESTART, RESTART_VARIABLE, GroupStatus, LiveGroup, phase_of_members
+from offsetmgr.migration.location import (
+    EXAMPLE_RESTART,
+    RESTART_VARIABLE,
+    GroupStatus,
+    LiveGroup,
+    phase_of_members,
+    unknown_phase,
+)
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile, PlanSummary, scope_line
 from offsetmgr.migration.progress import MigrationState, Stage, expiry_texts
@@ -112,48 +119,40 @@ class FleetStatus(NamedTuple):
         return expiry_texts(str(self.plan.path), dates, now_ms, arguments, watched=self.watched)
 
     def page(self, at_ms: int) -> tuple[str, list[DocumentPart]]:
-        """Returns the title and the parts of a page, which is written at ``at_ms`` (milliseconds since 1970)."""
-        return f"Migration {self.plan.path.stem}", _parts(self, at_ms)
-
-
-def _parts(status: FleetStatus, made_at: int) -> list[DocumentPart]:
-    """Returns the parts of the page. Unless the servers were asked, the page shows what the plan and the journal
-    record."""
-    plan, found, watched = status.plan, status.groups, status.watched
-    states, by_wave = Counter(one.state for one in found), status.waves()
-    finalized = states[Stage.FINALIZED]
-    other_plan = states[Stage.NOT_PLANNED] + states[Stage.ROLLED_BACK] + states[Stage.ROLLED_BACK_IN_PART]
-    expiring = status.expiry_texts(made_at, {})
-    origin = "from the servers, the plan and its journal" if watched else "from the plan and its journal"
-    parts: list[DocumentPart] = [
-        Paragraph(f"Written {moment(made_at)} {origin}. All times are UTC."),
-        Paragraph(
-            f"From {plan.header.source.uri} to {plan.header.target.uri}; the plan was made at "
-            f"{moment(plan.header.created_at)}."
-        ),
-        Facts(
-            [
-                ("groups", len(found)),
-                ("finalized", finalized),
-                ("blocked", sum(bool(one.blocked_by) for one in found)),
-                ("to do", len(found) - finalized - other_plan),
-                ("not planned or rolled back", other_plan),
-            ]
-        ),
-        *(Paragraph(f"{text[0].upper()}{text[1:]}.") for text in map(for_command_line, expiring)),
-        Paragraph(_COMMANDS),
-        SectionTitle("Waves"),
-        Table(_WAVES, [_wave_row(wave) for wave in by_wave]),
-        SectionTitle("Blocked groups"),
-        Table(
-            _BLOCKED,
-            [(one.name, one.wave or "", one.owner, one.state.value, one.blocked_by) for one in found if one.blocked_by],
-        ),
-    ]
-    for wave, _, _ in by_wave:
-        rows = [_group_row(one) for one in found if one.wave == wave]
-        parts += [SectionTitle("Groups without a wave" if wave is None else f"Wave {wave}"), Table(_GROUPS, rows)]
-    return parts
+        """Returns the title and the parts of a page, which is written at ``at_ms`` (milliseconds since 1970). Unless
+        the servers were asked, the page shows what the plan and the journal record."""
+        states, by_wave = Counter(one.state for one in self.groups), self.waves()
+        finalized = states[Stage.FINALIZED]
+        other_plan = states[Stage.NOT_PLANNED] + states[Stage.ROLLED_BACK] + states[Stage.ROLLED_BACK_IN_PART]
+        blocked = [one for one in self.groups if one.blocked_by]
+        header, expiring = self.plan.header, map(for_command_line, self.expiry_texts(at_ms, {}))
+        origin = "from the servers, the plan and its journal" if self.watched else "from the plan and its journal"
+        made = f"the plan was made at {moment(header.created_at)}"
+        parts: list[DocumentPart] = [
+            Paragraph(f"Written {moment(at_ms)} {origin}. All times are UTC."),
+            Paragraph(f"From {header.source.uri} to {header.target.uri}; {made}."),
+            Facts(
+                [
+                    ("groups", len(self.groups)),
+                    ("finalized", finalized),
+                    ("blocked", len(blocked)),
+                    ("to do", len(self.groups) - finalized - other_plan),
+                    ("not planned or rolled back", other_plan),
+                ]
+            ),
+            *(Paragraph(f"{text[0].upper()}{text[1:]}.") for text in expiring),
+            Paragraph(_COMMANDS),
+            SectionTitle("Waves"),
+            Table(_WAVES, [_wave_row(wave) for wave in by_wave]),
+            SectionTitle("Blocked groups"),
+            Table(
+                _BLOCKED, [(one.name, one.wave or "", one.owner, one.state.value, one.blocked_by) for one in blocked]
+            ),
+        ]
+        for wave, _, _ in by_wave:
+            rows = [_group_row(one) for one in self.groups if one.wave == wave]
+            parts += [SectionTitle("Groups without a wave" if wave is None else f"Wave {wave}"), Table(_GROUPS, rows)]
+        return f"Migration {self.plan.path.stem}", parts
 
 
 def _wave_row(one: WaveCounts) -> Sequence[Any]:
@@ -189,13 +188,25 @@ class FleetView:
         """Returns the evidence about each group that is not rolled back, by its name in the plan. Of a finalized group,
         only offsets that are gone and a source that is ahead are obstacles."""
         state, every = self.verifier.state, self.verifier.plan.groups_of(only)
-        groups = [group for group in every if not (group.error or state.is_group_rolled_back(group.name))]
-        members = self._members(groups)
-        return {**members, **self._with_problems(groups, members)}
+        groups = {one.name: one for one in every if not (one.error or state.is_group_rolled_back(one.name))}
+        found = self._members(list(groups.values()))
+        results = replace(self.verifier, only=frozenset(groups)).results() if groups else ()
+        failed = by_key(
+            (one.group, (one.status, f"{one.tp or ''} {text}".strip()))
+            for one in results
+            if (text := self._problem(groups[one.group], one, found[one.group]))
+        )
+        for name, problems in failed.items():  # the partitions that would not verify now
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            summary = f"{count_of(len(problems), 'partition')}: {problems[0][1]}{more}"
+            is_lost = any(status is Status.MISSING for status, _ in problems)
+            obstacles = (*found[name].obstacles, summary)
+            found[name] = replace(found[name], obstacles=obstacles, verifies=False, is_lost=is_lost)
+        return found
 
     def _members(self, groups: list[GroupPlan]) -> dict[str, LiveGroup]:
         if self.view is None:
-            return {group.name: LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, "") for group in groups}
+            return {group.name: LiveGroup(unknown_phase("")) for group in groups}
         to_kafka = self.verifier.plan.header.end is CommitMode.KAFKA
         old = {group.name: group.name if to_kafka else group.target_group for group in groups}
         new = {group.name: group.target_group if to_kafka else group.name for group in groups}
@@ -203,34 +214,11 @@ class FleetView:
         described = self.view.cluster.describe_groups(list(new.values())) if groups else {}
         return {name: _live(watched[old[name]], described.get(new[name])) for name in old}
 
-    def _with_problems(self, groups: list[GroupPlan], members: Mapping[str, LiveGroup]) -> dict[str, LiveGroup]:
-        """Returns the evidence about each group together with the partitions that would not verify now."""
-        planned = {group.name: group for group in groups}
-        failed: dict[str, list[str]] = {name: [] for name in planned}
-        lost: set[str] = set()
-        if not planned:
-            return {}
-        for result in replace(self.verifier, only=frozenset(planned)).results():
-            if text := self._problem(planned[result.group], result, members[result.group]):
-                failed[result.group].append(f"{result.tp or ''} {text}".strip())
-                if result.status is Status.MISSING:
-                    lost.add(result.group)
-        return {
-            name: replace(
-                members[name],
-                obstacles=(*members[name].obstacles, _summary(found)),
-                verifies=False,
-                is_lost=name in lost,
-            )
-            for name, found in failed.items()
-            if found
-        }
-
     def _problem(self, group: GroupPlan, result: PartitionResult, live: LiveGroup) -> str:
         """Returns the problem of a partition; an empty string if it verifies, or if a later step is expected to change
         it."""
         plan, state = self.verifier.plan, self.verifier.state
-        uses_source = bool(live.members) and live.phase not in (Phase.of(plan.header.end), Phase.DUAL)
+        uses_source = bool(live.members) and live.evidence.phase not in (Phase.of(plan.header.end), Phase.DUAL)
         if result.status.ok or result.status is Status.REFUSED:  # the plan lists the refused partitions
             return ""
         is_over = state.group_finalized_at(group.name) is not None
@@ -246,11 +234,6 @@ class FleetView:
         return f"{result.status.value}: {for_command_line(result.detail)}"
 
 
-def _summary(problems: list[str]) -> str:
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{count_of(len(problems), 'partition')}: {problems[0]}{more}"
-
-
 def _is_enough(history: GroupHistory) -> bool:
     """Returns whether every member of the group is known to be in one phase, or the group has no member."""
     if not history.latest.members:
@@ -260,22 +243,15 @@ def _is_enough(history: GroupHistory) -> bool:
 
 def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | OffsetMgrError | None) -> LiveGroup:
     if isinstance(history, OffsetMgrError):
-        return LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, f"it cannot be observed: {history}")
-    modern = described if isinstance(described, GroupDescription) and not described.idle else None
-    new = [str(member) for member in modern.members] if modern is not None else []
-    members = (*sorted(history.latest.members), *new)
-    if not history.latest.members:
-        return _without_old_consumers(members, described)
-    found = phase_of_group(history)
-    are_mixed = found.phase is Phase.UNKNOWN and found.confidence is Confidence.SEEN
-    return LiveGroup(found.phase, found.confidence, found.why, members, (found.why,) if are_mixed else ())
-
-
-def _without_old_consumers(members: tuple[str, ...], described: GroupDescription | OffsetMgrError | None) -> LiveGroup:
+        return LiveGroup(unknown_phase(f"it cannot be observed: {history}"))
+    modern = described.members if isinstance(described, GroupDescription) and not described.idle else ()
+    members = (*sorted(history.latest.members), *map(str, modern))
+    if history.latest.members:
+        found = phase_of_group(history)
+        are_mixed = found.phase is Phase.UNKNOWN and found.confidence is Confidence.SEEN
+        return LiveGroup(found, members, (found.why,) if are_mixed else ())
     if isinstance(described, OffsetMgrError):
-        why = f"Kafka's coordinator did not report the members: {described}"
-        return LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, why)
+        return LiveGroup(unknown_phase(f"Kafka's coordinator did not report the members: {described}"))
     if members:
-        found = phase_of_members("kafka", len(members))
-        return LiveGroup(found.phase, found.confidence, found.why, members)
-    return LiveGroup(Phase.UNKNOWN, Confidence.SEEN, "no member is registered", members)
+        return LiveGroup(phase_of_members("kafka", len(members)), members)
+    return LiveGroup(PhaseEvidence(Phase.UNKNOWN, Confidence.SEEN, "no member is registered"))

@@ -293,7 +293,8 @@ def locate(sample: GroupSample) -> GroupLocation:
 # --- the phase ---------------------------------------------------------------------------------------
 
 
-def _unknown(why: str) -> PhaseEvidence:
+def unknown_phase(why: str) -> PhaseEvidence:
+    """Returns the evidence of a phase that is not known. ``why`` is the reason."""
     return PhaseEvidence(Phase.UNKNOWN, Confidence.UNKNOWN, why)
 
 
@@ -314,7 +315,7 @@ def _moved(sample: GroupSample) -> PhaseEvidence | None:
         return PhaseEvidence(Phase.MOVED, Confidence.INFERRED, f"{why}; the source was not read")
     for store in (source, target):
         if store.problem is not None:
-            return _unknown(f"{why}, but offsets in {store.title} cannot be read: {store.problem}")
+            return unknown_phase(f"{why}, but offsets in {store.title} cannot be read: {store.problem}")
     undecided = ""
     for tp, offset in sorted(source.committed.items()):
         held, writer = target.committed.get(tp, -1), sample.writers.get(tp)
@@ -324,7 +325,9 @@ def _moved(sample: GroupSample) -> PhaseEvidence | None:
         if offset > held or last == source.title:
             newer = f"is ahead of {target.title} on {tp}" if offset > held else f"was written last on {tp}"
             evidence = "" if writer is None else f" ({writer.why})"
-            return _unknown(f"{why}, but {source.title} {newer}: a client may still commit to the source{evidence}")
+            return unknown_phase(
+                f"{why}, but {source.title} {newer}: a client may still commit to the source{evidence}"
+            )
         undecided = undecided or f"{why}; whether a client has committed {tp} to {source.title} since is not known"
     if undecided:
         return PhaseEvidence(Phase.MOVED, Confidence.INFERRED, undecided)
@@ -338,21 +341,21 @@ def infer_by_offsets(sample: GroupSample) -> PhaseEvidence:
         return PhaseEvidence(Phase(sharing.name), Confidence.SEEN, why)
     for store in sample.stores:
         if store.problem is not None:
-            return _unknown(f"offsets in {store.title} cannot be read: {store.problem}")
+            return unknown_phase(f"offsets in {store.title} cannot be read: {store.problem}")
     holding = [store for store in sample.stores if store.committed]
     old, new = _members(sample, ("zookeeper",)), _members(sample, ("kafka", "manager"))
     if old and new:
         why = f"{count_of(len(old), 'old consumer')} in ZooKeeper and {count_of(len(new), 'member')} in Kafka are live"
-        return _unknown(f"{why}; their commits were not watched")
+        return unknown_phase(f"{why}; their commits were not watched")
     if new and (where := _only_members(sample)) is not None:
         registry = sample.store("zookeeper")
         unchecked = "the settings do not name it" if registry is None else registry.unregistered
         return phase_of_members(where.name, len(new), unchecked)
     if not holding:
-        return _unknown("no configured store has an offset of the group")
+        return unknown_phase("no configured store has an offset of the group")
     if len(sample.stores) == 1:
         missing = "Kafka" if holding[0].name == "zookeeper" else "ZooKeeper"
-        return _unknown(f"{_count(holding[0])}; the settings do not name {missing}, so it was not checked")
+        return unknown_phase(f"{_count(holding[0])}; the settings do not name {missing}, so it was not checked")
     if len(holding) == 1:
         empty = " and ".join(store.title for store in sample.stores if store is not holding[0])
         return _inferred(holding[0].name, f"{_count(holding[0])} and none in {empty}")
@@ -394,16 +397,16 @@ def _compare(sample: GroupSample, holding: list[StoreSample], old: list[GroupMem
     titles = " and ".join(store.title for store in holding)
     if not differing:
         why = f"{titles} hold equal offsets on {count_of(len(every), 'partition')}"
-        return _unknown(f"{why}: the members commit to both, or the offsets were copied and no commit followed")
+        return unknown_phase(f"{why}: the members commit to both, or the offsets were copied and no commit followed")
     partitions = f"{len(differing)} of {count_of(len(every), 'partition')}"
     written = {tp: _last_writer(sample, holding, tp) for tp in differing}
     if undecided := next((tp for tp, (name, _) in written.items() if name is None), None):
         why = f"{titles} hold different offsets on {partitions}, and nothing shows which was written last"
-        return _unknown(f"{why}: {undecided}: {written[undecided][1]}")
+        return unknown_phase(f"{why}: {undecided}: {written[undecided][1]}")
     names = {name: tp for tp, (name, _) in reversed(written.items()) if name is not None}
     if len(names) > 1:
         named = ", ".join(f"{TITLES[name]} on {tp}" for name, tp in sorted(names.items(), key=lambda item: item[1]))
-        return _unknown(f"no store was written last everywhere: {named}")
+        return unknown_phase(f"no store was written last everywhere: {named}")
     ((name, first),) = names.items()
     why = f"{TITLES[name]} was written last on {partitions}: {first}: {written[first][1]}"
     registry = sample.store("zookeeper")
@@ -411,9 +414,11 @@ def _compare(sample: GroupSample, holding: list[StoreSample], old: list[GroupMem
         return _inferred(name, f"{why}; a dual member commits to Kafka first")
     if name == "kafka" and old:
         live = count_of(len(old), "old consumer")
-        return _unknown(f"{why}, but {live} may commit to both: a dual member does not write its starting offset again")
+        return unknown_phase(
+            f"{why}, but {live} may commit to both: a dual member does not write its starting offset again"
+        )
     if registry is not None and registry.members_error is not None:
-        return _unknown(f"{why}, but the old consumers in ZooKeeper could not be read")
+        return unknown_phase(f"{why}, but the old consumers in ZooKeeper could not be read")
     return _inferred(name, f"{why}; no old consumer is registered" if registry is not None else why)
 
 
@@ -501,15 +506,13 @@ def _lag(
 class LiveGroup:
     """Evidence about one group from the servers.
 
-    ``phase`` is the phase of the members; `Phase.UNKNOWN` also if there are no members. ``members`` are the registered
-    old consumers and the members in Kafka. ``obstacles`` are the reasons for which a verification of the
+    ``evidence`` has the phase of the members; `Phase.UNKNOWN` also if there are no members. ``members`` are the
+    registered old consumers and the members in Kafka. ``obstacles`` are the reasons for which a verification of the
     group would fail now. ``verifies`` is whether its partitions would pass this verification. ``is_lost`` is whether
     the target has no offset for some of these partitions.
     """
 
-    phase: Phase
-    known: Confidence
-    why: str
+    evidence: PhaseEvidence
     members: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     verifies: bool = True
@@ -576,9 +579,9 @@ class _Statuses:
         known = Confidence.RECORDED
         left_end = word is Stage.FINALIZED and live is not None and _has_left(live, self.end)
         if live is not None and (word not in _CLOSED or left_end):
-            evidence, known = live.why, live.known
-            in_end = live.phase is Phase.UNKNOWN and left_end  # members are in different phases
-            seen = self.end if in_end else self._visible(self.end if left_end else word, live.phase)
+            evidence, known = live.evidence.why, live.evidence.confidence
+            in_end = live.evidence.phase is Phase.UNKNOWN and left_end  # members are in different phases
+            seen = self.end if in_end else self._visible(self.end if left_end else word, live.evidence.phase)
             since = since if seen is word else None  # the journal does not record the time of this change
             word = seen
         blocked = "; ".join(dict.fromkeys(self._obstacles(group, word, live, plan.bounce)))
@@ -695,18 +698,18 @@ class _Statuses:
 
 def _has_left(live: LiveGroup, end: Phase) -> bool:
     """Whether members of a finalized group were seen in another phase than the last one."""
-    if live.phase is Phase.UNKNOWN:
-        return live.known is Confidence.SEEN and bool(live.members)
-    return live.phase is not end
+    if live.evidence.phase is Phase.UNKNOWN:
+        return live.evidence.confidence is Confidence.SEEN and bool(live.members)
+    return live.evidence.phase is not end
 
 
 def _has_ended(blocked: str, live: LiveGroup | None) -> bool:
     """Whether the members were seen in the phase to which a bounce was blocked. ``blocked`` begins with the step, as in
     ``bounce zookeeper -> dual: ...``."""
-    if live is None or live.phase is Phase.UNKNOWN or live.known is not Confidence.SEEN:
+    if live is None or live.evidence.phase is Phase.UNKNOWN or live.evidence.confidence is not Confidence.SEEN:
         return False
     step = blocked.partition(":")[0]
-    return step.startswith("bounce ") and step.endswith(f"-> {live.phase.value}")
+    return step.startswith("bounce ") and step.endswith(f"-> {live.evidence.phase.value}")
 
 
 # --- the next step ----------------------------------------------------------------------------------------

@@ -422,23 +422,17 @@ class GroupHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistryView:
-    """The registry of a group at one moment: live members by id, owners, and the znodes that could not be decoded."""
-
-    members: Mapping[str, RegisteredMember]
-    owners: Mapping[TopicPartition, PartitionOwner]
-    unreadable: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ZookeeperRegistry:
-    """The live members and owners in ZooKeeper, under ``/consumers/GROUP/ids`` and ``/owners``."""
+    """The live members and owners in ZooKeeper at one moment, under ``/consumers/GROUP/ids`` and ``/owners``. The
+    second value of both methods names the znodes that could not be decoded."""
 
     session: ZookeeperSession
 
-    def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
-        """Returns the members with their subscribed topics. ``existing`` returns the topics that a pattern can match;
-        it is called only if a member subscribes with a pattern."""
+    def members(
+        self, group: str, existing: Callable[[], Iterable[str]]
+    ) -> tuple[Mapping[str, RegisteredMember], tuple[str, ...]]:
+        """Returns the members with their subscribed topics, by id. ``existing`` returns the topics that a pattern can
+        match; it is called only if a member subscribes with a pattern."""
         self.session.sync()  # makes earlier registrations visible on any server of the ensemble
         (listed,) = registry.members_many(self.session, [group])
         if listed.error is not None:
@@ -459,7 +453,7 @@ class ZookeeperRegistry:
             found[m.member_id] = RegisteredMember(
                 m.member_id, m.host, node.ctime_ms, node.czxid, node.ephemeral_owner, selected
             )
-        return RegistryView(found, {}, tuple(unreadable))
+        return found, tuple(unreadable)
 
     def describe(self, groups: Iterable[str]) -> Descriptions:
         """Describes groups by their registrations; see `registered_members`."""
@@ -467,8 +461,8 @@ class ZookeeperRegistry:
 
         return registered_members(self.session, groups)
 
-    def owners(self, group: str) -> RegistryView:
-        """Returns the owners only; ``members`` is empty."""
+    def owners(self, group: str) -> tuple[Mapping[TopicPartition, PartitionOwner], tuple[str, ...]]:
+        """Returns the owners."""
         (found,) = ownership.owners_many(self.session, [group])
         if found.error is not None:
             raise found.error
@@ -479,7 +473,7 @@ class ZookeeperRegistry:
                 unreadable.append(f"{paths.owners_of_topic(group, tp.topic)}/{owner.name} ({owner.error})")
             else:
                 known[tp] = PartitionOwner(owner.member_id, owner.node.czxid)
-        return RegistryView({}, known, tuple(unreadable))
+        return known, tuple(unreadable)
 
 
 def has_phases(header: PlanHeader) -> bool:
@@ -500,7 +494,7 @@ class GroupView:
 
     def members(self, group: str) -> Mapping[str, RegisteredMember]:
         """Returns the live members that are registered now, by id."""
-        return self.registry.members(group, self.cluster.topics).members
+        return self.registry.members(group, self.cluster.topics)[0]
 
     @classmethod
     def of_stores(cls, zookeeper: ZookeeperStore, kafka: OffsetStore, cluster: KafkaCluster) -> GroupView:
@@ -552,29 +546,29 @@ class GroupView:
         partition. An example is the coordinator's error while it moves or loads. An error of the registry is always
         raised. Raises `Unreachable`, `TimedOut` and other errors of the stores.
         """
-        view = self.registry.members(group, self.cluster.topics)
-        before = self.registry.owners(group)
+        members, unreadable_members = self.registry.members(group, self.cluster.topics)
+        before, unreadable_owners = self.registry.owners(group)
         zookeeper = _read(self.zookeeper, group, tolerant)
         kafka = _read(self.kafka, group, tolerant)
-        after = self.registry.owners(group)
-        unchanged = {tp: owned for tp, owned in before.owners.items() if after.owners.get(tp) == owned}
-        subscribed = {topic for member in view.members.values() for topic in member.topics}
+        after, _ = self.registry.owners(group)
+        unchanged = {tp: owned for tp, owned in before.items() if after.get(tp) == owned}
+        subscribed = {topic for member in members.values() for topic in member.topics}
         existing = self.cluster.topics(subscribed) if subscribed else {}
         consumed = {
             TopicPartition(topic, number) for topic in subscribed for number in range(existing.get(topic, 0))
-        } | set(before.owners)
+        } | set(before)
         held = {*zookeeper.offsets, *zookeeper.errors, *kafka.offsets, *kafka.errors}
         every = sorted(consumed | held)
         return Observation(
             group=group,
-            members=view.members,
+            members=members,
             owners=unchanged,
             partitions=tuple(sorted(consumed)),
             zookeeper={tp: outcome_of(zookeeper, tp) for tp in every},
             kafka={tp: outcome_of(kafka, tp) for tp in every},
             logs=self._logs(consumed, tolerant),
             unconsumed=tuple(sorted(held - consumed)),
-            unreadable=tuple(sorted({*view.unreadable, *before.unreadable})),
+            unreadable=tuple(sorted({*unreadable_members, *unreadable_owners})),
             at_ms=self.clock.now_ms(),
         )
 

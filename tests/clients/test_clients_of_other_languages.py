@@ -64,16 +64,16 @@ def test_the_owner_of_every_partition_is_known_and_a_healthy_group_has_no_findin
 ) -> None:
     member = join(cluster, client)
 
-    view = ZookeeperRegistry(session).owners("g")
-    assert {str(tp): owner.member for tp, owner in view.owners.items()} == {f"orders-{n}": member for n in range(3)}
-    members = ZookeeperRegistry(session).members("g", lambda: ["orders", "invoices"])
-    assert "orders" in members.members[member].topics
+    owned, unreadable = ZookeeperRegistry(session).owners("g")
+    assert {str(tp): owner.member for tp, owner in owned.items()} == {f"orders-{n}": member for n in range(3)}
+    members, undecoded = ZookeeperRegistry(session).members("g", lambda: ["orders", "invoices"])
+    assert "orders" in members[member].topics
 
     if client == "kafka-node-topics":
         cluster.topic("invoices", 1)
         cluster.create("/consumers/g/owners/invoices/0", member, ephemeral=True)
     assert [finding.sentence for finding in found(session)] == []
-    assert view.unreadable == members.unreadable == ()
+    assert unreadable == undecoded == ()
     config = ConnectionConfig()
     with MigrationConfig().connections() as connections:
         sides = SourceAndTarget(connections, f"zookeeper://{session.connect}", "kafka://none:1", (config, config))
@@ -93,7 +93,7 @@ def test_an_id_that_ends_like_a_thread_is_told_apart_by_its_session(
     clients[1].create(f"{cluster.chroot}/consumers/g/owners/orders/1", b"w-3", ephemeral=True)
     clients[1].create(f"{cluster.chroot}/consumers/g/owners/orders/2", b"an unknown format", ephemeral=True)
 
-    owners = ZookeeperRegistry(session).owners("g").owners
+    owners, _ = ZookeeperRegistry(session).owners("g")
 
     assert {tp.partition: owner.member for tp, owner in owners.items()} == {0: "w", 1: "w-3", 2: "w-3"}
 

@@ -16,7 +16,7 @@ from scripted_group import ScriptedGroup, member, writes
 
 from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.commit_mode import Confidence, Phase
+from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.errors import JournalError
 from offsetmgr.migration.location import LiveGroup
 from offsetmgr.migration.observation import PartitionOwner
@@ -45,7 +45,7 @@ def status(migration: Migration, group: str = "shop", live: LiveGroup | None = N
 
 
 def seen(phase: Phase, *obstacles: str, members: tuple[str, ...] = ("m-1",)) -> LiveGroup:
-    return LiveGroup(phase, Confidence.SEEN, "commits were seen", members, obstacles)
+    return LiveGroup(PhaseEvidence(phase, Confidence.SEEN, "commits were seen"), members, obstacles)
 
 
 def phase(name: str, group: str = "shop") -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_members_that_were_seen_in_the_phase_end_the_block_of_their_bounce(migra
     blocked(migration, "bounce zookeeper -> dual", "the gate is closed")
     assert status(migration, live=seen(Phase.ZOOKEEPER))["blocked_by"]
     assert status(migration, live=seen(Phase.DUAL))["blocked_by"] is None
-    inferred = LiveGroup(Phase.DUAL, Confidence.INFERRED, "", ("m-1",))
+    inferred = LiveGroup(PhaseEvidence(Phase.DUAL, Confidence.INFERRED, ""), ("m-1",))
     assert status(migration, live=inferred)["blocked_by"]
 
 
