@@ -64,7 +64,6 @@ class Connections(Closeable):
         self.resolved = resolved
         self.ui = ui or Ui()
         self.waits = Waits(self.ui)
-        self._others: tuple[OffsetStore, ...] | None = None
         self.copied_to: dict[str, OffsetStore] = {}
         """The stores to which groups were copied, by the URI that the caller gave."""
         self.named_context: str | None = None
@@ -153,11 +152,10 @@ class Connections(Closeable):
         """Returns the selected store. The first call opens it."""
         return self.opened(self.uri)
 
+    @cached_property
     def others(self) -> tuple[OffsetStore, ...]:
-        """Returns the `other_stores` of the selected store. The first call opens them."""
-        if self._others is None:
-            self._others = self.other_stores(self.selected())
-        return self._others
+        """The `other_stores` of the selected store. The first use opens them."""
+        return self.other_stores(self.selected())
 
     def store_to_read(self, selection: GroupSelection) -> OffsetStore:
         """Returns the store from which to read these groups: the selected store, or the store in which all of them live

@@ -168,7 +168,7 @@ def describe(
     from offsetmgr.groups.lag import needs_log_range
     from offsetmgr.groups.scan import choose_groups
 
-    store, others = connections.selected(), connections.others()
+    store, others = connections.selected(), connections.others
     cluster = connections.cluster(Advice("{only_with_lag}")) if only_with_lag else connections.cluster_or_none()
     found: Found[DescribedGroup] = Found(connections, store, choose_groups(store, selection, others), topics, others)
     describer = connections.group_describer_with(others)

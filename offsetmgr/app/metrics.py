@@ -6,10 +6,10 @@ no sample, and another metric counts the unknown numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import Committed
@@ -46,10 +46,10 @@ class Sample(NamedTuple):
     value: float
 
 
-def exposition(samples: Iterable[Sample]) -> Iterator[str]:
-    """Yields the lines of Prometheus' text format, which are valid as OpenMetrics too. Both formats need the samples of
-    a metric together, so the lines of all metrics but the first are kept until the last sample. Yields nothing without
-    a sample.
+def exposition(samples: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """Yields the lines of `Sample`s in Prometheus' text format, which are valid as OpenMetrics too. Both formats need
+    the samples of a metric together, so the lines of all metrics but the first are kept until the last sample. Yields
+    nothing without a sample.
 
     >>> list(exposition([Sample("offsetmgr_consumer_group_lag", {"group_id": 'a"b'}, 5)]))[2:]
     ['offsetmgr_consumer_group_lag{group_id="a\\\\"b"} 5', '# EOF']

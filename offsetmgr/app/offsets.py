@@ -207,7 +207,7 @@ def lag(
     configured store of the same cluster holds another offset, the row has a ``note``: the lag counts from the offset
     that was written last, and is None if nothing shows which this is.
     """
-    store, others = connections.selected(), connections.others()
+    store, others = connections.selected(), connections.others
     found: Found[GroupLag] = Found(connections, store, choose_groups(store, selection, others), topics, others)
     options: dict[str, Any] = {"only_with_lag": only_with_lag, "fail_above": fail_above}
     return found.of(_lag(connections, found, store, selection, **options, logs=True))

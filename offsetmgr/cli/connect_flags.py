@@ -41,8 +41,7 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.render import COLLECTOR, Meter, OutputFormat, exit_with, note, offsets_topic_progress, progress
 from offsetmgr.cli.watch import (
-    Count,
-    Watch,
+    RepeatFlags,
     WatchCommand,
     ordered,
     reject_watch_of_one_read,
@@ -435,11 +434,11 @@ def _run_for_one(
     context: str | None,
     settings: SettingsLayer,
     values: dict[str, Any],
-    repeat: tuple[float | None, int | None],
+    repeat: RepeatFlags,
     *,
     yes: bool,
 ) -> int:
-    """Runs a command, and returns its exit code. ``repeat`` are the values of ``--watch`` and ``--count``."""
+    """Runs a command, and returns its exit code."""
     with ConnectFlags(settings, context, yes=yes) as connect:
 
         def once() -> int:
@@ -474,7 +473,7 @@ def _run_for_contexts(
     names: list[str],
     settings: SettingsLayer,
     values: dict[str, Any],
-    repeat: tuple[float | None, int | None],
+    repeat: RepeatFlags,
     raw: Mapping[str, Any],
 ) -> int:
     """Runs a command for several contexts, and returns its exit code. The option ``--watch`` repeats the merged output.
@@ -520,32 +519,25 @@ def command(
 
 
 def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool) -> Callable[..., Any]:
-    own = [
-        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in inspect.signature(command, eval_str=True).parameters.values()
-    ]
-    if watch:
-        repeat = {"watch": Watch, "count": Count}
-        own += [
-            inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=a) for n, a in repeat.items()
-        ]
-    option_groups = OptionGroups(one for one in own if one.name != "connect")
+    added: dict[str, Any] = {"repeat": RepeatFlags} if watch else {}
+    added["connect"] = ConnectionFlags
+    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "connect"]
+    own += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in added.items()]
+    option_groups = OptionGroups(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)
     groups = GroupArguments(option_groups.parameters)
-    connection = OptionGroups([inspect.Parameter("flags", inspect.Parameter.KEYWORD_ONLY, annotation=ConnectionFlags)])
     parameters = [
         one.replace(annotation=ContextNames) if many and one.annotation == ContextName else one
-        for one in (*groups.parameters, *connection.parameters)
+        for one in groups.parameters
     ]
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
         groups.combine(values)
-        flags = ConnectionFlags(**{name: values.pop(name) for name in ConnectionFlags._fields})
-        context, settings = flags.context, flags.settings()
-        repeat = (values.pop("watch", None), values.pop("count", None)) if watch else (None, None)
         raw = dict(values)
-        reject_watch_of_one_read(repeat[0], raw)
         option_groups.combine(values)
+        flags, repeat = values.pop("connect"), values.pop("repeat", RepeatFlags())
+        context, settings = flags.context, flags.settings()
+        reject_watch_of_one_read(repeat.watch, raw)
         names = contexts_of(context)
         if names is None:
             code = _run_for_one(command, context, settings, values, repeat, yes=bool(raw.get("yes")))

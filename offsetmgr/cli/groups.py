@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
@@ -39,7 +39,7 @@ from offsetmgr.cli.render import (
     separate_tables,
     write_rows,
 )
-from offsetmgr.cli.watch import PartitionFlags, PartitionTable, total_row
+from offsetmgr.cli.watch import PartitionFlags, PartitionTable, WatchCommand, total_row
 from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Invocation
 from offsetmgr.core.errors import UsageError
@@ -63,16 +63,14 @@ KINDS: Final = (
 )
 
 
-class _ListCommand(typer.core.TyperCommand):
+class _ListCommand(WatchCommand):
     """A command whose options ``--state`` and ``--type`` may be given without a value."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        remaining_args: list[str] = []
-        for at, argument in enumerate(args):
-            remaining_args.append(argument)
-            if argument in ("--state", "--type") and (at + 1 == len(args) or args[at + 1].startswith("-")):
-                remaining_args.append("")
-        return super().parse_args(ctx, remaining_args)
+    defaults: ClassVar = {"--state": "", "--type": ""}
+
+    @staticmethod
+    def is_value(text: str) -> bool:
+        return not text.startswith("-")
 
 
 @command(app, "list", many=True, cls=_ListCommand)

@@ -331,25 +331,23 @@ _OFFSETS: Final = (
     Column("expire_timestamp", optional=True, title="EXPIRES-AT", time=True),
     Column("log_offset", right=True, detail=True),
 )
-Dirs = Annotated[
-    list[Path],
-    typer.Argument(metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' directories in them."),
-]
-ExportTarget = Annotated[
-    str | None,
-    opt(
-        "--to",
-        "URI",
-        "Target: a new file:PATH (.avro, .csv, .zk, .json), which is written even without --execute; or a store.",
-    ),
-]
 
 
 @command(app, "offsets")
 def offsets(
     connect: ConnectFlags,
-    dirs: Dirs,
-    to: ExportTarget = None,
+    dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' directories in them."),
+    ],
+    to: Annotated[
+        str | None,
+        opt(
+            "--to",
+            "URI",
+            "Target: a new file:PATH (.avro, .csv, .zk, .json), which is written even without --execute; or a store.",
+        ),
+    ] = None,
     *,
     groups: GroupFilter,
     topics: TopicFlags,

@@ -13,7 +13,7 @@ from offsetmgr.app import manager
 from offsetmgr.cli.connect_flags import ConnectFlags, command, print_hangups
 from offsetmgr.cli.options import FormatOption, flag, opt
 from offsetmgr.cli.render import FAILED, Column, OutputFormat, fail_if, note, rows_of, write_rows
-from offsetmgr.cli.watch import write_changes
+from offsetmgr.cli.watch import PartitionFlags, PartitionTable
 from offsetmgr.config.manager_settings import (
     ENVIRONMENT,
     SettingOption,
@@ -133,9 +133,9 @@ def status(
     offsets, and PER-SECOND the rate of records in the shard's log (with --managers, of offsets).
     """
     columns, key, position = (MANAGERS, "node_id", "offsets") if managers else (SHARDS, "partition", "position")
+    table = PartitionTable(columns, PartitionFlags(), output, key=[key], value="offsets", position=position)
     found = manager.status(connect)
-    rows = rows_of(columns, found.managers if managers else found.shards)
-    write_changes(columns, rows, output, key=[key], value="offsets", position=position)
+    table.write(rows_of(columns, found.managers if managers else found.shards))
     for address, store in found.other_stores.items() if not managers else ():
         note(f"manager {address} has no shards: its offsets are in {store}")
     for text in found.alarms:

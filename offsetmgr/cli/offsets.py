@@ -261,10 +261,6 @@ def _offset(text: str) -> int:
 _SCENARIOS: Final = (
     "--to-earliest --to-latest --to-current --to-offset --shift-by --by-duration --to-datetime --from-file --skip"
 )
-ToOffsetOption = Annotated[
-    int | None,
-    opt("--to-offset", "N", "Move to this offset.", parser=_offset),
-]
 
 
 @command(app, "set")
@@ -312,7 +308,7 @@ def reset(
     to_earliest: Annotated[bool, flag("--to-earliest", "To the log's start.")] = False,
     to_latest: Annotated[bool, flag("--to-latest", "To the log's end.")] = False,
     to_current: Annotated[bool, flag("--to-current", "To the committed offset; to the log's end without one.")] = False,
-    to_offset: ToOffsetOption = None,
+    to_offset: Annotated[int | None, opt("--to-offset", "N", "Move to this offset.", parser=_offset)] = None,
     shift_by: Annotated[int | None, opt("--shift-by", "N", "By N offsets; backward with -N.")] = None,
     by_duration: Annotated[
         str | None,
@@ -369,14 +365,7 @@ def reset(
     (to,) = given
     if from_file is None:
         check_topics(topics.topic, all_topics)
-    edit = offsets.reset(
-        connect,
-        selection,
-        to,
-        topics.selection(),
-        create=new_group,
-        active=members.active(),
-    )
+    edit = offsets.reset(connect, selection, to, topics.selection(), create=new_group, active=members.active())
     return flags.run(edit, as_csv=export_csv, plan=plan)
 
 
@@ -485,15 +474,8 @@ def import_offsets(
     not contain it.
     """
     options = offsets.ImportOptions(file_format, unterminated, translate, allow_rewind, unchecked)
-    edit = offsets.import_(
-        connect,
-        file,
-        groups.selection(),
-        topics.selection(),
-        options,
-        active=members.active(),
-    )
-    return flags.run(edit)
+    chosen = groups.selection()
+    return flags.run(offsets.import_(connect, file, chosen, topics.selection(), options, active=members.active()))
 
 
 DIFFERENCES: Final = (

@@ -14,7 +14,7 @@ from offsetmgr.cli.render import COLLECTOR, MetricsFormat, OutputFormat
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core import example_uris
 from offsetmgr.core.durations import parse_milliseconds, parse_seconds
-from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.offset_store import RunningEdit
 from offsetmgr.core.selection import GroupSelection, TopicSelection
@@ -102,14 +102,6 @@ Timeout = Annotated[
         **parsed_by(lambda text: parse_milliseconds(text, "--timeout")),
     ),
 ]
-IgnorePersistentMembers = Annotated[
-    bool | None,
-    opt(
-        "--ignore-persistent-members",
-        None,
-        "Consumers with persistent member nodes in ZooKeeper have stopped: ignore them unless a commit is seen.",
-    ),
-]
 
 
 class ConnectionFlags(NamedTuple):
@@ -121,7 +113,14 @@ class ConnectionFlags(NamedTuple):
     context: ContextName = None
     command_config: CommandConfig = None
     timeout: Timeout = None
-    ignore_persistent_members: IgnorePersistentMembers = None
+    ignore_persistent_members: Annotated[
+        bool | None,
+        opt(
+            "--ignore-persistent-members",
+            None,
+            "Consumers with persistent member nodes in ZooKeeper have stopped: ignore them unless a commit is seen.",
+        ),
+    ] = None
 
     def settings(self) -> SettingsLayer:
         """Returns the settings that the options give, without the context."""
@@ -135,16 +134,11 @@ GroupsOption = Annotated[
     opt("--group -g", "NAME", "A group, or a glob (a literal star: [*]); repeatable."),
 ]
 OneGroup = Annotated[str, opt("--group -g", "NAME", "The group.")]
-AllGroups = Annotated[bool, flag("--all-groups", "All groups.")]
 ExcludeGroup = Annotated[
     list[str] | None,
     opt("--exclude-group", "NAME", "Leave out this selected group, or those that match a glob; repeatable."),
 ]
 OnlyWithLag = Annotated[bool, flag("--only-with-lag", "Show only partitions with lag, an error or an unknown lag.")]
-TopicsOption = Annotated[
-    list[str] | None,
-    opt("--topic -t", "NAME[:0,1]", "A topic, a glob, or some partitions of it; repeatable."),
-]
 AllTopics = Annotated[bool, flag("--all-topics", "All topics in which the group has committed.")]
 Execute = Annotated[bool, flag("--execute/--dry-run", "Make the changes; without it the command only shows them.")]
 Yes = Annotated[bool, flag("--yes -y", "Do not ask before acting.")]
@@ -184,15 +178,6 @@ AcceptUnseen = Annotated[
 AllowRewind = Annotated[bool, flag("--allow-rewind", "Allow offsets to go backwards.")]
 
 
-RunningFlag = Annotated[
-    bool,
-    flag(
-        "--running",
-        "Edit groups while their consumers run: the members leave for some seconds and continue at the edit.",
-    ),
-]
-
-
 WaitEmpty = Annotated[
     float,
     seconds_option("--wait-empty", "Wait this long for active groups to become empty."),
@@ -208,7 +193,13 @@ WatchedWindow = Annotated[
 class MemberFlags(NamedTuple):
     """The options of edits of groups with members."""
 
-    running: RunningFlag = False
+    running: Annotated[
+        bool,
+        flag(
+            "--running",
+            "Edit groups while their consumers run: the members leave for some seconds and continue at the edit.",
+        ),
+    ] = False
     wait_empty_s: WaitEmpty = 0.0
 
     def active(self) -> RunningEdit | float:
@@ -223,7 +214,7 @@ class GroupFlags(NamedTuple):
     """The options that select groups."""
 
     group: GroupsOption = None
-    all_groups: AllGroups = False
+    all_groups: Annotated[bool, flag("--all-groups", "All groups.")] = False
     exclude_group: ExcludeGroup = None
 
     def selection(self) -> GroupSelection:
@@ -231,13 +222,15 @@ class GroupFlags(NamedTuple):
         if bool(self.group) == self.all_groups:
             why = "both --group and --all-groups are given" if self.all_groups else "no group is named"
             raise UsageError("--group", why, "as in --group NAME (repeatable, globs), or --all-groups")
-        return _selection(self.group, self.exclude_group)
+        return GroupFilter(self.group, self.exclude_group).selection()
 
 
 class TopicFlags(NamedTuple):
     """The options that select topics and partitions."""
 
-    topic: TopicsOption = None
+    topic: Annotated[
+        list[str] | None, opt("--topic -t", "NAME[:0,1]", "A topic, a glob, or some partitions of it; repeatable.")
+    ] = None
 
     def selection(self) -> TopicSelection:
         """Returns the selected partitions. Raises `UsageError` for a text that names no topic."""
@@ -250,21 +243,12 @@ class GroupFilter(NamedTuple):
     group: GroupsOption = None
     exclude_group: ExcludeGroup = None
 
-    def selection(self, on_missing: Callable[[GroupNotFound], None] | None = None) -> GroupSelection:
-        """Returns the selected groups. For ``on_missing`` see `GroupSelection`."""
-        return _selection(self.group, self.exclude_group, on_missing)
-
-
-def _selection(
-    groups: list[str] | None,
-    excluded: list[str] | None,
-    on_missing: Callable[[GroupNotFound], None] | None = None,
-) -> GroupSelection:
-    """Returns the selected groups. A group that only some of several clusters have is no reason to leave out the rest
-    of a cluster."""
-    if on_missing is None and (collector := COLLECTOR.get()) is not None:
-        on_missing = collector.errors.append
-    return GroupSelection(groups or None, exclude=excluded, on_missing=on_missing)
+    def selection(self) -> GroupSelection:
+        """Returns the selected groups. A group that only some of several clusters have is no reason to leave out the
+        rest of a cluster."""
+        collector = COLLECTOR.get()
+        on_missing = None if collector is None else collector.errors.append
+        return GroupSelection(self.group or None, exclude=self.exclude_group, on_missing=on_missing)
 
 
 def check_topics(topics: list[str] | None, all_topics: bool) -> None:
@@ -306,21 +290,17 @@ Rename = Annotated[
     list[str] | None,
     opt("--rename", "OLD=NEW", "Give a group another name in the target; repeatable."),
 ]
-FromConfig = Annotated[
-    str | None,
-    opt("--from-command-config", "FILE", "Like --command-config, but only for the source."),
-]
-ToConfig = Annotated[
-    str | None,
-    opt("--to-command-config", "FILE", "Like --command-config, but only for the target."),
-]
 
 
 class SideConfigs(NamedTuple):
     """The files with the settings of the source and of the target."""
 
-    from_command_config: FromConfig = None
-    to_command_config: ToConfig = None
+    from_command_config: Annotated[
+        str | None, opt("--from-command-config", "FILE", "Like --command-config, but only for the source.")
+    ] = None
+    to_command_config: Annotated[
+        str | None, opt("--to-command-config", "FILE", "Like --command-config, but only for the target.")
+    ] = None
 
 
 class StepFlags(NamedTuple):

@@ -407,10 +407,6 @@ def _write_json_lines(columns: Sequence[Column], rows: Iterable[Sequence[Any]], 
     return count
 
 
-def _write_json_document(document: Any) -> None:
-    print(json.dumps(document, indent=2))
-
-
 def _write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]], again: bool = False) -> int:
     """Writes CSV, with objects and lists as JSON."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -533,13 +529,11 @@ class RowFormat(NamedTuple):
 
     ``write`` writes a complete table and returns the number of its rows. ``write_more`` writes one of the outputs of
     ``--watch``, so that a program can read them as they arrive; its last argument is whether the previous output had
-    the same columns. Without it, the format is for people, not for programs. ``write_document`` writes a nested result
-    as a whole; without it, a command writes such a result as rows.
+    the same columns. Without it, the format is for people, not for programs.
     """
 
     write: Callable[[Sequence[Column], Iterable[Sequence[Any]]], int]
     write_more: Callable[[Sequence[Column], Iterable[Sequence[Any]], bool], int] | None = None
-    write_document: Callable[[Any], None] | None = None
 
 
 class _Format(StrEnum):
@@ -549,11 +543,6 @@ class _Format(StrEnum):
     def for_people(self) -> bool:
         """Whether the format is for people. It then leaves out what they need not see, and shortens long values."""
         return FORMATS[self].write_more is None
-
-    @property
-    def document(self) -> Callable[[Any], None] | None:
-        """The function that writes a nested result; None if the format has only rows."""
-        return FORMATS[self].write_document
 
 
 class OutputFormat(_Format):
@@ -577,14 +566,14 @@ def samples_of(command: str) -> tuple[Column, ...]:
 def _write_metrics(columns: Sequence[Column], rows: Iterable[Sequence[Any]], _again: bool = False) -> int:
     """Writes metrics, for a terminal without control characters. Rows of several clusters also have a cluster and an
     error; they have nothing else if no cluster responded."""
-    from offsetmgr.app.metrics import Sample, exposition
+    from offsetmgr.app.metrics import exposition
 
     if columns[0].name != "metric":
         failed = "offsetmgr_read_errors", {"command": columns[1].title}, 1
         found = ((row[0], row[1:4] if row[1] is not None else failed) for row in rows if len(row) > 2)
         rows = ((metric, {"cluster": cluster, **labels}, value) for cluster, (metric, labels, value) in found)
     shown, count = printable if sys.stdout.isatty() else str, 0
-    for line in exposition(map(Sample._make, rows)):
+    for line in exposition(rows):
         sys.stdout.write(f"{shown(line)}\n")
         count += 1
     sys.stdout.flush()
@@ -593,7 +582,7 @@ def _write_metrics(columns: Sequence[Column], rows: Iterable[Sequence[Any]], _ag
 
 FORMATS: Final[Mapping[str, RowFormat]] = {
     OutputFormat.TABLE: RowFormat(_write_table),
-    OutputFormat.JSON: RowFormat(_write_json, _write_json_lines, _write_json_document),
+    OutputFormat.JSON: RowFormat(_write_json, _write_json_lines),
     OutputFormat.CSV: RowFormat(_write_csv, _write_csv),
     PROMETHEUS: RowFormat(_write_metrics, _write_metrics),
 }
@@ -674,6 +663,11 @@ class Changes:
 
 WATCHED_OUTPUT: Final[ContextVar[WatchedOutput | None]] = ContextVar("WATCHED_OUTPUT", default=None)
 """The output of ``--watch``; None without ``--watch``."""
+
+
+def write_document(document: Any) -> None:
+    """Prints a nested result as JSON, where a table has its rows."""
+    print(json.dumps(document, indent=2))
 
 
 def write_text(text: str) -> None:
@@ -824,23 +818,23 @@ def report(error: BaseException, *, debug: bool = False) -> int:
         error = error.__cause__  # Ctrl-C arrived while C code, for example librdkafka, called Python
     if isinstance(error, KeyboardInterrupt):
         remaining = for_command_line(error.remaining) if isinstance(error, Interrupted) else "stopped before the end"
-        _print_line(f"interrupted: {remaining}")
+        note(f"interrupted: {remaining}")
         return INTERRUPTED
     if isinstance(error, Declined):
-        _print_line("nothing was done")
+        note("nothing was done")
         return FAILED
     if isinstance(error, OffsetMgrError):
         return _report_offsetmgr_error(error)
     if (message := command_line_message(error)) is not None:
-        _print_line(f"error: {message}")
-        _print_line(f"hint: {_command_line_hint(error)}")
+        note(f"error: {message}")
+        note(f"hint: {_command_line_hint(error)}")
         return USAGE
     if isinstance(error, UnicodeEncodeError) and (argument := _argument_without_encoding()) is not None:
-        _print_line(f"error: argument {argument!a}: is not valid UTF-8")
-        _print_line("hint: a terminal with the encoding UTF-8 sends valid arguments")
+        note(f"error: argument {argument!a}: is not valid UTF-8")
+        note("hint: a terminal with the encoding UTF-8 sends valid arguments")
         return USAGE
-    _print_line(f"error: internal: {type(error).__name__}: {_one_line(str(error))}")
-    _print_line("hint: this is a bug in offsetmgr; run the command again with --debug for the traceback")
+    note(f"error: internal: {type(error).__name__}: {_one_line(str(error))}")
+    note("hint: this is a bug in offsetmgr; run the command again with --debug for the traceback")
     return FAILED
 
 
@@ -853,11 +847,11 @@ def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
         return FAILED if failed else 0
     watched = WATCHED_OUTPUT.get()
     for text in dict.fromkeys(worded(error) for error in failed):
-        _print_line(f"error: {text}" if watched is None else f"error: {watched.time}: {text}")
+        note(f"error: {text}" if watched is None else f"error: {watched.time}: {text}")
     if watched is not None:
         return FAILED if failed else 0
     for hint in dict.fromkeys(_one_line(for_command_line(error.hint)) for error in failed if error.hint):
-        _print_line(f"hint: {hint}")
+        note(f"hint: {hint}")
     return FAILED if failed else 0
 
 
@@ -878,14 +872,14 @@ def fail_if(failed: object) -> None:
 
 
 def _report_offsetmgr_error(error: OffsetMgrError) -> int:
-    _print_line(f"error: {worded(error)}")
+    note(f"error: {worded(error)}")
     if isinstance(error, PartialFailure):
         for partition, failure in sorted(error.failures.items()):
-            _print_line(f"  {partition}: {worded(failure)}")
+            note(f"  {partition}: {worded(failure)}")
     if error.hint:
-        _print_line(f"hint: {_one_line(for_command_line(error.hint))}")
+        note(f"hint: {_one_line(for_command_line(error.hint))}")
     elif isinstance(error, SparkError) and error.__cause__ is not None:
-        _print_line("hint: --debug shows the complete error")
+        note("hint: --debug shows the complete error")
     return USAGE if isinstance(error, UsageError) else FAILED
 
 
@@ -922,7 +916,3 @@ def _argument_without_encoding() -> str | None:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _print_line(text: str) -> None:
-    print(coloured_message(text, sys.stderr), file=sys.stderr)

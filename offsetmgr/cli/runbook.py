@@ -35,7 +35,17 @@ from offsetmgr.cli.options import (
     opt,
     seconds_option,
 )
-from offsetmgr.cli.render import COLLECTOR, Column, OutputFormat, fail_if, note, rows_of, write_rows, write_text
+from offsetmgr.cli.render import (
+    COLLECTOR,
+    Column,
+    OutputFormat,
+    fail_if,
+    note,
+    rows_of,
+    write_document,
+    write_rows,
+    write_text,
+)
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_markdown
@@ -239,8 +249,8 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
     several = COLLECTOR.get() is not None
     if output.for_people and not several:
         write_text("\n".join(map(printable, report.lines())))
-    elif output.document is not None and not several:
-        output.document(report.to_json())
+    elif output == OutputFormat.JSON and not several:
+        write_document(report.to_json())
     else:
         rows: list[tuple[object, ...]] = [
             (kind, str(name), one.ok, one.confidence.value, one.why, for_command_line(one.remedy))
@@ -348,8 +358,8 @@ TESTS = (
 
 def _show_tests(run: BounceRun, output: OutputFormat) -> None:
     rows = [*rows_of(TESTS, run.tests)]
-    if output.document is not None:
-        output.document([dict(zip((column.name for column in TESTS), row, strict=True)) for row in rows])
+    if output == OutputFormat.JSON:
+        write_document([dict(zip((column.name for column in TESTS), row, strict=True)) for row in rows])
     else:
         write_rows(TESTS, rows, output)
 
@@ -357,9 +367,9 @@ def _show_tests(run: BounceRun, output: OutputFormat) -> None:
 def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
     results = [one.result for one in found if one.result is not None]
     several = len(found) > 1
-    if output.document is not None:
+    if output == OutputFormat.JSON:
         rows = [result.to_json() for result in results]
-        output.document(rows if several else rows[0] if rows else [])
+        write_document(rows if several else rows[0] if rows else [])
     else:
         columns = [Column("group")] if several else []
         columns += [Column("member"), Column("host"), Column("status"), Column("command"), Column("successors")]

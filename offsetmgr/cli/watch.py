@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import typer
 
@@ -29,6 +29,7 @@ from offsetmgr.cli.render import (
     worded,
     write_rows,
 )
+from offsetmgr.core.batches import in_threads
 from offsetmgr.core.durations import parse_seconds
 from offsetmgr.core.errors import ConfigError, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
@@ -47,23 +48,33 @@ Watch = Annotated[
 Count = Annotated[int | None, opt("--count", None, "End --watch after this many outputs.", min=1)]
 
 
+class RepeatFlags(NamedTuple):
+    """The options that repeat a command."""
+
+    watch: Watch = None
+    times: Count = None  # a named tuple has a method count
+
+
 class WatchCommand(typer.core.TyperCommand):
-    """A command whose option ``--watch`` may be given without a number."""
+    """A command whose option ``--watch`` may be given without a number. ``defaults`` are the values of such options."""
+
+    defaults: ClassVar[Mapping[str, str]] = {"--watch": DEFAULT_WATCH}
+
+    @staticmethod
+    def is_value(text: str) -> bool:
+        """Whether the argument after such an option is its value."""
+        try:
+            return text[:1] in tuple(".0123456789") and parse_seconds(text, "--watch") >= 0
+        except UsageError:
+            return False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         remaining_args: list[str] = []
-        for at, argument in enumerate(args):
+        for argument, following in zip(args, [*args[1:], "-"], strict=False):
             remaining_args.append(argument)
-            if argument == "--watch" and not _is_interval(args[at + 1] if at + 1 < len(args) else ""):
-                remaining_args.append(DEFAULT_WATCH)
+            if argument in self.defaults and not self.is_value(following):
+                remaining_args.append(self.defaults[argument])
         return super().parse_args(ctx, remaining_args)
-
-
-def _is_interval(text: str) -> bool:
-    try:
-        return text[:1] in tuple(".0123456789") and parse_seconds(text, "--watch") >= 0
-    except UsageError:
-        return False
 
 
 def watch_command(once: Callable[[], int], seconds: float | None, count: int | None) -> int:
@@ -112,19 +123,6 @@ def _output(once: Callable[[], int], time_of_output: str, *, first: bool) -> int
 
 # ``--sort``, ``--top`` and ``--totals`` of the tables of partitions, and their changes with ``--watch``.
 
-Sort = Annotated[
-    str | None,
-    opt(
-        "--sort",
-        "COLUMN",
-        "Sort by a column, such as lag: numbers from the largest, texts from A; unknown values last.",
-    ),
-]
-Top = Annotated[
-    int | None,
-    opt("--top", "N", "Show only the first N rows; sorts by lag without --sort.", min=1),
-]
-Totals = Annotated[bool, flag("--totals", "Show one row for each group: partitions, total lag, largest lag.")]
 TOTALS: Final = (
     Column("group"),
     Column("partitions", right=True),
@@ -137,45 +135,47 @@ TOTALS: Final = (
 class PartitionFlags(NamedTuple):
     """The options of tables of partitions."""
 
-    show_totals: Totals = False
-    sort: Sort = None
-    top: Top = None
-
-
-def write_changes(
-    columns: Sequence[Column],
-    rows: Iterable[Sequence[Any]],
-    output: OutputFormat,
-    *,
-    key: Sequence[str],
-    value: str,
-    position: str,
-) -> int:
-    """Writes rows like `write_rows`, with their `Changes` if ``--watch`` repeats the command."""
-    if (watched := WATCHED_OUTPUT.get()) is None:
-        return write_rows(columns, rows, output)
-    changes = watched.changes(columns, key=key, value=value, position=position)
-    return write_rows(changes.columns, changes.add(rows), output)
+    show_totals: Annotated[
+        bool, flag("--totals", "Show one row for each group: partitions, total lag, largest lag.")
+    ] = False
+    sort: Annotated[
+        str | None,
+        opt(
+            "--sort",
+            "COLUMN",
+            "Sort by a column, such as lag: numbers from the largest, texts from A; unknown values last.",
+        ),
+    ] = None
+    top: Annotated[int | None, opt("--top", "N", "Show only the first N rows; sorts by lag without --sort.", min=1)] = (
+        None
+    )
 
 
 class PartitionTable:
-    """Writes the rows of partitions, or the `total_row` of each group. Adds their changes if ``--watch`` repeats the
+    """Writes the rows of partitions, or the `total_row` of each group. Adds their `Changes` if ``--watch`` repeats the
     command.
 
-    ``value`` is the column of which ``--watch`` shows the change. Raises `UsageError` if no column has the name that
+    ``key``, ``value`` and ``position`` are columns, as in `Changes`. Raises `UsageError` if no column has the name that
     ``--sort`` gives.
     """
 
     def __init__(
-        self, columns: Sequence[Column], flags: PartitionFlags, output: OutputFormat, *, value: str = "lag"
+        self,
+        columns: Sequence[Column],
+        flags: PartitionFlags,
+        output: OutputFormat,
+        *,
+        key: Sequence[str] = ("group", "topic", "partition"),
+        value: str = "lag",
+        position: str = "offset",
     ) -> None:
         self._flags, self._output = flags, output
-        self.columns: Sequence[Column] = TOTALS if flags.show_totals else columns
+        if flags.show_totals:
+            columns, key, position = TOTALS, ("group",), value
+        self.columns: Sequence[Column] = columns
         self._changes = None
         if (watched := WATCHED_OUTPUT.get()) is not None:
-            key = ("group",) if flags.show_totals else ("group", "topic", "partition")
-            position = value if flags.show_totals else "offset"
-            self._changes = watched.changes(self.columns, key=key, value=value, position=position)
+            self._changes = watched.changes(columns, key=key, value=value, position=position)
             self.columns = self._changes.columns
         _sort_column(self.columns, flags.sort)
 
@@ -234,18 +234,17 @@ RowOrder: TypeAlias = Callable[[Sequence[Column], Iterable[Sequence[Any]]], Iter
 
 
 class ClusterRun:
-    """One run of the command, for one context. ``failure`` is an exception that is a bug of offsetmgr."""
+    """One run of the command, for one context."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.output = OutputCollector()
         self.code = 0
-        self.failure: BaseException | None = None
-        self.done = threading.Event()
 
     def execute(self, command: Callable[[str], None]) -> None:
-        """Runs the command in the present thread."""
+        """Runs the command in the present thread. ``--watch`` shows the merged output, not that of one run."""
         COLLECTOR.set(self.output)
+        WATCHED_OUTPUT.set(None)
         try:
             command(self.name)
         except typer.Exit as ended:
@@ -253,10 +252,6 @@ class ClusterRun:
         except OffsetMgrError as error:
             self.output.errors.append(error)
             self.code = FAILED
-        except BaseException as error:  # the main thread raises it
-            self.failure = error
-        finally:
-            self.done.set()
 
 
 def run_for_contexts(
@@ -267,13 +262,15 @@ def run_for_contexts(
     A cluster with errors and without rows is a row with its first error, after the rows that ``order`` returns. Raises
     the error if all runs raised the same `UsageError`, and the first exception that is a bug.
     """
+    from concurrent.futures import wait
+
     runs = [ClusterRun(name) for name in names]
-    for run in runs:
-        threading.Thread(target=run.execute, args=(command,), name=f"context {run.name}", daemon=True).start()
-    _wait(runs)
-    for run in runs:
-        if run.failure is not None:
-            raise run.failure
+    meter, ended = Meter("clusters"), in_threads(partial(run.execute, command) for run in runs)
+    while (found := wait(ended, _POLL_S)).not_done:
+        meter.show(len(found.done), len(runs))
+    meter.clear()
+    for one in ended:
+        one.result()  # raises an exception that is a bug of offsetmgr
     _raise_common_error(runs)
     missing = _drop_missing_groups(runs)
     _write(runs, output, order)
@@ -281,14 +278,6 @@ def run_for_contexts(
         note(text)
     _report(runs, output)
     return max(FAILED if run.output.errors else run.code for run in runs)
-
-
-def _wait(runs: list[ClusterRun]) -> None:
-    meter = Meter("clusters")
-    while waiting := [run for run in runs if not run.done.is_set()]:
-        meter.show(len(runs) - len(waiting), len(runs))
-        waiting[0].done.wait(_POLL_S)
-    meter.clear()
 
 
 def _raise_common_error(runs: list[ClusterRun]) -> None:
