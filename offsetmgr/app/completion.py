@@ -27,17 +27,8 @@ class Names(NamedTuple):
     complete: bool = False
 
 
-def groups_of_plan(path: Path, limit_s: float) -> Iterable[str]:
+def planned_groups(path: Path, limit_s: float) -> list[GroupPlan]:
     """Returns the groups of a plan file; none if the file cannot be read."""
-    return (one.name for one in _planned(path, limit_s))
-
-
-def waves_of_plan(path: Path, limit_s: float) -> Iterable[str]:
-    """Returns the waves of a plan file; none if the file cannot be read."""
-    return {str(one.wave) for one in _planned(path, limit_s) if one.wave is not None}
-
-
-def _planned(path: Path, limit_s: float) -> list[GroupPlan]:
     from offsetmgr.migration.plan import PlanFile
 
     return _within_limit([lambda: list(PlanFile(path).groups())], limit_s)[0] or []

@@ -4,8 +4,9 @@ migrate`` and the methods of `offsetmgr.Migration` are these functions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -314,12 +315,7 @@ class _Step:
 @contextmanager
 def _counter(ui: Ui, what: str, total: int) -> Iterator[Callable[[GroupOutcome], None]]:
     """Yields a function that shows one more completed group."""
-
-    def ticks() -> Iterator[None]:
-        while True:
-            yield None
-
-    shown = iter(ui.progress(ticks(), what, total))
+    shown = iter(ui.progress(repeat(None), what, total))
     try:
         yield lambda _outcome: next(shown)
     finally:
@@ -850,6 +846,9 @@ def report(
     Raises `GroupNotFound` and `UsageError` for groups and waves that a plan does not have, `PlanError`, `JournalError`
     and the errors of `where`.
     """
+    from offsetmgr.app.groups import where
+    from offsetmgr.migration.report import MigrationReport, ReportedGroup
+
     opened = [open_plan(Path(path)) for path in plans]
     names = [
         literal_pattern(one.target_group if state.stage_of(one) is Stage.FINALIZED else one.name)
@@ -859,38 +858,30 @@ def report(
     if not opened and selection.waves:
         raise UsageError(Advice("{wave} {}", selection.waves[0]), "waves are those of a plan", "name the plan too")
     groups, paths = GroupSelection(names) if opened else selection.groups, [file.path for file, _ in opened]
-    if not opened or connections.resolved.store is not None:
-        return _located(connections, groups, paths, window_s)
-    header, names_of = opened[0][0].header, {"zookeeper": "zookeeper", "kafka": "bootstrap_server"}
-    sides = {names_of[one.kind]: one.uri for one in (header.source, header.target) if one.kind in names_of}
-    servers: dict[str, Any] = {name: uri.partition("//")[2].partition("?")[0] for name, uri in sides.items()}
-    known = connections.resolved._replace(store=header.target.uri, **servers)
-    with Connections(known, connections.ui) as of_plan:
-        return _located(of_plan, groups, paths, window_s)._replace(servers=servers)
-
-
-def _located(
-    connections: Connections, groups: GroupSelection, plans: Iterable[Path], window_s: float | None
-) -> MigrationReport:
-    """Returns the report of these groups. ``plans`` are their migrations."""
-    from offsetmgr.app.groups import where
-    from offsetmgr.migration.report import MigrationReport, ReportedGroup
-
-    clock, found = SystemClock(), list[ReportedGroup]()
-    began, located = clock.now_ms(), where(connections, groups, window_s=window_s, plans=plans)
-    locator = located.locator
-    for one in located:
-        known = {} if one.sample.plan is None else locator.recorded(one.sample.plan.path)
-        refused = (locator.recorded(str(path)).get(one.name) for path in plans)  # a plan may have no step for a group
-        recorded = next(filter(None, refused), None) if one.sample.plan is None else known[one.sample.plan.group]
-        found.append(ReportedGroup.of(one, recorded))
-    clusters = {
-        one.store.uri: f"not read: {one.error}" if one.error else f"cluster {one.store.log_origin().cluster_id}"
-        for one in locator.stores
-    }
+    clock, found, servers = SystemClock(), list[ReportedGroup](), dict[str, Any]()
+    used: AbstractContextManager[Connections] = nullcontext(connections)
+    if opened and connections.resolved.store is None:
+        header, names_of = opened[0][0].header, {"zookeeper": "zookeeper", "kafka": "bootstrap_server"}
+        sides = {names_of[one.kind]: one.uri for one in (header.source, header.target) if one.kind in names_of}
+        servers = {name: uri.partition("//")[2].partition("?")[0] for name, uri in sides.items()}
+        used = Connections(connections.resolved._replace(store=header.target.uri, **servers), connections.ui)
+    began = clock.now_ms()
+    with used as known:
+        located = where(known, groups, window_s=window_s, plans=paths)
+        locator = located.locator
+        for one in located:
+            plan = one.sample.plan
+            name, of_group = (one.name, paths) if plan is None else (plan.group, [plan.path])
+            # A plan may have no step for a group.
+            recorded = filter(None, (locator.recorded(str(path)).get(name) for path in of_group))
+            found.append(ReportedGroup.of(one, next(recorded, None)))
+        clusters = {
+            one.store.uri: f"not read: {one.error}" if one.error else f"cluster {one.store.log_origin().cluster_id}"
+            for one in locator.stores
+        }
     unnamed = [kind for kind in ("zookeeper", "kafka") if all(one.name != kind for one in locator.stores)]
     errors = (*located.unlisted, *located.missing, *locator.unread_plans)
-    return MigrationReport(began, clock.now_ms(), clusters, found, errors, unnamed, window_s=window_s)
+    return MigrationReport(began, clock.now_ms(), clusters, found, errors, unnamed, servers, window_s)
 
 
 accept_names(globals(), PlanSelection=PlanSelection.of)

@@ -32,8 +32,8 @@ from offsetmgr.migration.bounce_plan import BounceSpec, GateClosed, run_command_
 from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
 from offsetmgr.migration.evidence import PhaseReport as PhaseReport
 from offsetmgr.migration.journaled_writer import append_to_journal
+from offsetmgr.migration.observation import GroupView, ignored_wait
 from offsetmgr.migration.observation import ObservationWindow as ObservationWindow
-from offsetmgr.migration.observation import ignored_wait
 from offsetmgr.migration.restart_command import NO_RESTART, InvalidWorkload, options_text
 from offsetmgr.migration.restart_command import Restart as Restart
 from offsetmgr.migration.runbook import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.app.ui import Ui
     from offsetmgr.core.document import DocumentPart
-    from offsetmgr.migration.observation import GroupView, Observation
+    from offsetmgr.migration.observation import Observation
     from offsetmgr.migration.progress import JournalRecord
 
 _NOTHING: Final = "no selected group has a live member in ZooKeeper, so there is nothing to restart"
@@ -72,16 +72,12 @@ class _Groups:
         """The connection options that name no servers."""
         self.login = Invocation("", (), self.login_options).options()
         """The same as text."""
-        self.view = self._view()
-
-    def _view(self) -> GroupView:
         if self.plan is None or self.names_servers:
-            return self.connections.group_view()
-        header = self.plan.file.header
-        from offsetmgr.migration.observation import GroupView
-
-        stores = SourceAndTarget.of_plan(self.connections, header)
-        return GroupView.of_plan(header, stores.source, stores.target, stores.cluster)
+            self.view = connections.group_view()
+        else:
+            header = self.plan.file.header
+            stores = SourceAndTarget.of_plan(connections, header)
+            self.view = GroupView.of_plan(header, stores.source, stores.target, stores.cluster)
 
     def addresses(self) -> dict[str, str | None]:
         """Returns the arguments that name the servers."""

@@ -234,10 +234,11 @@ def names_for(parameter: Any, given: Mapping[str, Any], incomplete: str) -> Iter
         names = printable(Contexts.read().layers)
         return _listed(names, incomplete) if "," in metavar else names
     if "--wave" in options:
-        return printable(completion.waves_of_plan(Path(plan), LIMIT_S)) if isinstance(plan, str) else []
+        planned = completion.planned_groups(Path(plan), LIMIT_S) if isinstance(plan, str) else []
+        return printable({str(one.wave) for one in planned if one.wave is not None})
     if any(option.endswith("-group") for option in options) or "[GROUP]" in metavar or metavar == "GROUP":
         if isinstance(plan, str):
-            return printable(completion.groups_of_plan(Path(plan), LIMIT_S))
+            return printable(one.name for one in completion.planned_groups(Path(plan), LIMIT_S))
         return _cached("groups", given, completion.groups)
     topic, colon, numbers = incomplete.partition(":")
     if colon and ":" in metavar and "--topic" in options:

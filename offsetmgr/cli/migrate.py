@@ -370,18 +370,17 @@ def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | 
     rows = [
         (*row[:2], *(None if value == "" else value for value in row[2:]), next_command(one)) for row, one in of_groups
     ]
-    if not output.for_people:
+    if output.for_people:
+        note(found.scope_line())
+    if not output.for_people or table_width() is None:
         write_rows(COLUMNS, rows, output)
-        return
-    note(found.scope_line())
-    if table_width() is not None:  # a terminal is too narrow for both long columns
+    else:  # a terminal is too narrow for both long columns
         write_rows(known, [row[:-1] for row in rows], output)
         if steps := [(row[0], row[-1]) for row in rows if row[-1]]:
             separate_tables()
             write_rows((COLUMNS[0], last), steps, output)
-    else:
-        write_rows(COLUMNS, rows, output)
-    _notes(found.lines())
+    if output.for_people:
+        _notes(found.lines())
 
 
 def _write_page(page: str, output: Path | None) -> None:

@@ -27,6 +27,7 @@ from offsetmgr.cli.options import (
     FormatOption,
     GroupsOption,
     OneGroup,
+    PlanScope,
     Reason,
     WaveOption,
     Yes,
@@ -51,7 +52,6 @@ from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_markdown
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import printable
-from offsetmgr.core.selection import GroupSelection
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -166,8 +166,7 @@ class RunbookGroups(NamedTuple):
     plan: Plan = None
 
     def selection(self) -> PlanSelection:
-        groups = GroupSelection(self.group or None, exclude=self.exclude_group or ())
-        return PlanSelection(groups, tuple(self.wave or ()))
+        return PlanScope(self.group, self.wave, self.exclude_group).selection()
 
 
 @command(app, "write", one="a runbook belongs to the groups of one cluster")

@@ -574,7 +574,8 @@ class _Statuses:
         return Phase.KAFKA if self.end is Phase.ZOOKEEPER else Phase.ZOOKEEPER
 
     def status(self, group: GroupPlan, live: LiveGroup | None) -> GroupStatus:
-        plan = migrated_group(self.plan, self.state, group, bounce=self.bounces.get(group.name))
+        phases = (self.start, self.end)
+        plan = migrated_group(self.plan, self.state, group, phases, self.bounces.get(group.name))
         word, since, evidence = self._recorded(group, plan.bounce)
         known = Confidence.RECORDED
         left_end = word is Stage.FINALIZED and live is not None and _has_left(live, self.end)
@@ -585,10 +586,7 @@ class _Statuses:
             since = since if seen is word else None  # the journal does not record the time of this change
             word = seen
         blocked = "; ".join(dict.fromkeys(self._obstacles(group, word, live, plan.bounce)))
-        names, now = (
-            (group.name, group.target_group, group.wave, group.owner),
-            self._now(group, plan, word, live),
-        )
+        names, now = (group.name, group.target_group, group.wave, group.owner), self._now(group, plan, word, live)
         return GroupStatus(*names, word, since, known, evidence, blocked, next_step(now), now.expires_ms)
 
     def _recorded(self, group: GroupPlan, bounce: OpenBounce | None) -> tuple[Stage | Phase, int | None, str]:
@@ -686,8 +684,6 @@ class _Statuses:
         return Situation(
             group.name,
             phase,
-            self.start,
-            self.end,
             plan,
             has_members=bool(group.old_members if live is None else live.members),
             is_committed=is_lost or (bool(live.members) if live is not None else group.name in self.state.phases),
@@ -753,16 +749,14 @@ class NextStep(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """The facts that decide the next step of a group. ``start`` and ``end`` are the phases in which a migration begins
-    and ends. Without an observation, the group of a plan is in its first phase. ``has_members`` is whether old
-    consumers have to be restarted. ``is_committed`` is whether a renewal of the copied offsets is of no use, because
-    the group has consumers, has committed since the copy, or has lost the copied offsets. ``location`` is None if the
-    plan was asked for its steps."""
+    """The facts that decide the next step of a group. The source and the target of ``plan`` are the phases in which the
+    migration begins and ends. Without an observation, the group of a plan is in its first phase. ``has_members`` is
+    whether old consumers have to be restarted. ``is_committed`` is whether a renewal of the copied offsets is of no
+    use, because the group has consumers, has committed since the copy, or has lost the copied offsets. ``location`` is
+    None if the plan was asked for its steps."""
 
     name: str
     phase: Phase
-    start: str | None = None
-    end: str | None = None
     plan: MigratedGroup | None = None
     has_members: bool = False
     is_committed: bool = False
@@ -783,8 +777,7 @@ def _situation_of(one: GroupLocation) -> Situation:
     plan, registry = one.sample.plan, one.sample.store("zookeeper")
     sides = {plan.source, plan.target} if plan is not None else set()
     has_members = registry is not None and bool(registry.members) and sides == {Phase.ZOOKEEPER, Phase.KAFKA}
-    start, end = (plan.source, plan.target) if plan is not None else (None, None)
-    return Situation(one.name, one.phase, start, end, plan, has_members, _is_committed(one.sample), one)
+    return Situation(one.name, one.phase, plan, has_members, _is_committed(one.sample), one)
 
 
 def _is_committed(sample: GroupSample) -> bool:
@@ -836,27 +829,27 @@ def _after_the_end(now: Situation, plan: MigratedGroup | None) -> NextStep:
 def _by_plan(now: Situation, plan: MigratedGroup) -> NextStep | None:
     """Returns the next step of the plan; None if the plan has no step for the phase of the group."""
     phase, of_location = now.phase, now.location is not None
-    if of_location and plan.finalized_at is not None and phase == now.start:
+    if of_location and plan.finalized_at is not None and phase == plan.source:
         again = f"the group commits to {TITLES[phase]} again after the plan was finalized"
         return NextStep(_show_members(now.name), f"{again}; find the consumer that still commits there")
     if plan.stage in (Stage.NOT_PLANNED, Stage.ROLLED_BACK):
         return None
     if (resumed := _resumed(plan)) is not None:
         return resumed
-    if plan.stage in (Stage.PLANNED, Stage.APPLIED_IN_PART) and (not of_location or phase in (now.start, Phase.DUAL)):
+    if plan.stage in (Stage.PLANNED, Stage.APPLIED_IN_PART) and (not of_location or phase in (plan.source, Phase.DUAL)):
         return NextStep(_of_group("migrate apply", plan), "copies the offsets of the plan")
     if plan.stage is not Stage.APPLIED and (of_location or plan.stage is not Stage.FINALIZED):
         return None
     if now.is_lost:
         return NextStep(_of_group("migrate rollback", plan), "restores the offsets that apply overwrote")
-    if phase is Phase.DUAL or (now.has_members and phase == now.start):
+    if phase is Phase.DUAL or (now.has_members and phase == plan.source):
         return _to_next_phase(now, plan)
-    if phase == now.end or not of_location:
+    if phase == plan.target or not of_location:
         if not now.verifies:
             return NextStep(_of_group("migrate verify", plan), "shows the partitions that do not verify")
         why = "verifies again, and records the end of the migration"
         return None if plan.stage is Stage.FINALIZED else NextStep(_finalize(plan), why)
-    if phase != now.start or (phase is Phase.ZOOKEEPER and now.end == Phase.KAFKA):
+    if phase != plan.source or (phase is Phase.ZOOKEEPER and plan.target == Phase.KAFKA):
         return None  # without members that commit, only a new plan copies the offsets that were committed since
     return NextStep(
         None, f"the offsets are copied to {plan.target_uri}, and the group still commits to {TITLES[phase]}"
@@ -875,7 +868,7 @@ def _resumed(plan: MigratedGroup) -> NextStep | None:
 
 def _to_next_phase(now: Situation, plan: MigratedGroup) -> NextStep:
     """Returns the step that restarts old consumers: the bounce, or for a located group the runbook of it."""
-    last = Phase.ZOOKEEPER if now.end == Phase.ZOOKEEPER else Phase.KAFKA
+    last = Phase.ZOOKEEPER if plan.target == Phase.ZOOKEEPER else Phase.KAFKA
     to = last if now.phase is Phase.DUAL else Phase.DUAL
     if now.location is None:
         return NextStep(_bounce(plan, to), f"restarts the members into phase {to}")

@@ -293,7 +293,7 @@ class StoreHistory:
         if before is None:
             self.first = reading
             return False
-        if _same(before, reading):
+        if _value(before) == _value(reading):
             return False
         if isinstance(reading, Absent) or offset_or(reading) < offset_or(before):
             self.lowered = f"{reading_text(before)} -> {reading_text(reading)} at {clock_time(at_ms)}"
@@ -302,10 +302,8 @@ class StoreHistory:
         return True
 
 
-def _same(one: Offset, other: Offset) -> bool:
-    if isinstance(one, Committed) and isinstance(other, Committed):
-        return one.offset == other.offset and one.version == other.version
-    return isinstance(one, Absent) and isinstance(other, Absent)
+def _value(reading: Offset) -> tuple[int, int | None] | None:
+    return (reading.offset, reading.version) if isinstance(reading, Committed) else None
 
 
 @dataclass(slots=True)

@@ -171,17 +171,15 @@ class Journal:
 
     def _check(self) -> int:
         """Reads the whole journal; returns the position after its last valid record."""
-        end = 0
+        last = 0
         for position, record in read_journal(self.path):
             if self._next == 0:
                 check_opening(self.path, record, self._plan)
             self._next += 1
-            end = position
-        if self._next == 0:
-            return 0
+            last = position
         with self.path.open("rb") as lines:
-            lines.seek(end)
-            return end + len(lines.readline())
+            lines.seek(last)
+            return last + len(lines.readline()) if self._next else 0
 
     def append(self, records: Iterable[JournalRecord]) -> None:
         """Appends records and returns once they are on disk. Raises `JournalError`, for example if the disk is full.

@@ -18,7 +18,7 @@ from offsetmgr.core.commit_mode import Phase
 from offsetmgr.core.document import Columns, DocumentPart, Facts, Items, Paragraph, SectionTitle, Table, moment
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import SHOWN, count_of
-from offsetmgr.migration.location import GroupLocation, GroupStatus, NextStep, may_be_dual
+from offsetmgr.migration.location import GroupLocation, GroupStatus, MigratedGroup, NextStep, may_be_dual
 from offsetmgr.migration.progress import Stage
 
 
@@ -36,25 +36,22 @@ class GroupRisk(StrEnum):
 
 class ReportedGroup(NamedTuple):
     """A group of the report. ``phase`` is the phase with its confidence. ``risks`` has the text of each risk. ``plan``
-    and ``wave`` are those of its migration; None without one."""
+    is its migration, and ``wave`` its wave there; None without one."""
 
     name: str
     phase: str
     lag: int | None
     next: NextStep
     risks: Mapping[GroupRisk, str]
-    plan: str | None
+    plan: MigratedGroup | None
     wave: int | None
-    stage: Stage | None
 
     @classmethod
     def of(cls, one: GroupLocation, recorded: GroupStatus | None) -> ReportedGroup:
         """Returns the group. ``recorded`` is what the plan and its journal record."""
-        texts, plan = dict(_risks(one, recorded)), one.sample.plan
+        texts, wave = dict(_risks(one, recorded)), None if recorded is None else recorded.wave
         risks = {risk: for_command_line(texts[risk]) for risk in GroupRisk if texts.get(risk)}
-        of_plan = (None, None) if plan is None else (plan.path, plan.stage)
-        wave = None if recorded is None else recorded.wave
-        return cls(one.name, one.evidence.known_phase, one.lag, one.next, risks, of_plan[0], wave, of_plan[1])
+        return cls(one.name, one.evidence.known_phase, one.lag, one.next, risks, one.sample.plan, wave)
 
 
 def _risks(one: GroupLocation, recorded: GroupStatus | None) -> Iterator[tuple[GroupRisk, str]]:
@@ -183,9 +180,10 @@ def _phase_rows(groups: Iterable[ReportedGroup]) -> Iterator[Sequence[Any]]:
 
 
 def _wave_rows(groups: Iterable[ReportedGroup]) -> Iterator[Sequence[Any]]:
-    waves = by_key(((one.plan, one.wave or 0), one) for one in groups if one.plan is not None)
+    waves = by_key(((one.plan.path, one.wave or 0), one) for one in groups if one.plan is not None)
     for (plan, wave), found in sorted(waves.items()):
-        finalized, at_risk = sum(one.stage is Stage.FINALIZED for one in found), sum(bool(one.risks) for one in found)
+        finalized = sum(one.plan is not None and one.plan.stage is Stage.FINALIZED for one in found)
+        at_risk = sum(bool(one.risks) for one in found)
         phases = sorted(Counter(one.phase for one in found).items())
         text = ", ".join(f"{count:,} {phase}" for phase, count in phases)
         yield plan, str(wave or "none"), len(found), finalized, at_risk, text
