@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from offsetmgr.migration.mirror import MirrorState as MirrorState
     from offsetmgr.migration.mirror import MirrorStatus as MirrorStatus
     from offsetmgr.migration.planner import Planner
+    from offsetmgr.migration.planner import WrittenPlan as WrittenPlan
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.refresh import RefreshReport as RefreshReport
-    from offsetmgr.migration.renewal import RenewedPlan as RenewedPlan
     from offsetmgr.migration.report import MigrationReport as MigrationReport
     from offsetmgr.migration.rollback import RollbackPreview
     from offsetmgr.migration.rollback import RollbackReport as RollbackReport
@@ -126,20 +126,6 @@ class PlanInputs(NamedTuple):
         return waves, replace(options, groups=groups)
 
 
-class WrittenPlan(NamedTuple):
-    """A plan that was written to a file. ``one_behind`` tells whether the source is exactly one behind its log's end in
-    every planned partition."""
-
-    file: PlanFile
-    one_behind: bool = False
-
-    def lines(self, *, whole: bool = True) -> Iterator[str]:
-        """Describes the plan. See `plan_lines`."""
-        from offsetmgr.migration.planner import plan_lines
-
-        return plan_lines(self.file, whole=whole)
-
-
 def plan(
     connections: Connections,
     source: str,
@@ -160,7 +146,7 @@ def plan(
     from offsetmgr.groups.scan import TopicMatches
     from offsetmgr.migration.observation import ObservationWindow
     from offsetmgr.migration.partition_map import read_map
-    from offsetmgr.migration.planner import no_groups_hint
+    from offsetmgr.migration.planner import WrittenPlan, no_groups_hint
 
     inputs = inputs or PlanInputs()
     waves, options = inputs.read_waves(options)
@@ -409,7 +395,7 @@ def renew(
     *,
     sides: SideSettings | None = None,
     if_ahead: AheadPolicy | None = None,
-) -> RenewedPlan | None:
+) -> WrittenPlan | None:
     """Plans the groups again that apply has not begun, with their present offsets, and writes the plan to the new file
     ``new_path``, with a copy of the journal. It replaces the plan ``path``.
 
@@ -588,6 +574,7 @@ def plan_reverse(
     ``if_ahead`` is the caller's word for offsets that are ahead in the source. Raises `PlanError` if the file exists,
     `OtherCluster`, `Unreachable`, `TimedOut`.
     """
+    from offsetmgr.migration.planner import WrittenPlan
     from offsetmgr.migration.rollback import ReversePlanner, reverse_options
 
     step = _renewed_step(connections, path, selection, sides)

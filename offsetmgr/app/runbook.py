@@ -37,6 +37,7 @@ from offsetmgr.migration.observation import ObservationWindow as ObservationWind
 from offsetmgr.migration.restart_command import NO_RESTART, InvalidWorkload, options_text
 from offsetmgr.migration.restart_command import Restart as Restart
 from offsetmgr.migration.runbook import (
+    SHOWN,
     BaselineFile,
     NoBaseline,
     Runbook,
@@ -235,7 +236,7 @@ def _write_files(found: WrittenRunbooks, files: Sequence[Path], baseline: str, u
         ui.note(text, warning=True)
     for book in found.books if files else ():
         for warning in book.warnings:
-            text = warning.shortened
+            text = warning.advice(SHOWN)
             ui.note(Advice("group {}: {}", book.group, text) if len(found.books) > 1 else text, warning=True)
 
 

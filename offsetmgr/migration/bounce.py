@@ -54,7 +54,7 @@ from offsetmgr.migration.observation import (
     watch_group,
 )
 from offsetmgr.migration.plan import PlanFile, select_groups
-from offsetmgr.migration.progress import JournalRecord, MigrationState, Stage
+from offsetmgr.migration.progress import JournalRecord, MigrationState, Stage, blocked_record
 from offsetmgr.migration.restart_command import Restart, options_text, run_in_shell, still_running
 from offsetmgr.migration.runbook import check_phase
 
@@ -217,16 +217,13 @@ def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:
     if isinstance(error, AlreadyInPhase | UnrequestedReturn):
         return None
     if error is not None:
-        reason = (error.what, error.why, error.hint)
-    elif result is None or result.outcome in (BounceOutcome.STOPPED, BounceOutcome.PLANNED):
+        return blocked_record(group, for_command_line(error.what), error.why, error.hint)
+    if result is None or result.outcome in (BounceOutcome.STOPPED, BounceOutcome.PLANNED):
         return None
-    elif result.outcome is BounceOutcome.FAILED:
-        reason = (f"bounce {result.change}", result.why, result.hint)
-    else:
-        assert result.report is not None  # a finished bounce has passed the gate of the whole group
-        return phase_record(group, result.report)
-    step, why, hint = map(for_command_line, reason)
-    return {"kind": "group-blocked", "group": group, "step": step, "why": why, "hint": hint}
+    if result.outcome is BounceOutcome.FAILED:
+        return blocked_record(group, f"bounce {result.change}", result.why, result.hint)
+    assert result.report is not None  # a finished bounce has passed the gate of the whole group
+    return phase_record(group, result.report)
 
 
 def phase_record(group: str, report: PhaseReport) -> JournalRecord:
@@ -572,9 +569,7 @@ class _BounceRun:
                 + self._undo(),
             )
         self.progress(f"  restarted as {', '.join(_successors(history, step))}; watching its commits")
-        copies_later = self.state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
-        rules = replace(spec.options.rules, catch_up_later=copies_later)
-        report, _ = self._gate(rules, step)
+        report, _ = self._gate(self._rules, step)
         if not report.passed:
             if self.stop():
                 return self._stopped(stopped)
@@ -589,6 +584,12 @@ class _BounceRun:
         self._save()
         self.progress(f"  gate passed: {'; '.join(f'{m.confidence.value}: {m.why}' for m in report.members)}")
         return None
+
+    @property
+    def _rules(self) -> EvidenceThresholds:
+        """The evidence that a gate accepts before the offsets are copied, if this bounce copies them."""
+        copies_later = self.state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
+        return replace(self.spec.options.rules, catch_up_later=copies_later)
 
     def _gate(self, rules: EvidenceThresholds, step: RestartStep | None = None) -> tuple[PhaseReport, GroupHistory]:
         """Watches the group until further observations cannot change the gate's result, or until the gate can no longer
@@ -621,12 +622,10 @@ class _BounceRun:
     def _finish(self) -> BounceResult:
         spec = self.spec
         self.progress(f"gate of the whole group: are all members in phase {spec.to.value}?")
-        to_dual_from_kafka = self.state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
-        rules = replace(spec.options.rules, catch_up_later=True) if to_dual_from_kafka else spec.options.rules
-        report, history = self._gate(rules)
+        report, history = self._gate(self._rules)
         # If the gate has passed, all members are in the dual phase. In partitions without traffic, dual members never
         # raise a ZooKeeper offset that is below Kafka's.
-        if to_dual_from_kafka and report.passed and self._copy(history):
+        if self._rules.catch_up_later and report.passed and self._copy(history):
             report, _ = self._gate(spec.options.rules)
         if not report.passed:
             if self.stop():

@@ -219,28 +219,19 @@ def resume(path: Path, group: str, to: CommitMode, baseline: Observation | None 
     to bounces to another phase or to a bounce with another baseline, or if this bounce is finished, and any error from
     `load_all`."""
     saved = load_all(path)
-    other = next((found for found in saved.values() if found.change.to is not to), None)
+    other, state = next((found for found in saved.values() if found.change.to is not to), None), saved.get(group)
     if other is not None:
-        raise UsageError(
-            f"state file {path}",
-            f"it belongs to the bounce {other.change} of group {other.group}",
-            Advice("name another one with {state}"),
-        )
-    state = saved.get(group)
-    if state is not None and state.finished_ms is not None:
-        raise UsageError(
-            f"state file {path}",
-            f"the bounce {state.change} of group {state.group} is finished",
-            Advice("name another one with {state} for a new bounce"),
-        )
-    if state is not None and belongs_to_earlier(state, baseline):
+        why = f"it belongs to the bounce {other.change} of group {other.group}"
+        hint = "name another one with {state}"
+    elif state is not None and state.finished_ms is not None:
+        why = f"the bounce {state.change} of group {state.group} is finished"
+        hint = "name another one with {state} for a new bounce"
+    elif state is not None and belongs_to_earlier(state, baseline):
+        why = f"it belongs to an earlier bounce of group {group} (baseline of {observation.at(state.baseline.at_ms)})"
         hint = "name another {state} for a new bounce, or remove the file; to resume, give the baseline of that bounce"
-        raise UsageError(
-            f"state file {path}",
-            f"it belongs to an earlier bounce of group {group} (baseline of {observation.at(state.baseline.at_ms)})",
-            Advice(hint),
-        )
-    return state
+    else:
+        return state
+    raise UsageError(f"state file {path}", why, Advice(hint))
 
 
 @contextmanager

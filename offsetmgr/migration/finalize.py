@@ -36,7 +36,7 @@ from offsetmgr.migration.evidence import (
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, late_deletion, read_batches
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.plan import Action, GroupPlan, PlanFile, PlanStep
-from offsetmgr.migration.progress import Journal, MigrationState
+from offsetmgr.migration.progress import Journal, MigrationState, blocked_record
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status
 from offsetmgr.stores.uri import scheme_of
 from offsetmgr.zookeeper.groups.registry import GroupMembers, members_many
@@ -285,16 +285,7 @@ class Finalization:
     def _block(self, report: FinalizeReport, blocked: dict[str, GateRefused]) -> None:
         """Records the reasons for which groups do not pass, in one write of the journal."""
         report.blocked |= blocked
-        self.journal.append(
-            {
-                "kind": "group-blocked",
-                "group": group,
-                "step": "finalize",
-                "why": for_command_line(error.why),
-                "hint": for_command_line(error.hint),
-            }
-            for group, error in blocked.items()
-        )
+        self.journal.append(blocked_record(name, "finalize", one.why, one.hint) for name, one in blocked.items())
 
     def _reason_not_applied(self, group: GroupPlan) -> GateRefused | None:
         """Returns the reason for which the journal alone excludes that the group is finalized."""

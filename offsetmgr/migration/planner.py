@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.clock import Clock
@@ -400,26 +400,37 @@ def _carried(found: Committed, capabilities: Capabilities, *, keeps_epoch: bool)
     return tuple.__new__(OffsetAndMetadata, carried)  # `OffsetAndMetadata(*carried)` without its argument handling
 
 
-def plan_lines(plan: PlanFile, *, whole: bool = True) -> Iterator[str]:
-    """Describes a new plan. With ``whole``, also yields its waves and the parts that need attention, in at most `SHOWN`
-    lines."""
-    header, summary = plan.header, plan.summary
-    yield scope_line(plan, summary)
-    yield from _header_lines(header)
-    yield from _expiry_lines(header, summary)
-    yield from count_lines(summary)
-    if summary.dropped:
-        yield f"warning the plan drops {dropped_text(summary.dropped)}"
-    if not whole:
-        return
-    waves = Counter(group.wave for group in plan.groups())
-    yield from (f"wave {w}: {count_of(waves[w], 'group')}" for w in sorted(w for w in waves if w is not None))
-    if len(waves) > 1 and waves[None]:
-        yield f"no wave: {count_of(waves[None], 'group')}, which the waves file does not name"
-    lines = _attention(plan) if summary.needs_attention or header.options.clamp else iter(())
-    yield from islice(lines, SHOWN)
-    if any(lines):
-        yield Advice("  ... and more: {} (or csv) lists every step", Invocation("migrate plan", (), {"format": "json"}))
+class WrittenPlan(NamedTuple):
+    """A plan that was written to a file. ``one_behind`` tells whether the source is exactly one behind its log's end in
+    every planned partition. ``renewed`` and ``kept`` are the numbers of groups that were planned again and that keep
+    the steps of an earlier plan."""
+
+    file: PlanFile
+    one_behind: bool = False
+    renewed: int = 0
+    kept: int = 0
+
+    def lines(self, *, whole: bool = True) -> Iterator[str]:
+        """Describes the plan. With ``whole``, also yields its waves and the parts that need attention, in at most
+        `SHOWN` lines."""
+        plan, header, summary = self.file, self.file.header, self.file.summary
+        yield scope_line(plan, summary)
+        yield from _header_lines(header)
+        yield from _expiry_lines(header, summary)
+        yield from count_lines(summary)
+        if summary.dropped:
+            yield f"warning the plan drops {dropped_text(summary.dropped)}"
+        if not whole:
+            return
+        waves = Counter(group.wave for group in plan.groups())
+        yield from (f"wave {w}: {count_of(waves[w], 'group')}" for w in sorted(w for w in waves if w is not None))
+        if len(waves) > 1 and waves[None]:
+            yield f"no wave: {count_of(waves[None], 'group')}, which the waves file does not name"
+        lines = _attention(plan) if summary.needs_attention or header.options.clamp else iter(())
+        yield from islice(lines, SHOWN)
+        if any(lines):
+            listed = Invocation("migrate plan", (), {"format": "json"})
+            yield Advice("  ... and more: {} (or csv) lists every step", listed)
 
 
 def _attention(plan: PlanFile) -> Iterator[str]:

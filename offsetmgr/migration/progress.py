@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple, Self
 
-from offsetmgr.core.advice import Advice, Argument, Invocation
+from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.atomic_file import replace_file, sync_directory
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock import Clock
@@ -242,6 +242,12 @@ def check_opening(path: Path, record: JournalRecord, plan_sha256: str) -> None:
             "it belongs to another plan of the same name",
             "move it away, or use the plan that it belongs to",
         )
+
+
+def blocked_record(group: str, step: str, why: object, hint: object) -> JournalRecord:
+    """Returns the record of a group that did not pass ``step``."""
+    texts = {"step": step, "why": for_command_line(why), "hint": for_command_line(hint)}
+    return {"kind": "group-blocked", "group": group, **texts}
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[int | str]]:

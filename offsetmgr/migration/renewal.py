@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.atomic_file import replace_file
@@ -22,7 +21,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.journaled_writer import RENEWED, with_offsets
 from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, write_plan
-from offsetmgr.migration.planner import Planner, plan_lines
+from offsetmgr.migration.planner import Planner, WrittenPlan
 from offsetmgr.migration.progress import Journal, MigrationState, copy_journal, journal_path, read_journal
 
 MAX_AGE_MS = 24 * 3_600_000
@@ -85,20 +84,7 @@ def _count_of_changes(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> 
     return sum(tp not in found.offsets or found.offsets[tp].offset != offset for tp, offset in steps)
 
 
-class RenewedPlan(NamedTuple):
-    """The result of `renew`: the new plan, and the numbers of groups that were planned again and that keep their
-    steps."""
-
-    file: PlanFile
-    renewed: int
-    kept: int
-
-    def lines(self) -> Iterator[str]:
-        """Describes the new plan. See `plan_lines`."""
-        return plan_lines(self.file)
-
-
-def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None = None) -> RenewedPlan:
+def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None = None) -> WrittenPlan:
     """Writes the renewed plan to the new file ``path``, with its journal. ``planner`` has the options of ``plan``.
     ``only`` limits the groups that are planned again.
 
@@ -136,7 +122,7 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
             raise
         journal.append([{"kind": "renewed", "by": str(path.absolute())}])
         _publish(part, path)
-    return RenewedPlan(PlanFile(path), len(again), summary.groups - len(again))
+    return WrittenPlan(PlanFile(path), renewed=len(again), kept=summary.groups - len(again))
 
 
 def finish_renewal(plan: PlanFile, path: Path) -> bool:

@@ -132,7 +132,7 @@ def _group_of(book: Mapping[str, Any]) -> str:
 
 
 _SUFFIXES: Final = (".json", ".html", ".md")
-_SHOWN: Final = 6
+SHOWN: Final = 6
 """Maximum number of partitions in a warning at a terminal."""
 
 
@@ -152,11 +152,6 @@ class Risk(NamedTuple):
             return ", ".join(map(str, sorted(value)[:most])) + more
 
         return Advice(self.template, *map(worded, self.values))
-
-    @property
-    def shortened(self) -> Advice:
-        """The warning with at most `_SHOWN` partitions."""
-        return self.advice(_SHOWN)
 
 
 @dataclass(frozen=True, slots=True)
