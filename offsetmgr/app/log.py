@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.groups.operation_log import OperationProgress
     from offsetmgr.segments.committed_offsets import SavedGroup as SavedGroup
-    from offsetmgr.segments.message_scan import DumpedEntry, DumpedMessage, MessageFilter, OnError
+    from offsetmgr.segments.message_scan import DumpedEntry, DumpedMessage, OnError
     from offsetmgr.segments.repair import RecoveredLog, Verification
     from offsetmgr.snapshots.base import SnapshotReport
 
@@ -61,15 +61,6 @@ class DumpOptions(NamedTuple):
     decode: ValueFormat = ValueFormat.AUTO
     max_batch_bytes: int | None = None
 
-    def _filter(self) -> MessageFilter:
-        from offsetmgr.segments.compression import MAX_DECOMPRESSED_BYTES
-        from offsetmgr.segments.entries import MAX_ENTRY_BYTES
-        from offsetmgr.segments.message_scan import MessageFilter
-
-        limit = self.max_batch_bytes or MAX_DECOMPRESSED_BYTES
-        largest = max(self.max_batch_bytes or 0, MAX_ENTRY_BYTES)
-        return MessageFilter(*self[:6], limit, largest)
-
 
 def dump(
     ui: Ui,
@@ -91,10 +82,14 @@ def dump(
         hint = Advice("{max_batch_bytes} allows more, if the writer really wrote that much")
         on_error(LimitExceeded(error.what, error.why, hint) if isinstance(error, LimitExceeded) else error)
 
-    from offsetmgr.segments.message_scan import dumped_entries, dumped_messages, logs_under
+    from offsetmgr.segments.compression import MAX_DECOMPRESSED_BYTES
+    from offsetmgr.segments.entries import MAX_ENTRY_BYTES
+    from offsetmgr.segments.message_scan import MessageFilter, dumped_entries, dumped_messages, logs_under
 
     options = options or DumpOptions()
-    logs, selected = logs_under(paths, topics, failed), options._filter()
+    limit = options.max_batch_bytes
+    selected = MessageFilter(*options[:6], limit or MAX_DECOMPRESSED_BYTES, max(limit or 0, MAX_ENTRY_BYTES))
+    logs = logs_under(paths, topics, failed)
     found: Iterator[DumpedMessage | DumpedEntry] = (
         dumped_entries(logs, selected, failed) if entries else dumped_messages(logs, selected, options.decode, failed)
     )

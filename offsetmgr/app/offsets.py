@@ -85,7 +85,7 @@ class Found(Generic[T]):
         self.topics, self.others = TopicMatches(topics), tuple(others)
         self.above: dict[str, int | None] = {}
         """See `lag`."""
-        self._connections, self._store = connections, store
+        self._connections = connections
         self._items: Iterable[T] = ()
         self._newer: Counter[tuple[str, str]] = Counter()
         self._newer_group = ""
@@ -161,10 +161,6 @@ class Found(Generic[T]):
                 where = self._connections.invocation("groups where", literal_pattern(self._newer_group), window=60)
                 shows = "hint: {store} {} shows what {} holds; {} shows where the group commits"
                 note(Advice(shows, quote(uri), title_of(uri), where))
-
-    def tell_empty(self, what: str) -> None:
-        """Tells the user that the store has no ``what``."""
-        self._connections.tell_empty(what, self._store)
 
     def check_topics(self, where: str) -> None:
         """Adds an error, after the last item, for selected topics that match nothing in ``where``."""

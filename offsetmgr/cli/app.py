@@ -316,17 +316,12 @@ def main() -> None:
     except KeyboardInterrupt:  # a second Ctrl-C, while the command reports the first
         code = INTERRUPTED
     if code:
-        _flush_or_discard()
+        # The failure of the command was already reported, so output that cannot be written is dropped.
+        try:
+            sys.stdout.flush()
+        except (OSError, OffsetMgrError, AttributeError):
+            discard_output()
     # At exit the interpreter searches all objects for reference cycles. The search takes three times as long as all
     # other work at exit. Freezing the objects avoids this search. The objects do not need to be finalized.
     gc.freeze()
     sys.exit(code)
-
-
-def _flush_or_discard() -> None:
-    """Writes the remaining output of a failed command. If the output cannot be written, drops it without a message,
-    because the failure of the command was already reported."""
-    try:
-        sys.stdout.flush()
-    except (OSError, OffsetMgrError, AttributeError):
-        discard_output()

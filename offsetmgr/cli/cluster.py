@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
 from offsetmgr.cli.connect_flags import ConnectFlags, command
-from offsetmgr.cli.options import FormatOption
+from offsetmgr.cli.options import FormatOption, command_group
 from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows
 
 if TYPE_CHECKING:
     from offsetmgr.app.cluster import ClusterBroker
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Kafka cluster's brokers.")
+app = command_group("A Kafka cluster's brokers.")
 
 BROKERS: Final = (Column("broker", right=True), Column("address"), Column("release"))
 CAPABILITIES: Final = (Column("capability"), Column("since"), Column("on"), Column("without", optional=True))

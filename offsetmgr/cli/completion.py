@@ -19,12 +19,13 @@ import typer
 
 from offsetmgr.app import completion
 from offsetmgr.cli.connect_flags import ConnectFlags
+from offsetmgr.cli.options import command_group
 from offsetmgr.cli.render import note
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.config.user_directories import downloads_directory
 from offsetmgr.core.errors import OffsetMgrError
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Shell completion.")
+app = command_group("Shell completion.")
 
 _FILE_METAVARS: Final = ("FILE", "DIR", "PATH", "PLAN")
 _DESCRIPTION_WIDTH: Final = 60

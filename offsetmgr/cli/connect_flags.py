@@ -247,7 +247,35 @@ class Terminal(Ui):
         self._next = 0.0
 
     def confirm(self, question: str) -> None:
-        confirm(question if self.context is None else f"context {self.context}: {question}", yes=self.yes)
+        """Asks the user the question, unless ``yes`` is true.
+
+        Raises `Declined` if the answer is no. Raises `UsageError` if stdin is not a terminal, or if stdin ends before
+        the user has answered.
+        """
+        if self.yes:
+            return
+        question = question if self.context is None else f"context {self.context}: {question}"
+        if not sys.stdin.isatty():
+            why = "stdin is not a terminal, so the prompt cannot be answered"
+            raise UsageError(question.rstrip("?"), why, "add --yes")
+        answer = ""
+        Meter.clear()
+        try:
+            sys.stderr.write(f"{printable(question)} [y/N] ")
+            sys.stderr.flush()
+            with suppress(OSError):  # the terminal may be gone
+                answer = sys.stdin.readline()
+            if not answer:
+                ignore_hangups()  # a lost terminal can still send SIGHUP
+        except KeyboardInterrupt as error:
+            if _hangup_received.is_set() or not sys.stdin.isatty():
+                raise _unanswered(question) from error
+            sys.stderr.write("\n")
+            raise Interrupted("nothing was done") from error
+        if not answer:
+            raise _unanswered(question)
+        if answer.strip().lower() not in ("y", "yes"):
+            raise Declined
 
     def note(self, text: str, *, warning: bool = False, repeated: bool = False) -> None:
         if repeated:
@@ -270,36 +298,6 @@ class Terminal(Ui):
         self, what: str, has_begun: Callable[[], bool] = lambda: True
     ) -> AbstractContextManager[Callable[[], bool]]:
         return stop_on_signal(what, has_begun)
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Asks the user the question, unless ``yes`` is true.
-
-    Raises `Declined` if the answer is no. Raises `UsageError` if stdin is not a terminal, or if stdin ends before the
-    user has answered.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(question.rstrip("?"), "stdin is not a terminal, so the prompt cannot be answered", "add --yes")
-    answer = ""
-    Meter.clear()
-    try:
-        sys.stderr.write(f"{printable(question)} [y/N] ")
-        sys.stderr.flush()
-        with suppress(OSError):  # the terminal may be gone
-            answer = sys.stdin.readline()
-        if not answer:
-            ignore_hangups()  # a lost terminal can still send SIGHUP
-    except KeyboardInterrupt as error:
-        if _hangup_received.is_set() or not sys.stdin.isatty():
-            raise _unanswered(question) from error
-        sys.stderr.write("\n")
-        raise Interrupted("nothing was done") from error
-    if not answer:
-        raise _unanswered(question)
-    if answer.strip().lower() not in ("y", "yes"):
-        raise Declined
 
 
 def _unanswered(question: str) -> UsageError:

@@ -6,12 +6,19 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Final
 
-import typer
-
-from offsetmgr.cli.options import BootstrapServer, CommandConfig, FormatOption, Store, Timeout, Zookeeper
+from offsetmgr.cli.options import (
+    BootstrapServer,
+    CommandConfig,
+    FormatOption,
+    Store,
+    Timeout,
+    Zookeeper,
+    arg,
+    command_group,
+)
 from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, write_rows, write_text
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Contexts of the config file: names for clusters.")
+app = command_group("Contexts of the config file: names for clusters.")
 
 CONTEXTS: Final = (
     Column("context"),
@@ -31,25 +38,18 @@ def list_contexts(output: FormatOption = OutputFormat.TABLE) -> None:
 
     A context that is not valid is a row with its error, and the exit code is 1.
     """
-    from offsetmgr.config.connection import SettingsLayer
     from offsetmgr.config.contexts import Contexts, masked
     from offsetmgr.core.errors import ConfigError
 
     contexts = Contexts.read()
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for name, found in sorted(contexts.layers.items()):
-        layer = SettingsLayer() if isinstance(found, ConfigError) else found
-        rows.append(
-            (
-                name,
-                "yes" if name == contexts.default else None,
-                layer.bootstrap_server,
-                layer.zookeeper,
-                None if layer.store is None else masked("store", layer.store),
-                layer.command_config,
-                found.why if isinstance(found, ConfigError) else None,
-            )
-        )
+        default = "yes" if name == contexts.default else None
+        if isinstance(found, ConfigError):
+            rows.append((name, default, None, None, None, None, found.why))
+        else:
+            store = None if found.store is None else masked("store", found.store)
+            rows.append((name, default, found.bootstrap_server, found.zookeeper, store, found.command_config, None))
     if not write_rows(CONTEXTS, rows, output):
         note(f"no context in {contexts.path}")
     fail_if(any(isinstance(found, ConfigError) for found in contexts.layers.values()))
@@ -57,10 +57,7 @@ def list_contexts(output: FormatOption = OutputFormat.TABLE) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[CONTEXT]", help="The context (default: the one in effect)."),
-    ] = None,
+    name: Annotated[str | None, arg("[CONTEXT]", "The context (default: the one in effect).")] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the settings that commands use, and where each value comes from. Passwords and keys are masked.
@@ -73,7 +70,7 @@ def show(
 
 
 @app.command("use")
-def use(name: Annotated[str, typer.Argument(metavar="CONTEXT", help="The new default context.")]) -> None:
+def use(name: Annotated[str, arg("CONTEXT", "The new default context.")]) -> None:
     """Make a context the default. Changes only the line default-context of the config file; comments stay."""
     import os
 
@@ -88,7 +85,7 @@ def use(name: Annotated[str, typer.Argument(metavar="CONTEXT", help="The new def
 
 @app.command("add")
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the new context.")],
+    name: Annotated[str, arg("NAME", "The name of the new context.")],
     bootstrap_server: BootstrapServer = None,
     zookeeper: Zookeeper = None,
     store: Store = None,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from offsetmgr.cli.connect_flags import Terminal
-from offsetmgr.cli.options import Execute, FormatOption, Group, Reason, Yes, flag, one_group, opt
+from offsetmgr.cli.options import Execute, FormatOption, Group, Reason, Yes, arg, command_group, flag, one_group, opt
 from offsetmgr.cli.render import Column, OutputFormat, exit_with, fail_if, note, write_rows
 from offsetmgr.core.advice import Invocation
 from offsetmgr.core.document import time_text
@@ -17,13 +14,9 @@ from offsetmgr.core.plurals import count_of
 if TYPE_CHECKING:
     from offsetmgr.app.edits import RecordedOperation
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Edits and migrations that were made from this account: list, show, undo.",
-)
+app = command_group("Edits and migrations that were made from this account: list, show, undo.")
 
-OperationId = Annotated[str, typer.Argument(metavar="ID", help="The id in `offsetmgr edits list`.")]
+OperationId = Annotated[str, arg("ID", "The id in `offsetmgr edits list`.")]
 
 LIST: Final = (
     Column("id"),
@@ -69,10 +62,12 @@ def list_command(
     rows = []
     for one in found:
         groups = one.start.groups
+        notes = ["may include it"] if group is not None and group not in groups else []
+        notes += [edits.SWITCH_NOTE] if one.is_switch else []
         row = one.document() | {
             "groups": one.start.group_count,
             "group": groups[0] if one.start.group_count == 1 == len(groups) else None,
-            "note": "; ".join(_notes(one, group)) or None,
+            "note": "; ".join(notes) or None,
         }
         if one.undone_by and output.for_people:
             row["outcome"] = f"{one.outcome}, undone"
@@ -125,16 +120,6 @@ def undo_command(
     for call in calls:
         failed = max(failed, _run(one, call, execute=execute, yes=yes, reason=reason or f"undo of {one.id}"))
     exit_with(failed)
-
-
-def _notes(one: RecordedOperation, group: str | None) -> Iterator[str]:
-    """Yields the notes of an operation in the list of a group."""
-    from offsetmgr.app.edits import SWITCH_NOTE
-
-    if group is not None and group not in one.start.groups:
-        yield "may include it"
-    if one.is_switch:
-        yield SWITCH_NOTE
 
 
 def _run(one: RecordedOperation, call: Invocation, *, execute: bool, yes: bool, reason: str) -> int:

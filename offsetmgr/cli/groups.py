@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
-import typer
-
 from offsetmgr.app import groups
 from offsetmgr.cli.connect_flags import ConnectFlags, EditFlags, command
 from offsetmgr.cli.options import (
@@ -22,6 +20,8 @@ from offsetmgr.cli.options import (
     TopicFlags,
     TranslateOption,
     WatchedWindow,
+    arg,
+    command_group,
     flag,
     opt,
 )
@@ -32,7 +32,6 @@ from offsetmgr.cli.render import (
     Column,
     MetricsFormat,
     OutputFormat,
-    exit_with,
     report_and_exit_code,
     rows_of,
     samples_of,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from offsetmgr.app.groups import DescribedGroup, GroupLocation, LocatedPartition
 
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
+app = command_group("Consumer groups.")
 
 
 LIST: Final = (Column("group", get="name"), Column("state", optional=True))
@@ -109,7 +108,7 @@ def list_groups(
     columns = KINDS if of_type is not None or protocols else LIST[:1] if state is None else LIST
     if not write_rows(columns, rows_of(columns, found), output) and not found.errors:
         chosen = "".join(f" {how} {text}" for how, text in given.items() if text)
-        found.tell_empty("groups" if not found.groups else f"groups{chosen}")
+        connect.tell_empty("groups" if not found.groups else f"groups{chosen}")
     return report_and_exit_code(found.errors)
 
 
@@ -190,7 +189,7 @@ def describe(
     code = report_and_exit_code(found.errors)
     found.tell_newer()
     if not shown and not code:
-        found.tell_empty("partitions that need attention" if found.groups else "groups")
+        connect.tell_empty("partitions that need attention" if found.groups else "groups")
     return code
 
 
@@ -257,7 +256,7 @@ def where(
     ] = None,
     partitions: Annotated[bool, flag("--partitions", "Also show the offset of each partition in every store.")] = False,
     output: MetricsOption = MetricsFormat(OutputFormat.TABLE),
-) -> None:
+) -> int:
     """Show where groups commit: the phase with its evidence, the lag, the members, and the next command.
 
     The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name. Formats
@@ -268,8 +267,7 @@ def where(
         from offsetmgr.app.metrics import location_samples
 
         write_rows(samples_of("groups where"), location_samples(located), output)
-        exit_with(report_and_exit_code([*located.unlisted, *located.missing]))
-        return
+        return report_and_exit_code([*located.unlisted, *located.missing])
     found, options = list(located), Invocation("", (), connect.given).options()
     if not output.for_people:
         write_rows(OBJECT, (tuple(located.document(one, options).values()) for one in found), output)
@@ -288,7 +286,7 @@ def where(
     errors = [*located.unlisted, *located.missing]
     if not found and not errors:
         connect.tell_empty("groups")
-    exit_with(report_and_exit_code(errors))
+    return report_and_exit_code(errors)
 
 
 def _group_row(one: GroupLocation) -> tuple[Any, ...]:
@@ -302,8 +300,8 @@ def _located_row(one: GroupLocation, p: LocatedPartition) -> tuple[Any, ...]:
     return (one.name, *p.partition, *map(p.offset_or_state, TITLES), p.log_end, p.lag, p.note or None)
 
 
-ExistingGroup = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.")]
-NewName = Annotated[str, typer.Argument(metavar="NEW", help="New group name.")]
+ExistingGroup = Annotated[str, arg("GROUP", "Existing group.")]
+NewName = Annotated[str, arg("NEW", "New group name.")]
 Lose = Annotated[
     list[str] | None,
     opt("--lose", "ZNODE", "Accept that the data of this znode is lost; repeatable."),

@@ -10,8 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from offsetmgr.app import log
 from offsetmgr.app.log import DEFAULT_RETENTION_MINUTES, DumpOptions, SaveOptions, ValueFormat
 from offsetmgr.app.ui import Ui
@@ -23,6 +21,8 @@ from offsetmgr.cli.options import (
     Overwrite,
     TopicFlags,
     TranslateOption,
+    arg,
+    command_group,
     flag,
     opt,
     without_connection,
@@ -45,19 +45,12 @@ from offsetmgr.core.plurals import count_of
 if TYPE_CHECKING:
     from offsetmgr.app.log import SavedGroup
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Kafka's logs on disk, without a broker: segment files, and the directories that hold them.",
-)
+app = command_group("Kafka's logs on disk, without a broker: segment files, and the directories that hold them.")
 
 MAX_SHOWN: Final = 100
 """Maximum number of characters of a key or value in a table."""
 
-Paths = Annotated[
-    list[Path],
-    typer.Argument(metavar="PATH...", help="Log files, directories of partitions, brokers' log directories."),
-]
+Paths = Annotated[list[Path], arg("PATH...", "Log files, directories of partitions, brokers' log directories.")]
 MESSAGES: Final = (
     Column("topic", optional=True),
     Column("partition", right=True, optional=True),
@@ -122,10 +115,7 @@ class ErrorReporter:
 @without_connection
 def dump(
     paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PATH...", help="A segment (.log), a partition's directory, or a broker's log directory."
-        ),
+        list[Path], arg("PATH...", "A segment (.log), a partition's directory, or a broker's log directory.")
     ],
     topics: TopicFlags,
     from_offset: Annotated[int | None, opt("--offset", "N", "From this offset on.", min=0)] = None,
@@ -336,10 +326,7 @@ _OFFSETS: Final = (
 @command(app, "offsets")
 def offsets(
     connect: ConnectFlags,
-    dirs: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' directories in them."),
-    ],
+    dirs: Annotated[list[Path], arg("DIR...", "Brokers' log dirs (log.dirs), or partitions' directories in them.")],
     to: Annotated[
         str | None,
         opt(

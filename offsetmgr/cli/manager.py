@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from offsetmgr.app import manager
 from offsetmgr.cli.connect_flags import ConnectFlags, command, print_hangups
-from offsetmgr.cli.options import FormatOption, flag, opt
+from offsetmgr.cli.options import FormatOption, command_group, flag, opt
 from offsetmgr.cli.render import FAILED, Column, OutputFormat, fail_if, note, rows_of, write_rows
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable
 from offsetmgr.config.manager_settings import (
@@ -23,11 +23,7 @@ from offsetmgr.config.manager_settings import (
 )
 from offsetmgr.core.advice import for_command_line, option
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="The offset manager: run it, show its state, print a shard's offsets.",
-)
+app = command_group("The offset manager: run it, show its state, print a shard's offsets.")
 
 
 class LogFormat(StrEnum):

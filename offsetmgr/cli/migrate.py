@@ -9,8 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-import typer
-
 from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.options import (
@@ -32,6 +30,8 @@ from offsetmgr.cli.options import (
     WaitEmpty,
     WatchedWindow,
     Yes,
+    arg,
+    command_group,
     file_to_write,
     flag,
     opt,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     )
 
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")
+app = command_group("Move groups between stores, and back.")
 
 IfAhead = Annotated[
     AheadPolicy | None,
@@ -395,8 +395,7 @@ def _write_page(page: str, output: Path | None) -> None:
 def report_command(
     connect: ConnectFlags,
     plans: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[PLAN]...", help="The plans of the groups; without one, all groups of the stores."),
+        list[Path] | None, arg("[PLAN]...", "The plans of the groups; without one, all groups of the stores.")
     ] = None,
     scope: PlanScope = PlanScope(),
     window_s: WatchedWindow = None,

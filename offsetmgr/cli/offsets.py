@@ -25,7 +25,9 @@ from offsetmgr.cli.options import (
     TopicFlags,
     TranslateOption,
     UnterminatedOption,
+    arg,
     check_topics,
+    command_group,
     flag,
     opt,
 )
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
     from offsetmgr.app.offsets import Found, LagRow, NextRecord, OffsetDifference, Record
 
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Committed offsets.")
+app = command_group("Committed offsets.")
 
 
 OFFSETS: Final = (
@@ -237,11 +239,7 @@ def _size(record: Record) -> int:
 
 NewGroup = Annotated[bool, flag("--new-group", "Allow a group that does not exist yet.")]
 FileArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help=".avro (lossless), .csv, .zk or .json; - with --as: standard input or output.",
-    ),
+    str, arg("FILE", ".avro (lossless), .csv, .zk or .json; - with --as: standard input or output.")
 ]
 FileFormat = Annotated[
     str | None,

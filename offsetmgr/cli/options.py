@@ -28,9 +28,19 @@ def opt(names: str, metavar: str | None, help: str, **more: Any) -> Any:
     return typer.Option(*names.split(), metavar=metavar, help=help, **more)
 
 
+def arg(metavar: str, help: str) -> Any:
+    """A positional argument."""
+    return typer.Argument(metavar=metavar, help=help)
+
+
 def flag(names: str, help: str, **more: Any) -> Any:
     """An option without a value."""
     return typer.Option(*names.split(), help=help, **more)
+
+
+def command_group(help: str | None = None) -> typer.Typer:
+    """Returns the app of a group of commands. Without a command it prints its help."""
+    return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
 
 
 def parsed_by(parse: Callable[[str], Any]) -> dict[str, Any]:
@@ -258,7 +268,7 @@ def check_topics(topics: list[str] | None, all_topics: bool) -> None:
         raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")
 
 
-PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal is in the same directory.")]
+PlanPath = Annotated[Path, arg("PLAN", "The plan file; its journal is in the same directory.")]
 PlanGroups = Annotated[
     list[str] | None,
     opt("--group -g", "NAME", "Only this group of the plan, or a glob; repeatable."),
@@ -361,8 +371,8 @@ def with_parameters(function: Callable[..., Any], parameters: Sequence[inspect.P
 
 ARGUMENT: Final = "group_arguments"
 """The name of the added parameter."""
-Groups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP]...", help="The same as --group.")]
-Group = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The same as --group.")]
+Groups = Annotated[list[str] | None, arg("[GROUP]...", "The same as --group.")]
+Group = Annotated[str | None, arg("[GROUP]", "The same as --group.")]
 OptionalGroup = Annotated[str | None, opt("--group -g", "NAME", "The group.")]
 
 
@@ -453,7 +463,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "edits undo": ("20261126-001122-a1b2", "20261126-001122-a1b2 --execute"),
     "doctor": ("--context 'prod-*'", "--bootstrap-server k1:9092 --zookeeper z1:2181 -g billing"),
     "mcp": ("--context prod,test", "--bootstrap-server k1:9092 --command-config read-only.properties"),
-    "context list": ("",),
     "context show": ("prod",),
     "context use": ("prod",),
     "context add": ("prod --bootstrap-server k1:9092 --command-config prod.properties",),
@@ -497,15 +506,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "period abort": ("--root /offsetmgr/periods/daily --zookeeper z1:2181 --execute",),
     "sandbox up": ("--old-consumers 2",),
-    "sandbox down": ("",),
-    "sandbox status": ("",),
-    "sandbox env": ("",),
-    "completion bash": ("",),
-    "completion zsh": ("",),
-    "completion fish": ("",),
-    "help connection": ("",),
 }
-"""Command -> the arguments of its examples."""
+"""Command -> the arguments of its examples (default: none)."""
 
 
 _CONNECTION: Final = """\b
@@ -513,7 +515,7 @@ Connection options (see offsetmgr help connection): --bootstrap-server,
 --zookeeper, --store, --context, --command-config, --timeout,
 --ignore-persistent-members"""
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Help on a subject.")
+app = command_group("Help on a subject.")
 
 
 @app.callback()
@@ -521,7 +523,9 @@ def _group() -> None:
     """Makes Typer treat ``connection`` as a subcommand, although the app has only one command."""
 
 
-def connection(typer_context: typer.Context, **_options: Any) -> None:
+@app.command("connection")
+@without_connection
+def connection(typer_context: typer.Context, flags: ConnectionFlags) -> None:  # noqa: ARG001 - only its help is used
     """Print the connection options, which most commands accept.
 
     A value comes from the option, else from the variable OFFSETMGR_BOOTSTRAP_SERVER, OFFSETMGR_ZOOKEEPER,
@@ -529,13 +533,6 @@ def connection(typer_context: typer.Context, **_options: Any) -> None:
     OFFSETMGR_CONTEXT selects a context, like --context.
     """
     print(typer_context.get_help())
-
-
-_PARAMETERS: Final = (
-    inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-    inspect.Parameter("flags", inspect.Parameter.KEYWORD_ONLY, annotation=ConnectionFlags),
-)
-app.command("connection")(with_parameters(connection, OptionGroups(_PARAMETERS).parameters))
 
 
 def complete_help(command: Any, path: str) -> None:
@@ -547,7 +544,7 @@ def complete_help(command: Any, path: str) -> None:
         for name in ConnectionFlags._fields:
             parameters[name].get_help_record = lambda ctx: None  # noqa: ARG005 - click passes it by name
         paragraphs.append(_CONNECTION)
-    if lines := [f"offsetmgr {path} {arguments}".rstrip() for arguments in EXAMPLES.get(path, ())]:
+    if lines := [f"offsetmgr {path} {arguments}".rstrip() for arguments in EXAMPLES.get(path, ("",))]:
         title = "Example:" if len(lines) == 1 else "Examples:"
         paragraphs.append("\n".join(["\b", title, *(f"  {line}" for line in lines)]))
     if command.epilog:

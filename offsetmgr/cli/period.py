@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import typer
-
 from offsetmgr.app import period as runs
 from offsetmgr.cli.connect_flags import ChangeFlags, ConnectFlags, command
-from offsetmgr.cli.options import FormatOption, flag, opt
+from offsetmgr.cli.options import FormatOption, command_group, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, rows_of, time_cell, write_rows
 from offsetmgr.core.durations import parse_datetime, parse_duration
 from offsetmgr.core.plurals import count_of
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Runs of the period coordinator: all partitions finish a period before any begins the next.",
-)
+app = command_group("Runs of the period coordinator: all partitions finish a period before any begins the next.")
 
 Root = Annotated[str, opt("--root", "PATH", "The run's root in ZooKeeper, as in /offsetmgr/periods/daily.")]
 

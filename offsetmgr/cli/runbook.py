@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import typer
-
 from offsetmgr.app import runbook
 from offsetmgr.app.migrate import PlanSelection
 from offsetmgr.app.runbook import (
@@ -31,6 +29,7 @@ from offsetmgr.cli.options import (
     Reason,
     WaveOption,
     Yes,
+    command_group,
     file_to_write,
     flag,
     opt,
@@ -53,11 +52,7 @@ from offsetmgr.core.document import to_markdown
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import printable
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Rolling bounces of old consumer groups between ZooKeeper and Kafka: write, check, bounce.",
-)
+app = command_group("Rolling bounces of old consumer groups between ZooKeeper and Kafka: write, check, bounce.")
 
 Baseline = Annotated[
     Path | None,

@@ -7,21 +7,15 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from offsetmgr.app.ui import Interrupted
-from offsetmgr.cli.options import flag, opt
+from offsetmgr.cli.options import arg, command_group, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, write_rows
 from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.sandbox import Sandbox
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Real ZooKeeper and Kafka servers on this machine, for experiments.",
-)
+app = command_group("Real ZooKeeper and Kafka servers on this machine, for experiments.")
 
 StateDirectory = Annotated[
     str | None,
@@ -115,13 +109,8 @@ def up(
 
 @app.command()
 def restart(
-    member: Annotated[
-        str, typer.Argument(metavar="MEMBER", help="The member's id in ZooKeeper, or its name in the sandbox.")
-    ],
-    settings: Annotated[
-        list[str],
-        typer.Argument(metavar="SETTINGS", help="Settings such as offsets.storage=kafka dual.commit.enabled=true."),
-    ],
+    member: Annotated[str, arg("MEMBER", "The member's id in ZooKeeper, or its name in the sandbox.")],
+    settings: Annotated[list[str], arg("SETTINGS", "Settings such as offsets.storage=kafka dual.commit.enabled=true.")],
     state: StateDirectory = None,
 ) -> None:
     """Stop one old consumer, and start it with other settings.

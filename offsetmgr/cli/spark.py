@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-import typer
-
 from offsetmgr.app import spark as jobs
 from offsetmgr.cli.connect_flags import ChangeFlags, ConnectFlags, command
-from offsetmgr.cli.options import FormatOption, GroupFlags, SideConfigs, TopicFlags, TranslateOption, opt
+from offsetmgr.cli.options import FormatOption, GroupFlags, SideConfigs, TopicFlags, TranslateOption, command_group, opt
 from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, rows_of, write_rows
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = command_group()
 
 OneStore = Annotated[str, opt("--from", "URI", "One store.")]
 OtherStore = Annotated[str, opt("--to", "URI", "The other store.")]

@@ -7,11 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from offsetmgr.app import zk
 from offsetmgr.cli.connect_flags import ConnectFlags, RunFlags, command
-from offsetmgr.cli.options import FormatOption, GroupFlags, TopicFlags, check_topics, file_to_write, flag, opt
+from offsetmgr.cli.options import (
+    FormatOption,
+    GroupFlags,
+    TopicFlags,
+    arg,
+    check_topics,
+    command_group,
+    file_to_write,
+    flag,
+    opt,
+)
 from offsetmgr.cli.render import (
     FAILED,
     NAME_RANK,
@@ -29,11 +37,7 @@ from offsetmgr.core.durations import parse_datetime
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Kafka in ZooKeeper: its znodes, and requests to its controller.",
-)
+app = command_group("Kafka in ZooKeeper: its znodes, and requests to its controller.")
 
 NOTES: Final = (Column("notes", optional=True), Column("error", optional=True, get="errors"))
 TREE: Final = (
@@ -146,7 +150,7 @@ def _show(columns: Sequence[Column], items: Iterable[Any], output: OutputFormat,
 @command(app, "tree", many=True, watch=True)
 def tree(
     connect: ConnectFlags,
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="The first node, below the chroot.")] = "/",
+    path: Annotated[str, arg("[PATH]", "The first node, below the chroot.")] = "/",
     depth: Annotated[int | None, opt("--depth", None, "Maximum number of levels below it.", min=0)] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> int:
