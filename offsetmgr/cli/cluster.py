@@ -19,11 +19,6 @@ CAPABILITIES: Final = (Column("capability"), Column("since"), Column("on"), Colu
 BROKER_CAPABILITIES: Final = (*BROKERS, *CAPABILITIES)
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps ``describe`` a separate command."""
-
-
 @command(app, "describe", many=True)
 def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -> None:
     """Print the release and the capabilities of each broker.

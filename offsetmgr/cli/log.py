@@ -107,7 +107,6 @@ class ErrorReporter:
 
     def __call__(self, error: OffsetMgrError) -> None:
         self.any = True
-        Meter.clear()
         report_and_exit_code([error])
 
 
@@ -238,7 +237,6 @@ def verify(
     found = log.verify(Terminal(), paths)
     shown = (one for one in found if not only_damaged or one.result.state != "sound")
     write_rows(_VERIFY, rows_of(_VERIFY, shown), output)
-    Meter.clear()
     failed = f", {count_of(len(found.errors), 'error')}" if found.errors else ""
     note(f"{count_of(found.segments, 'segment')}, {found.unsound} not sound{failed}")
     _note_scope(paths)

@@ -256,11 +256,6 @@ def _offset(text: str) -> int:
     return int(text)
 
 
-_SCENARIOS: Final = (
-    "--to-earliest --to-latest --to-current --to-offset --shift-by --by-duration --to-datetime --from-file --skip"
-)
-
-
 @command(app, "set")
 def set_offsets(
     connect: ConnectFlags,
@@ -345,21 +340,21 @@ def reset(
     without members gets another start offset.
     """
     selection = groups.selection()
-    scenarios: list[Scenario | FromFile | PastRecords | None] = [
-        ToEarliest() if to_earliest else None,
-        ToLatest() if to_latest else None,
-        ToCurrent() if to_current else None,
-        None if to_offset is None else ToOffset(to_offset),
-        None if shift_by is None else ShiftBy(shift_by),
-        None if by_duration is None else _ago(by_duration),
-        None if to_datetime is None else _to_datetime(to_datetime),
-        None if from_file is None else FromFile(from_file, accept_unterminated, translate),
-        None if skip is None else PastRecords(skip),
-    ]
-    given = [one for one in scenarios if one is not None]
+    scenarios: dict[str, Scenario | FromFile | PastRecords | None] = {
+        "--to-earliest": ToEarliest() if to_earliest else None,
+        "--to-latest": ToLatest() if to_latest else None,
+        "--to-current": ToCurrent() if to_current else None,
+        "--to-offset": None if to_offset is None else ToOffset(to_offset),
+        "--shift-by": None if shift_by is None else ShiftBy(shift_by),
+        "--by-duration": None if by_duration is None else _ago(by_duration),
+        "--to-datetime": None if to_datetime is None else _to_datetime(to_datetime),
+        "--from-file": None if from_file is None else FromFile(from_file, accept_unterminated, translate),
+        "--skip": None if skip is None else PastRecords(skip),
+    }
+    given = [one for one in scenarios.values() if one is not None]
     if len(given) != 1:
         why = "several scenarios are given" if given else "no scenario is given"
-        raise UsageError("offsets reset", why, f"exactly one of {_SCENARIOS}")
+        raise UsageError("offsets reset", why, f"exactly one of {' '.join(scenarios)}")
     (to,) = given
     if from_file is None:
         check_topics(topics.topic, all_topics)

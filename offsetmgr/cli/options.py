@@ -518,11 +518,6 @@ Connection options (see offsetmgr help connection): --bootstrap-server,
 app = command_group("Help on a subject.")
 
 
-@app.callback()
-def _group() -> None:
-    """Makes Typer treat ``connection`` as a subcommand, although the app has only one command."""
-
-
 @app.command("connection")
 @without_connection
 def connection(typer_context: typer.Context, flags: ConnectionFlags) -> None:  # noqa: ARG001 - only its help is used
@@ -539,14 +534,11 @@ def complete_help(command: Any, path: str) -> None:
     """Adds the examples of the command ``path`` to its help. Replaces the description of the connection options by one
     line."""
     parameters = {parameter.name: parameter for parameter in command.params}
-    paragraphs = []
+    paragraphs = [command.epilog] if command.epilog else []
     if path != "help connection" and parameters.keys() >= set(ConnectionFlags._fields):
         for name in ConnectionFlags._fields:
             parameters[name].get_help_record = lambda ctx: None  # noqa: ARG005 - click passes it by name
         paragraphs.append(_CONNECTION)
-    if lines := [f"offsetmgr {path} {arguments}".rstrip() for arguments in EXAMPLES.get(path, ("",))]:
-        title = "Example:" if len(lines) == 1 else "Examples:"
-        paragraphs.append("\n".join(["\b", title, *(f"  {line}" for line in lines)]))
-    if command.epilog:
-        paragraphs.insert(0, command.epilog)
-    command.epilog = "\n\n".join(paragraphs) or None
+    lines = [f"  offsetmgr {path} {arguments}".rstrip() for arguments in EXAMPLES.get(path, ("",))]
+    paragraphs.append("\n".join(["\b", "Example:" if len(lines) == 1 else "Examples:", *lines]))
+    command.epilog = "\n\n".join(paragraphs)

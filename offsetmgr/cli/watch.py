@@ -233,24 +233,24 @@ RowOrder: TypeAlias = Callable[[Sequence[Column], Iterable[Sequence[Any]]], Iter
 """Sorts and selects the merged rows of a table with these columns."""
 
 
-class ClusterRun:
-    """One run of the command, for one context."""
+class ClusterRun(OutputCollector):
+    """One run of the command, for one context, with its output and its exit code."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
-        self.output = OutputCollector()
         self.code = 0
 
     def execute(self, command: Callable[[str], None]) -> None:
         """Runs the command in the present thread. ``--watch`` shows the merged output, not that of one run."""
-        COLLECTOR.set(self.output)
+        COLLECTOR.set(self)
         WATCHED_OUTPUT.set(None)
         try:
             command(self.name)
         except typer.Exit as ended:
             self.code = ended.exit_code
         except OffsetMgrError as error:
-            self.output.errors.append(error)
+            self.errors.append(error)
             self.code = FAILED
 
 
@@ -277,12 +277,12 @@ def run_for_contexts(
     for text in missing:
         note(text)
     _report(runs, output)
-    return max(FAILED if run.output.errors else run.code for run in runs)
+    return max(FAILED if run.errors else run.code for run in runs)
 
 
 def _raise_common_error(runs: list[ClusterRun]) -> None:
     """Raises a `UsageError` that is the only result of each run: the command line is wrong, not a cluster."""
-    errors = [run.output.errors[0] if run.output.errors and not run.output.has_rows else None for run in runs]
+    errors = [run.errors[0] if run.errors and not run.has_rows else None for run in runs]
     first = errors[0]
     same = all(type(error) is type(first) and str(error) == str(first) for error in errors)
     if same and isinstance(first, UsageError) and not isinstance(first, ConfigError):
@@ -293,23 +293,23 @@ def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:
     """Drops the errors of clusters that do not have a named group, if another cluster has it. Returns a note for
     each: the number of clusters in which a group does not exist, and the text of any other reason, such as a topic in
     which the group has no offsets."""
-    if not any(run.output.has_rows for run in runs):
+    if not any(run.has_rows for run in runs):
         return []
-    named = ({error.what for error in run.output.errors if isinstance(error, GroupNotFound)} for run in runs)
+    named = ({error.what for error in run.errors if isinstance(error, GroupNotFound)} for run in runs)
     found = Counter(what for names in named for what in names)
     missing = {what for what, count in found.items() if count < len(runs)}
     absent: Counter[str] = Counter()
     others: list[str] = []
     for run in runs:
-        dropped = [e for e in run.output.errors if isinstance(e, GroupNotFound) and e.what in missing]
+        dropped = [e for e in run.errors if isinstance(e, GroupNotFound) and e.what in missing]
         for error in {str(error): error for error in dropped}.values():
             if error.why.startswith("does not exist"):
                 absent[error.what] += 1
             else:
                 others.append(f"{run.name}: {worded(error)}")
-        if dropped and len(dropped) == len(run.output.errors):
+        if dropped and len(dropped) == len(run.errors):
             run.code = 0
-        run.output.errors[:] = [error for error in run.output.errors if error not in dropped]
+        run.errors[:] = [error for error in run.errors if error not in dropped]
     texts = [f"{what} does not exist in {count_of(count, 'cluster')} of {len(runs)}" for what, count in absent.items()]
     return texts + others
 
@@ -317,7 +317,7 @@ def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:
 def _write(runs: list[ClusterRun], output: OutputFormat, order: RowOrder | None) -> None:
     """Writes each table once, with the rows of all clusters. A terminal shows the error of a cluster in the last column
     if this is a column of text, because it wraps only one column."""
-    tables: list[tuple[Column, ...]] = list(dict.fromkeys(table for run in runs for table in run.output.tables)) or [()]
+    tables: list[tuple[Column, ...]] = list(dict.fromkeys(table for run in runs for table in run.tables)) or [()]
     for number, table in enumerate(tables):
         own = next((at for at, column in enumerate(table) if column.name == ERROR.name), None)
         label = ""
@@ -327,11 +327,11 @@ def _write(runs: list[ClusterRun], output: OutputFormat, order: RowOrder | None)
         rows: list[Sequence[Any]] = []
         failed: list[Sequence[Any]] = []
         for run in runs:
-            found = run.output.tables.get(table, [])
+            found = run.tables.get(table, [])
             rows += [(run.name, *row) if own is not None else (run.name, *row, None) for row in found]
-            if not number and not run.output.has_rows and run.output.errors:
+            if not number and not run.has_rows and run.errors:
                 cells: list[Any] = [run.name, *([None] * (len(columns) - 1))]
-                cells[-1 if own is None else own + 1] = label + worded(run.output.errors[0])
+                cells[-1 if own is None else own + 1] = label + worded(run.errors[0])
                 (rows if order is None else failed).append(tuple(cells))
         if order is not None:
             rows = [*order(columns, rows), *failed]
@@ -348,11 +348,11 @@ def _is_text(table: Sequence[Column]) -> bool:
 def _report(runs: list[ClusterRun], output: OutputFormat) -> None:
     """Prints the notes and the errors of each cluster that its rows do not show."""
     for run in runs:
-        for text in dict.fromkeys(run.output.notes):
+        for text in dict.fromkeys(run.notes):
             note(f"{run.name}: {text}")
-        shown = run.output.errors if run.output.has_rows or output == PROMETHEUS else run.output.errors[1:]
+        shown = run.errors if run.has_rows or output == PROMETHEUS else run.errors[1:]
         for text in dict.fromkeys(worded(error) for error in shown):
             note(f"error: {run.name}: {text}")
-    failed = [run.name for run in runs if run.output.errors]
+    failed = [run.name for run in runs if run.errors]
     if failed:
         note(f"error: {len(failed)} of {count_of(len(runs), 'cluster')} failed: {', '.join(failed)}")
