@@ -1,7 +1,8 @@
 """The metrics of one read, for Prometheus: `lag_samples` and `location_samples` return them, `exposition` writes them.
 
-A metric has kminion's name and labels if it means the same; the others begin with ``offsetmgr_``. An unknown number has
-no sample, and another metric counts the unknown numbers.
+A metric has kminion's name and labels if it means the same; the others begin with ``offsetmgr_``. kminion's lag counts
+deleted records, and is 0 beyond the end of the log. An unknown number has no sample, and another metric counts the
+unknown numbers.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from offsetmgr.core.model import Committed
 
 if TYPE_CHECKING:
     from offsetmgr.app.groups import LocatedGroups
-    from offsetmgr.app.offsets import Found, GroupLag
+    from offsetmgr.app.offsets import Found, GroupLag, LagRow
 
 HELP: Final = {
-    "kminion_kafka_consumer_group_topic_partition_lag": "Records from the committed offset to the end of the log.",
-    "kminion_kafka_consumer_group_topic_lag": "Sum of the lags of the topic's selected partitions.",
+    "kminion_kafka_consumer_group_topic_partition_lag": "Log end minus committed offset, at least 0.",
+    "kminion_kafka_consumer_group_topic_lag": "Sum of the partition lags of the topic's selected partitions.",
     "kminion_kafka_consumer_group_topic_offset_sum": "Sum of the committed offsets of the topic's selected partitions.",
     "kminion_kafka_consumer_group_members": "Members of the group in Kafka.",
-    "offsetmgr_consumer_group_lag": "Sum of the lags of the group's selected partitions.",
+    "offsetmgr_consumer_group_lag": "Sum of the lags of the group's selected partitions, without deleted records.",
     "offsetmgr_consumer_group_largest_lag": "Largest lag of one of the group's selected partitions.",
     "offsetmgr_consumer_group_unknown_lags": "Selected partitions of the group whose lag is unknown.",
+    "offsetmgr_consumer_group_below_start": "Partitions of which records were deleted that the group had not read.",
     "offsetmgr_consumer_group_error": "1 if offsets of the group could not be read, else 0.",
     "offsetmgr_located_group_phase": "Always 1; the labels name the stores to which the group commits.",
-    "offsetmgr_located_group_lag": "Sum of the lags of the group, from its offsets in the store of its phase.",
+    "offsetmgr_located_group_lag": "Lag from the store of the phase, or from all stores if they agree.",
     "offsetmgr_located_group_members": "Members of the group in the store.",
     "offsetmgr_located_group_unread": "Stores in which offsets or members of the group could not be read.",
     "offsetmgr_located_group_expiry_timestamp_seconds": "When the copied offsets expire without a further commit.",
@@ -83,15 +85,18 @@ def _escaped(label: str) -> str:
 def lag_samples(found: Found[GroupLag], *, totals: bool = False) -> Iterator[Sample]:
     """Yields the samples of `offsetmgr.app.offsets.lag`: for each partition, topic and group. With ``totals``, only
     those for groups. A sum is left out if one of its numbers is unknown."""
+    from offsetmgr.groups.lag import BELOW_START
+
     began_ms, sums = SystemClock().now_ms(), list[Sample]()
     for one in found:
         group, unknown = {"group_id": one.name}, sum(row.lag is None for row in one.rows)
         for row in () if totals else one.rows:
-            if row.lag is not None:
+            if (lag := _kminion_lag(row)) is not None:
                 labels = {**group, "topic_name": row.partition.topic, "partition_id": str(row.partition.partition)}
-                yield Sample("kminion_kafka_consumer_group_topic_partition_lag", labels, row.lag)
+                yield Sample("kminion_kafka_consumer_group_topic_partition_lag", labels, lag)
         sums += () if totals else _topic_sums(one)
         numbers = {"lag": one.total, "largest_lag": one.largest, "unknown_lags": unknown}
+        numbers["below_start"] = sum(BELOW_START in row.note for row in one.rows)
         sums += _known("offsetmgr_consumer_group_", group, **numbers, error=int(one.failure is not None))
     yield from sums
     yield from _read("offsets lag", began_ms, len(found.errors))
@@ -102,8 +107,18 @@ def _topic_sums(one: GroupLag) -> Iterator[Sample]:
         part, labels = one._replace(rows=list(rows)), {"group_id": one.name, "topic_name": topic}
         committed = [row.committed for row in part.rows if row.state == "committed"]
         offsets = [found.offset for found in committed if isinstance(found, Committed)]
-        offset_sum = sum(offsets) if offsets and part.failure is None else None
-        yield from _known("kminion_kafka_consumer_group_topic_", labels, lag=part.total, offset_sum=offset_sum)
+        lags = [lag for lag in map(_kminion_lag, part.rows) if lag is not None]
+        if offsets and part.failure is None:
+            lag = sum(lags) if len(lags) == len(offsets) else None
+            yield from _known("kminion_kafka_consumer_group_topic_", labels, lag=lag, offset_sum=sum(offsets))
+
+
+def _kminion_lag(row: LagRow) -> int | None:
+    """Returns the lag of a commit as kminion defines it; None if it is unknown. The start offset of a share group is no
+    commit."""
+    if row.log_end is None or row.state != "committed" or not isinstance(row.committed, Committed):
+        return None
+    return max(0, row.log_end - row.committed.offset)
 
 
 def location_samples(located: LocatedGroups) -> Iterator[Sample]:

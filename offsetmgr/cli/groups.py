@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
@@ -34,9 +35,9 @@ from offsetmgr.cli.render import (
     OutputFormat,
     report_and_exit_code,
     rows_of,
-    samples_of,
     separate_tables,
     write_rows,
+    write_samples,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable, WatchCommand, total_row
 from offsetmgr.core import TITLES
@@ -262,12 +263,13 @@ def where(
     The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name. Formats
     for programs have the offset of each partition in every store.
     """
-    located = groups.where(connect, group_flags.selection(), window_s=window_s, plans=plan or ())
+    read = partial(groups.where, connect, group_flags.selection(), window_s=window_s, plans=plan or ())
     if output == PROMETHEUS:
         from offsetmgr.app.metrics import location_samples
 
-        write_rows(samples_of("groups where"), location_samples(located), output)
+        located, _ = write_samples("groups where", read, location_samples)
         return report_and_exit_code([*located.unlisted, *located.missing])
+    located = read()
     found, options = list(located), Invocation("", (), connect.given).options()
     if not output.for_people:
         write_rows(OBJECT, (tuple(located.document(one, options).values()) for one in found), output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -40,8 +41,8 @@ from offsetmgr.cli.render import (
     OutputFormat,
     note,
     report_and_exit_code,
-    samples_of,
     write_rows,
+    write_samples,
 )
 from offsetmgr.cli.watch import PartitionFlags, PartitionTable, total_row
 from offsetmgr.core import TITLES
@@ -138,16 +139,18 @@ def lag(
     if output == PROMETHEUS and (only_with_lag or flags.sort or flags.top):
         raise UsageError("--format prometheus", "has all rows", "leave out --only-with-lag, --sort and --top")
     connect.cluster("offsets lag")  # raises an error if no brokers are known
-    found = offsets.lag(connect, selection, topics.selection(), only_with_lag=only_with_lag, fail_above=fail_above)
+    options: dict[str, Any] = {"only_with_lag": only_with_lag, "fail_above": fail_above}
+    read = partial(offsets.lag, connect, selection, topics.selection(), **options)
     if output == PROMETHEUS:
         from offsetmgr.app.metrics import lag_samples
 
-        shown = write_rows(samples_of("offsets lag"), lag_samples(found, totals=flags.show_totals), output)
-    elif flags.show_totals:
-        shown = table.write(total_row(one.name, [row.lag for row in one.rows]) for one in found if one.rows)
+        found, shown = write_samples("offsets lag", read, partial(lag_samples, totals=flags.show_totals))
     else:
+        found = read()
+        totals = (total_row(one.name, [row.lag for row in one.rows]) for one in found if one.rows)
         rows = (row for one in found for row in one.rows)
-        shown = table.write((*_cells(row), row.log_start, row.log_end, row.lag, row.note or None) for row in rows)
+        cells = ((*_cells(row), row.log_start, row.log_end, row.lag, row.note or None) for row in rows)
+        shown = table.write(totals if flags.show_totals else cells)
     code = show(found, None if only_with_lag else shown)
     known = sorted(((lag, name) for name, lag in found.above.items() if lag is not None), reverse=True)
     unknown = [name for name, lag in found.above.items() if lag is None]

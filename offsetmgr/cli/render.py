@@ -558,18 +558,34 @@ MetricsFormat: Any = _Format("MetricsFormat", [*OutputFormat, PROMETHEUS])  # ty
 """The values of ``--format`` of a command with metrics: those of `OutputFormat`, and `PROMETHEUS`."""
 
 
-def samples_of(command: str) -> tuple[Column, ...]:
-    """Returns the columns of the samples of a command, the only ones of which `PROMETHEUS` writes rows."""
-    return (Column("metric", title=command), Column("labels", nested=True), Column("value", right=True))
+def write_samples(
+    command: str, read: Callable[[], T], samples: Callable[[T], Iterable[Sequence[Any]]]
+) -> tuple[T, int]:
+    """Writes the metrics of a read, and returns its result and the number of lines. A read that fails before its first
+    sample has the sample of a failed one; if several clusters are read, the error of the cluster stands for it."""
+    columns = (Column("metric", title=command), Column("labels", nested=True), Column("value", right=True))
+    try:
+        found = read()
+        rows = iter(samples(found))
+        first = next(rows)
+    except OffsetMgrError as error:
+        if not isinstance(error, UsageError):
+            write_rows(columns, [] if COLLECTOR.get() else [_failed(command)], MetricsFormat(PROMETHEUS))
+        raise
+    return found, write_rows(columns, itertools.chain([first], rows), MetricsFormat(PROMETHEUS))
+
+
+def _failed(command: str) -> tuple[Any, ...]:
+    return ("offsetmgr_read_errors", {"command": command}, 1)
 
 
 def _write_metrics(columns: Sequence[Column], rows: Iterable[Sequence[Any]], _again: bool = False) -> int:
-    """Writes metrics, for a terminal without control characters. Rows of several clusters also have a cluster and an
-    error; they have nothing else if no cluster responded."""
+    """Writes the rows of `write_samples`, for a terminal without control characters. Rows of several clusters also have
+    a cluster and an error; they have nothing else if no context is valid."""
     from offsetmgr.app.metrics import exposition
 
     if columns[0].name != "metric":
-        failed = "offsetmgr_read_errors", {"command": columns[1].title}, 1
+        failed = _failed(columns[1].title)
         found = ((row[0], row[1:4] if row[1] is not None else failed) for row in rows if len(row) > 2)
         rows = ((metric, {"cluster": cluster, **labels}, value) for cluster, (metric, labels, value) in found)
     shown, count = printable if sys.stdout.isatty() else str, 0

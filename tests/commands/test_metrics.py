@@ -41,12 +41,13 @@ def samples(text: str, metric: str) -> list[str]:
 
 @pytest.fixture
 def store() -> Iterator[MemoryStore]:
-    """Logs from 0 to 50. Group a is behind, b is beyond the end of one log, and one offset of c is unreadable."""
+    """Logs from 10 to 50. Group a is behind, with an offset below the start of a log; b is beyond the end of one log,
+    and one offset of c is unreadable."""
     a, b = {T0: Committed(40), T1: Committed(50), U0: Committed(5)}, {T0: Committed(60), T1: Committed(20)}
     data = {"a": a, "b": b, "c": {T0: Committed(1), U0: Committed(1)}, HOSTILE: {T0: Committed(49)}, "idle": {}}
     found = MemoryStore("store", data=data, broken={("c", T0): CorruptData("group c, t-0", "is damaged")})
     in_memory(store=found)
-    with logs_in_memory(OneLog(LogRange(0, 50))):
+    with logs_in_memory(OneLog(LogRange(10, 50))):
         yield found
 
 
@@ -55,12 +56,12 @@ def lag(*words: object, code: int = 0) -> Output:
 
 
 @pytest.mark.usefixtures("store")
-def test_lag_has_the_names_of_kminion_and_nothing_in_place_of_an_unknown_number() -> None:
+def test_a_metric_of_kminion_has_the_value_of_kminion_and_nothing_in_place_of_an_unknown_number() -> None:
     done = lag("a", "b", "c", "evil*", "--format", "prometheus", code=1)
     text, evil = done.stdout, f"{HOSTILE} t"
-    lags = ["a t 0 10", "a t 1 0", "a u 0 45", "b t 1 30", "c u 0 49", f"{evil} 0 1"]
+    lags = ["a t 0 10", "a t 1 0", "a u 0 45", "b t 0 0", "b t 1 30", "c u 0 49", f"{evil} 0 1"]
     assert samples(text, f"{TOPIC}_partition_lag") == lags
-    assert samples(text, f"{TOPIC}_lag") == ["a t 10", "a u 45", "c u 49", f"{evil} 1"]
+    assert samples(text, f"{TOPIC}_lag") == ["a t 10", "a u 45", "b t 30", "c u 49", f"{evil} 1"]
     assert samples(text, f"{TOPIC}_offset_sum") == ["a t 90", "a u 5", "b t 80", "c u 1", f"{evil} 49"]
     assert f'{TOPIC}_partition_lag{{group_id="a",topic_name="t",partition_id="0"}} 10\n' in text
     assert samples(text, "offsetmgr_read_errors") == ["offsets lag 1"] and "error: group c, t-0: is dam" in done.stderr
@@ -69,8 +70,9 @@ def test_lag_has_the_names_of_kminion_and_nothing_in_place_of_an_unknown_number(
 @pytest.mark.usefixtures("store")
 def test_totals_are_the_sums_of_groups_alone() -> None:
     text = lag("a", "b", "c", "idle", "--totals", "--format", "prometheus", code=1).stdout
-    assert samples(text, f"{GROUP}_lag") == ["a 55"]
-    assert samples(text, f"{GROUP}_largest_lag") == ["a 45"]
+    assert samples(text, f"{GROUP}_lag") == ["a 50"]
+    assert samples(text, f"{GROUP}_largest_lag") == ["a 40"]
+    assert samples(text, f"{GROUP}_below_start") == ["a 1", "b 0", "c 1", "idle 0"]
     assert samples(text, f"{GROUP}_unknown_lags") == ["a 0", "b 1", "c 1", "idle 0"]
     assert samples(text, f"{GROUP}_error") == ["a 0", "b 0", "c 1", "idle 0"]
     assert TOPIC not in text and text.endswith("\n# EOF\n")
@@ -83,7 +85,8 @@ def test_a_group_that_could_not_be_read_has_its_error_and_no_sums(store: MemoryS
     store.broken["a"] = TimedOut("group a", "no response")
     text = lag("a", "b", "--format", "prometheus", code=1).stdout
     assert samples(text, f"{GROUP}_error") == ["a 1", "b 0"] and samples(text, f"{TOPIC}_offset_sum") == ["b t 80"]
-    assert lag("nobody", "--format", "prometheus", code=1).stdout == ""
+    text = lag("nobody", "--format", "prometheus", code=1).stdout
+    assert samples(text, "offsetmgr_read_errors") == ["offsets lag 1"] and text.endswith("\n# EOF\n")
 
 
 @pytest.mark.usefixtures("store")
@@ -94,9 +97,11 @@ def test_samples_of_several_clusters_have_the_label_cluster(tmp_path: Path, monk
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
     several = ("offsets", "lag", "a", "--format", "prometheus", "--context")
     text, errors = command(*several, "*", code=1)
-    assert samples(text, f"{GROUP}_lag") == ["one a 55", "two a 55"]
+    assert samples(text, f"{GROUP}_lag") == ["one a 50", "two a 50"]
     assert "dead offsets lag 1" in samples(text, "offsetmgr_read_errors") and "error: dead: " in errors
-    assert command(*several, "dea*", code=1).stdout == ""
+    for contexts, series in (("dea*", "dead offsets lag 1"), ("dead", "offsets lag 1")):
+        text = command(*several, contexts, code=1).stdout
+        assert samples(text, "offsetmgr_read_errors") == [series] and text.endswith("\n# EOF\n")
 
 
 @pytest.mark.servers
@@ -126,19 +131,19 @@ SHOWN = 'evil"} 1\\n\\n東\\x1b[31m'
 @pytest.mark.parametrize(
     ("words", "code", "errors"),
     [
-        ("a --fail-above 55", 0, []),
-        ("a --fail-above 54", 1, ["the lag is above 54 in 1 group: a 55"]),
-        ("a --fail-above 54 -t t:0,1", 0, []),
-        ("a --fail-above 55 --only-with-lag", 0, []),
+        ("a --fail-above 50", 0, []),
+        ("a --fail-above 49", 1, ["the lag is above 49 in 1 group: a 50"]),
+        ("a --fail-above 49 -t t:0,1", 0, []),
+        ("a --fail-above 50 --only-with-lag", 0, []),
         (
             "--all-groups --fail-above 0 --top 1 --totals",
             1,
-            [f"the lag is above 0 in 2 groups: a 55, {SHOWN} 1", "the lag is unknown in 2 groups: b, c"],
+            [f"the lag is above 0 in 2 groups: a 50, {SHOWN} 1", "the lag is unknown in 2 groups: b, c"],
         ),
         ("idle --fail-above 999", 1, ["the lag is unknown in 1 group: idle"]),
-        ("[ai]* --fail-above 55 --format prometheus", 0, []),
-        ("a --fail-above 54 --format prometheus", 1, ["the lag is above 54 in 1 group: a 55"]),
-        ("a --fail-above 54 --watch", 2, ["--fail-above with --watch: it is for one read"]),
+        ("[ai]* --fail-above 50 --format prometheus", 0, []),
+        ("a --fail-above 49 --format prometheus", 1, ["the lag is above 49 in 1 group: a 50"]),
+        ("a --fail-above 49 --watch", 2, ["--fail-above with --watch: it is for one read"]),
     ],
 )
 def test_a_lag_above_the_limit_or_unknown_fails(words: str, code: int, errors: list[str]) -> None:
