@@ -74,8 +74,7 @@ def topics(connect: Callable[[], Connections], limit_s: float) -> Names:
     """Reads the topics of the selected cluster, or of the selected ZooKeeper if no brokers are known."""
 
     def read() -> list[str]:
-        cluster = connect().cluster_or_none()
-        if cluster is not None:
+        if (cluster := connect().cluster_or_none()) is not None:
             return list(cluster.topics())
         from offsetmgr.zookeeper.groups.topics import topic_names
 
@@ -88,8 +87,7 @@ def partitions(topic: str, connect: Callable[[], Connections], limit_s: float) -
     """Reads the partitions of a topic; see `topics`."""
 
     def read() -> list[str]:
-        cluster = connect().cluster_or_none()
-        if cluster is not None:
+        if (cluster := connect().cluster_or_none()) is not None:
             return [str(number) for number in range(cluster.topics([topic]).get(topic, 0))]
         from offsetmgr.zookeeper.groups.topics import topics
 

@@ -259,7 +259,7 @@ class _Step:
 
     @contextmanager
     def writer(
-        self, run: PlanRun, store: OffsetStore, report: Report, wait_empty_s: float = 0.0
+        self, run: PlanRun, store: OffsetStore, report: Report
     ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
         """Like `journaled_writer`; the user can stop it, and sees progress. If an error ends the run, notes how much
         was written before. Before the first write, Ctrl-C interrupts the run at once."""
@@ -270,16 +270,12 @@ class _Step:
                 _counter(self.ui, f"{run.name}: groups", groups) as count,
                 journaled_writer(
                     self.plan,
-                    run,
+                    run._replace(stop=stop, progress=count, on_lock_wait=self.connections.waits),
                     store,
-                    report=report,
-                    stop=stop,
-                    progress=count,
-                    wait_empty_s=wait_empty_s,
-                    on_lock_wait=self.connections.waits,
-                ) as (writer, state),
+                    report,
+                ) as opened,
             ):
-                yield writer, state
+                yield opened
         except OffsetMgrError:
             if report.started:
                 self.ui.note(
@@ -353,9 +349,9 @@ def apply(
         reject_stale(plan, state, step.stores.source, step.only, hint, always=if_unchanged)
     if planned.writes:
         step.ui.confirm(f"write {count_of(planned.writes, 'offset')} to {header.target.uri}?")
-    report, run = ApplyReport(planned=planned), PlanRun("apply", step.only, reason, step.arguments)
-    report.resumed = bool(state.apply.written)
-    with step.writer(run, step.stores.target, report, wait_empty_s) as (writer, state):
+    report = ApplyReport(planned=planned, resumed=bool(state.apply.written))
+    run = PlanRun("apply", step.only, reason, step.arguments, wait_empty_s=wait_empty_s)
+    with step.writer(run, step.stores.target, report) as (writer, state):
         report.operation = writer.identity["operation"]
         write(plan, state, writer, logs)
     return report
@@ -472,8 +468,8 @@ def rollback(
             connections.warn(text)
         started = len(step.state.apply.intents.keys() & only) if only is not None else len(step.state.apply.intents)
         ui.confirm(f"roll back {count_of(started, 'group')}?")
-    undo = PlanRun("undo", only, reason, undoes_run=run or "")
-    with step.writer(undo, target, report, wait_empty_s) as (writer, state):
+    undo = PlanRun("undo", only, reason, undoes_run=run or "", wait_empty_s=wait_empty_s)
+    with step.writer(undo, target, report) as (writer, state):
         report.recorded = len(state.apply.intents)
         restore = Rollback(plan, state, target, only, state.run(run), allow_rewind)
         try:

@@ -10,7 +10,6 @@ from offsetmgr.app import runbook
 from offsetmgr.app.migrate import PlanSelection
 from offsetmgr.app.runbook import (
     BounceOptions,
-    BounceRun,
     EvidenceThresholds,
     GroupBounce,
     ObservationWindow,
@@ -330,7 +329,7 @@ def bounce(
         reason=reason or "",
     )
     if run.tests:
-        _show_tests(run, output)
+        write_rows(TESTS, rows_of(TESTS, run.tests), output)
     elif run.groups:
         _show_results(run.found, output)
     for line in run.lines():
@@ -348,14 +347,6 @@ TESTS = (
     Column("seconds", right=True),
     Column("command"),
 )
-
-
-def _show_tests(run: BounceRun, output: OutputFormat) -> None:
-    rows = [*rows_of(TESTS, run.tests)]
-    if output == OutputFormat.JSON:
-        write_document([dict(zip((column.name for column in TESTS), row, strict=True)) for row in rows])
-    else:
-        write_rows(TESTS, rows, output)
 
 
 def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:

@@ -141,7 +141,7 @@ def require_comparison(plan: PlanFile) -> None:
 
 
 def apply(plan: PlanFile, state: MigrationState, writer: JournaledWriter, logs: Logs | None) -> Report:
-    """Applies a plan, or the groups of ``writer.only``, or resumes an earlier run.
+    """Applies a plan, or the groups of ``writer.plan_run.only``, or resumes an earlier run.
 
     A group that was finalized or rolled back by itself is not written: the report counts a finalized group as skipped,
     and names a group that was rolled back in ``closed``.
@@ -158,7 +158,7 @@ def apply(plan: PlanFile, state: MigrationState, writer: JournaledWriter, logs: 
     report, closed = writer.report, dict[str, str]()
 
     def tasks() -> Iterator[GroupWrite]:
-        for group in plan.groups_of(writer.only):
+        for group in plan.groups_of(writer.plan_run.only):
             if state.is_group_rolled_back(group.name):
                 closed[group.name] = "it was rolled back; make a new plan for it"
             elif group.name in state.apply.done or group.name in state.finalized:

@@ -177,10 +177,9 @@ class GroupLocator:
         found: set[str] = set()
         errors: list[OffsetMgrError] = []
         for one in self.stores:
-            if one.error is not None:
-                errors.append(one.error)
-                continue
             try:
+                if one.error is not None:
+                    raise one.error
                 found.update(one.store.groups())
             except OffsetMgrError as error:
                 errors.append(error)

@@ -199,31 +199,21 @@ class JournaledWriter:
     """Executes tasks against one store under one journal. It is the `EditSink` of its edits: intents are fsynced before
     the edits begin, and outcomes are appended together with the next intents, or at the end.
 
-    ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
-    batch of groups. Once it returns True, no new batch starts, but the batches that have started are completed and
-    recorded.
+    The name of ``plan_run`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``report`` has
+    the counts so far. ``identity`` are fields of the journal's record of the run: ``operation``, the run's id in the
+    operation log, and for the rollback of one run of apply ``run``, the id of that run.
     """
 
-    name: str
+    plan_run: PlanRun
     store: OffsetStore
     journal: Journal
     clock: Clock
-    stop: Callable[[], bool] = lambda: False
-    progress: Callable[[GroupOutcome], None] = lambda _outcome: None
-    wait_empty_s: float = 0.0
-    on_lock_wait: OnWait = lambda _groups, _seconds: None
-    """Called with the groups and the remaining seconds while the run waits for locks of an earlier run."""
-    only: GroupScope | None = None
-    """The groups to which the run is limited; None if it covers the whole plan."""
-    identity: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the journal's record of the run: ``operation``, the run's id in the operation log, and for the rollback
-    of one run of apply ``run``, the id of that run."""
-    report: Report = field(default_factory=Report)
-    """The counts so far."""
+    report: Report
+    identity: Mapping[str, str]
     incomplete: bool = field(default=False, init=False)
     """Whether the caller left out a part of the run, such as groups that cannot be finalized yet."""
     _stopped_early: bool = False
-    """Whether ``stop`` prevented a batch from starting."""
+    """Whether the run was stopped before a batch started."""
     _outcomes: list[JournalRecord] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -235,49 +225,49 @@ class JournaledWriter:
         until the latest time at which this lock ends. Raises an error only if the whole store or the journal cannot be
         used. After such an error, the journal contains the intent of every write that was executed.
         """
-        report = self.report
+        report, limits = self.report, self.plan_run
         waiting: dict[str, GroupWrite] = {}
         wait_s: dict[str, float] = {}
         locked: set[str] = set()
-        opening: JournalRecord = {"kind": f"{self.name}-open", **self.identity}
-        self.journal.append([opening if self.only is None else opening | {"groups": sorted(self.only)}])
+        opening: JournalRecord = {"kind": f"{limits.name}-open", **self.identity}
+        self.journal.append([opening if limits.only is None else opening | {"groups": sorted(limits.only)}])
         for outcome, task in self._execute(tasks):
-            if outcome.active_members and max(self.wait_empty_s, outcome.lock_ends_s) > 0:
+            if outcome.active_members and max(limits.wait_empty_s, outcome.lock_ends_s) > 0:
                 waiting[task.group] = task
-                wait_s[task.group] = max(self.wait_empty_s, outcome.lock_ends_s)
+                wait_s[task.group] = max(limits.wait_empty_s, outcome.lock_ends_s)
                 locked |= {task.target_group} if outcome.lock_ends_s else set()
             else:
                 self._report_outcome(outcome)
         started_at = self.clock.monotonic()
-        while waiting and not self.stop():
+        while waiting and not limits.stop():
             remaining_s = max(wait_s[group] for group in waiting) - (self.clock.monotonic() - started_at)
             if locked:
-                self.on_lock_wait(sorted(locked), remaining_s)
+                limits.on_lock_wait(sorted(locked), remaining_s)
             self.clock.sleep(min(POLL_S, max(0.0, remaining_s)))
             waited_s = self.clock.monotonic() - started_at
             for outcome, task in self._execute(list(waiting.values())):
                 if not outcome.lock_ends_s:
                     locked.discard(task.target_group)
-                    wait_s[task.group] = self.wait_empty_s  # the members are now consumers, not a lock
+                    wait_s[task.group] = limits.wait_empty_s  # the members are now consumers, not a lock
                 if waited_s >= wait_s[task.group] or not outcome.active_members:
                     del waiting[task.group]
                     locked.discard(task.target_group)
                     self._report_outcome(outcome)
         report.interrupted = self._stopped_early or bool(waiting)
-        if report.ok and self.only is None:
-            self.journal.append([{"kind": f"{self.name}-complete"}])
+        if report.ok and limits.only is None:
+            self.journal.append([{"kind": f"{limits.name}-complete"}])
         return report
 
     def _report_outcome(self, outcome: GroupOutcome) -> None:
         self.report.add(outcome)
-        self.progress(outcome)
+        self.plan_run.progress(outcome)
 
     def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
         return execute(self.store.edit, self._batches(tasks), self)
 
     def _batches(self, tasks: Iterable[GroupWrite]) -> Iterator[list[GroupWrite]]:
         for batch in batched(tasks, BATCH_GROUPS):
-            if self.stop():
+            if self.plan_run.stop():
                 self._stopped_early = True
                 return
             yield batch
@@ -308,7 +298,7 @@ class JournaledWriter:
 
     def _intent(self, task: GroupWrite) -> JournalRecord:
         return {
-            "kind": f"{self.name}-intent",
+            "kind": f"{self.plan_run.name}-intent",
             "group": task.group,
             "target_group": task.target_group,
             "topics": EncodedJson(encode_steps(task.steps, whole=False)),
@@ -316,7 +306,7 @@ class JournaledWriter:
 
     def _outcome(self, outcome: GroupOutcome) -> JournalRecord:
         record: JournalRecord = {
-            "kind": f"{self.name}-outcome",
+            "kind": f"{self.plan_run.name}-outcome",
             "group": outcome.group,
             "written": encode_partitions(outcome.written),
             "unchanged": encode_partitions(outcome.unchanged),
@@ -413,7 +403,11 @@ class PlanRun(NamedTuple):
     ``name`` is a key of `OPERATIONS`. ``only`` are the groups to which the run is limited (None: all groups).
     ``reason`` is the user's reason, and ``undo_options`` are the arguments for the connection of the call that undoes
     the run; the operation log saves both. If a rollback undoes only one run of apply, ``undoes_run`` is the id of that
-    run.
+    run. The run waits ``wait_empty_s`` seconds for groups with members to become empty.
+
+    ``stop`` is called before each batch of groups. Once it returns True, no new batch starts, but the batches that have
+    started are completed and recorded. ``progress`` is called with each outcome, and ``on_lock_wait`` with the groups
+    and the remaining seconds while the run waits for locks of an earlier run.
     """
 
     name: str
@@ -421,6 +415,10 @@ class PlanRun(NamedTuple):
     reason: str = ""
     undo_options: Mapping[str, Argument] = {}
     undoes_run: str = ""
+    wait_empty_s: float = 0.0
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[GroupOutcome], None] = lambda _outcome: None
+    on_lock_wait: OnWait = lambda _groups, _seconds: None
 
 
 def open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
@@ -464,22 +462,13 @@ def append_to_journal(plan: PlanFile, records: Iterable[JournalRecord]) -> None:
 
 @contextmanager
 def journaled_writer(
-    plan: PlanFile,
-    run: PlanRun,
-    store: OffsetStore,
-    *,
-    report: Report,
-    stop: Callable[[], bool],
-    progress: Callable[[GroupOutcome], None],
-    wait_empty_s: float,
-    on_lock_wait: OnWait,
+    plan: PlanFile, run: PlanRun, store: OffsetStore, report: Report
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
     """Locks the journal for the ``with`` block, and records the run in the operation log. Yields a writer to ``store``,
-    and the state that the locked journal records.
+    and the state that the locked journal records. ``report`` gets the counts.
 
-    The state is read after the journal is locked, because another process may have executed the plan before. See
-    `JournaledWriter` for the other arguments. Raises `JournalError` if another process has locked the journal, and
-    `FileFailure` if the operation log cannot be written.
+    The state is read after the journal is locked, because another process may have executed the plan before. Raises
+    `JournalError` if another process has locked the journal, and `FileFailure` if the operation log cannot be written.
     """
     clock = SystemClock()
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal:
@@ -487,10 +476,8 @@ def journaled_writer(
         remove_abandoned(plan.path.parent, glob.escape(plan.path.name) + RENEWED)  # of a killed `migrate renew`
         log = OperationLog()
         identity = {"operation": log.new_id()} | ({"run": run.undoes_run} if run.undoes_run else {})
-        writer = JournaledWriter(
-            run.name, store, journal, clock, stop, progress, wait_empty_s, on_lock_wait, run.only, identity, report
-        )
-        with log.recorded(_operation(plan, writer, run), identity["operation"]) as recorded:
+        writer = JournaledWriter(run, store, journal, clock, report, identity)
+        with log.recorded(_operation(plan, writer), identity["operation"]) as recorded:
             try:
                 yield writer, state
             finally:
@@ -499,18 +486,19 @@ def journaled_writer(
                 recorded.incomplete = writer.incomplete or bool(report.closed)
 
 
-def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> OperationStart:
-    path, scope = str(plan.path.absolute()), summary_of(plan, writer.only)
-    names = (name for one in plan.groups_of(writer.only) for name in (one.target_group, one.name))
+def _operation(plan: PlanFile, writer: JournaledWriter) -> OperationStart:
+    run, path = writer.plan_run, str(plan.path.absolute())
+    scope = summary_of(plan, run.only)
+    names = (name for one in plan.groups_of(run.only) for name in (one.target_group, one.name))
     undo = Invocation("migrate rollback", (path,), {"run": writer.identity["operation"], **run.undo_options})
     return OperationStart(
-        name=OPERATIONS[writer.name],
+        name=OPERATIONS[run.name],
         stores=(writer.store.uri,),
         groups=first_groups(dict.fromkeys(names)),
         group_count=scope.groups,
-        changes=0 if writer.name == "delete" else scope.writes,
+        changes=0 if run.name == "delete" else scope.writes,
         files=(path,),
-        undo=(undo,) if writer.name == "apply" else (),  # of this run, and no other run of the plan
+        undo=(undo,) if run.name == "apply" else (),  # of this run, and no other run of the plan
         reason=run.reason,
     )
 

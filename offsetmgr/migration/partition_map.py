@@ -330,11 +330,8 @@ class MapDraft:
 
 def write_draft(path: Path, data: bytes) -> None:
     """Writes a draft to a new file. Raises `FileFailure` if the file exists, because an operator may have edited it."""
-    try:
-        with path.open("xb") as out:
-            out.write(data)
-    except FileExistsError:
-        raise FileFailure(f"partition map {path}", "this file exists, and a map is never overwritten") from None
-    except OSError as error:
-        hint = "name another file, in a directory that can be written"
-        raise FileFailure(f"partition map {path}", error.strerror or str(error), hint) from error
+    what, hint = f"partition map {path}", "name another file, in a directory that can be written"
+    if path.exists():
+        raise FileFailure(what, "this file exists, and a map is never overwritten")
+    with os_error_as(FileFailure, what, hint), path.open("xb") as out:
+        out.write(data)

@@ -93,7 +93,7 @@ def renew_retention(
     existing, recreated = set(store.groups()), recreated_topics(plan, store)
     clock = writer.clock
     for batch in batched(_with_offsets(plan), GROUPS_AT_ONCE):
-        if writer.stop():
+        if writer.plan_run.stop():
             report.interrupted = True
             break
         names = {group.target_group: group for group in batch}
@@ -106,9 +106,9 @@ def renew_retention(
         stale = {name: [step.tp for step in group.steps if step.may_be_stale] for name, group in names.items()}
         locked = _renew(store, [name for name in names if name not in report.failed], stale, report)
         started_at = clock.monotonic()
-        while locked and not writer.stop():
+        while locked and not writer.plan_run.stop():
             remaining_s = max(locked.values()) - (clock.monotonic() - started_at)
-            writer.on_lock_wait(sorted(locked), remaining_s)
+            writer.plan_run.on_lock_wait(sorted(locked), remaining_s)
             clock.sleep(POLL_S)
             again = _renew(store, list(locked), stale, report)
             locked = {name: locked[name] for name in again if clock.monotonic() - started_at < locked[name]}
