@@ -17,14 +17,14 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import accept_names
 from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.migration.bounce import BounceRun as BounceRun
-from offsetmgr.migration.bounce import GroupBounce as GroupBounce
 from offsetmgr.migration.bounce import (
+    Bounces,
     PlannedGroups,
-    bounce_groups,
     groups_to_bounce,
     journal_record,
     phase_record,
 )
+from offsetmgr.migration.bounce import GroupBounce as GroupBounce
 from offsetmgr.migration.bounce_checkpoint import OPERATION, default_state_file, state_stem, unfinished_texts
 from offsetmgr.migration.bounce_plan import BounceOptions as BounceOptions
 from offsetmgr.migration.bounce_plan import BounceResult as BounceResult
@@ -315,9 +315,7 @@ def bounce(
     interrupt = ui.stop("after this observation or restart; the same command line resumes")
     with _progress_on_failure(ui, state if execute else None, names), interrupt as stop:
         origin = EditOrigin(OPERATION, reason, groups.login_options) if execute else None
-        for one in bounce_groups(
-            groups.view, specs, state, several=several, progress=ui.note, stop=stop, origin=origin
-        ):
+        for one in Bounces(groups.view, state, several, ui.note, stop, origin).run(specs):
             found.append(one)
             _report(one, groups.plan if execute else None, ui, several=several)
         if len(names) == 1 and found and found[0].error is not None:

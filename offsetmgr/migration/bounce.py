@@ -83,119 +83,127 @@ class GroupBounce(NamedTuple):
         return self.result is not None and self.result.outcome is BounceOutcome.STOPPED
 
 
-def bounce_groups(
-    view: GroupView,
-    specs: Sequence[BounceSpec | GroupBounce],
-    state_path: Path,
-    *,
-    several: bool,
-    progress: Callable[[str], None],
-    stop: Callable[[], bool],
-    origin: EditOrigin | None,
-) -> Iterator[GroupBounce]:
-    """Executes or resumes the bounces, and yields each result. All bounces share the state file. A `GroupBounce` in
-    ``specs`` is the result of a group whose parameters are invalid, and is yielded. The operation log records the
-    bounces as ``origin``; without it, they are only planned.
+@dataclass(frozen=True, slots=True)
+class Bounces:
+    """Rolling bounces that share the state file ``state_path``. The operation log records them as ``origin``; without
+    it, they are only planned.
 
-    A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
-    server, is raised, because it concerns all groups. With ``several``, the progress names each group, and groups whose
-    bounce the state file shows as finished are skipped if they are still in the phase, or have gone on to the next one;
-    otherwise such a bounce is an error. Groups that are proved to be in the phase already are skipped, too. Once
-    ``stop`` returns True, no further bounce begins.
+    With ``several``, the progress names each group, and groups whose bounce the state file shows as finished are
+    skipped if they are still in the phase, or have gone on to the next one; otherwise such a bounce is an error. Groups
+    that are proved to be in the phase already are skipped, too. ``stop`` is called between steps and while a gate is
+    watched; once it returns True, no further bounce begins.
     """
-    with _recorded(view, specs, state_path, origin) as recorded:
-        for spec in specs:
-            if isinstance(spec, BounceSpec):
-                spec.check_command()
-                if stop():
+
+    view: GroupView
+    state_path: Path
+    several: bool
+    progress: Callable[[str], None]
+    stop: Callable[[], bool]
+    origin: EditOrigin | None
+
+    def run(self, specs: Sequence[BounceSpec | GroupBounce]) -> Iterator[GroupBounce]:
+        """Executes or resumes the bounces, and yields each result. A `GroupBounce` in ``specs`` is the result of a
+        group whose parameters are invalid, and is yielded.
+
+        A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an
+        unreachable server, is raised, because it concerns all groups.
+        """
+        with self._recorded([spec.group for spec in specs]) as recorded:
+            for spec in specs:
+                if isinstance(spec, BounceSpec):
+                    spec.check_command()
+                    if self.stop():
+                        break
+                    one = self._bounce_group(spec)
+                else:
+                    one = spec
+                recorded.failed += not one.ok and not one.is_stopped
+                recorded.interrupted = recorded.interrupted or one.is_stopped
+                recorded.written += sum(copy.outcome == "written" for copy in (one.result.copies if one.result else ()))
+                yield one
+                if one.is_stopped:
                     break
-                one = _bounce_group(view, spec, state_path, several, progress, stop, origin)
-            else:
-                one = spec
-            recorded.failed += not one.ok and not one.is_stopped
-            recorded.interrupted = recorded.interrupted or one.is_stopped
-            recorded.written += sum(copy.outcome == "written" for copy in (one.result.copies if one.result else ()))
-            yield one
-            if one.is_stopped:
-                break
-        recorded.interrupted = recorded.interrupted or stop()
+            recorded.interrupted = recorded.interrupted or self.stop()
 
+    def _recorded(self, names: list[str]) -> AbstractContextManager[OperationProgress]:
+        """Returns the record of the bounces in the operation log; nothing is recorded if they are only planned."""
+        if (origin := self.origin) is None:
+            return nullcontext(OperationProgress(""))
+        stores, files = (self.view.zookeeper.uri, self.view.kafka.uri), (str(self.state_path.absolute()),)
+        groups = (first_groups(names), len(names))
+        return OperationLog().recorded(
+            OperationStart(origin.operation, stores, *groups, 0, files, reason=origin.reason)
+        )
 
-def _recorded(
-    view: GroupView, specs: Sequence[BounceSpec | GroupBounce], state_path: Path, origin: EditOrigin | None
-) -> AbstractContextManager[OperationProgress]:
-    """Returns the record of the bounces in the operation log; nothing is recorded if they are only planned."""
-    if origin is None:
-        return nullcontext(OperationProgress(""))
-    names = [spec.group for spec in specs]
-    stores = (view.zookeeper.uri, view.kafka.uri)
-    files = (str(state_path.absolute()),)
-    start = OperationStart(origin.operation, stores, first_groups(names), len(names), 0, files, reason=origin.reason)
-    return OperationLog().recorded(start)
+    def _bounce_group(self, spec: BounceSpec) -> GroupBounce:
+        try:
+            if self.several and (done := self._finished(spec)):
+                return GroupBounce(spec.group, note=done)
+            if self.several:
+                self.progress(f"group {spec.group}")
+            if self.origin is None:
+                return GroupBounce(spec.group, plan_bounce(self.view, spec, self.state_path))
+            with caused_by(self.origin):
+                return GroupBounce(spec.group, self._execute(spec))
+        except AlreadyInPhase as error:
+            return _already_in_phase(self.view, spec, error) if self.several else GroupBounce(spec.group, error=error)
+        except (GateRefused, GroupNotFound, MalformedData, UsageError) as error:
+            return GroupBounce(spec.group, error=error)
 
+    def _execute(self, spec: BounceSpec) -> BounceResult:
+        """Executes or resumes a bounce. The output of the restart commands goes to a log file: its path is that of the
+        state file with the suffix ``.log``.
 
-def _bounce_group(
-    view: GroupView,
-    spec: BounceSpec,
-    state_path: Path,
-    several: bool,
-    progress: Callable[[str], None],
-    stop: Callable[[], bool],
-    origin: EditOrigin | None,
-) -> GroupBounce:
-    def indented(text: str) -> None:
-        progress(f"  {text}" if several else text)
+        A failed command or a closed gate is reported in the result and raises no error. Raises `GateRefused` if the
+        bounce must not begin, and `UsageError` if the state file belongs to another bounce.
+        """
+        path, log = self.state_path, self.state_path.with_suffix(".log")
 
-    try:
-        if several and (done := _finished(view, spec, state_path, progress)):
-            return GroupBounce(spec.group, note=done)
-        if several:
-            progress(f"group {spec.group}")
-        if origin is None:
-            return GroupBounce(spec.group, plan_bounce(view, spec, state_path))
-        with caused_by(origin):
-            return GroupBounce(spec.group, bounce(view, spec, state_path, progress=indented, stop=stop))
-    except AlreadyInPhase as error:
-        return _already_in_phase(view, spec, error) if several else GroupBounce(spec.group, error=error)
-    except (GateRefused, GroupNotFound, MalformedData, UsageError) as error:
-        return GroupBounce(spec.group, error=error)
+        def progress(text: str) -> None:
+            self.progress(f"  {text}" if self.several else text)
 
+        with exclusive(log):
+            state, found = open_state(self.view, spec, path, progress)
+            run = _BounceRun(self.view, spec, state, path, log, progress, self.stop)
+            if found is not None:
+                run.start(found)
+            return run.run_steps()
 
-def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Callable[[str], None]) -> str:
-    """Returns the reason for which the finished bounce of the state file needs no repetition: the members are those of
-    the end of the bounce, or commit as its phase or the next phase does, or the journal of the plan records the next
-    phase. Returns an empty text if the bounce is not
-    finished.
+    def _finished(self, spec: BounceSpec) -> str:
+        """Returns the reason for which the finished bounce of the state file needs no repetition: the members are those
+        of the end of the bounce, or commit as its phase or the next phase does, or the journal of the plan records the
+        next phase. Returns an empty text if the bounce is not finished.
 
-    Raises `UsageError` if the group may have left the phase since, or if the file belongs to another cluster.
-    """
-    saved = load_all(state_path).get(spec.group)
-    if saved is None or saved.finished_ms is None or saved.change.to is not spec.to:
-        return ""
-    view.require_stores(f"state file {state_path}", saved.baseline)
-    by_file = "finished by an earlier run, according to the state file"
-    live = view.members(spec.group)
-    if is_unchanged(saved, live):
-        return by_file
-    later = saved.change.next_mode
-    gone_on = Advice("")
-    if later:
-        back = "gone on to phase {}; to take it back to {}, add {from_phase} {} and another {state}"
-        gone_on = Advice(back, later.value, spec.to.value, later.value)
-    if later and spec.recorded is later:
-        return gone_on
-    progress(f"group {spec.group}: restarted since the finished bounce in {state_path}; watching its commits")
-    report = check_phase(view, spec.group, spec.to, rules=spec.options.rules, window=spec.options.window)
-    if report.passed:
-        return by_file
-    if later and check_phase(view, spec.group, later, rules=spec.options.rules, window=spec.options.window).passed:
-        return gone_on
-    raise UsageError(
-        f"state file {state_path}",
-        f"the bounce {saved.change} of group {spec.group} in it is finished, and its members have restarted since; they"
-        f" are not known to be in phase {spec.to.value}: {report.missing}",
-        Advice("name another one with {state} for a new bounce"),
-    )
+        Raises `UsageError` if the group may have left the phase since, or if the file belongs to another cluster.
+        """
+        view, state_path = self.view, self.state_path
+        saved = load_all(state_path).get(spec.group)
+        if saved is None or saved.finished_ms is None or saved.change.to is not spec.to:
+            return ""
+        view.require_stores(f"state file {state_path}", saved.baseline)
+        by_file = "finished by an earlier run, according to the state file"
+        live = view.members(spec.group)
+        if is_unchanged(saved, live):
+            return by_file
+        later = saved.change.next_mode
+        gone_on = Advice("")
+        if later:
+            back = "gone on to phase {}; to take it back to {}, add {from_phase} {} and another {state}"
+            gone_on = Advice(back, later.value, spec.to.value, later.value)
+        if later and spec.recorded is later:
+            return gone_on
+        self.progress(f"group {spec.group}: restarted since the finished bounce in {state_path}; watching its commits")
+        report = check_phase(view, spec.group, spec.to, rules=spec.options.rules, window=spec.options.window)
+        if report.passed:
+            return by_file
+        if later and check_phase(view, spec.group, later, rules=spec.options.rules, window=spec.options.window).passed:
+            return gone_on
+        raise UsageError(
+            f"state file {state_path}",
+            f"the bounce {saved.change} of group {spec.group} in it is finished, and its members have restarted since;"
+            f" they are not known to be in phase {spec.to.value}: {report.missing}",
+            Advice("name another one with {state} for a new bounce"),
+        )
 
 
 def _already_in_phase(view: GroupView, spec: BounceSpec, error: AlreadyInPhase) -> GroupBounce:
@@ -410,34 +418,9 @@ class BounceRun(NamedTuple):
 # The bounce of one group.
 
 
-def bounce(
-    view: GroupView,
-    spec: BounceSpec,
-    state_path: Path,
-    *,
-    progress: Callable[[str], None],
-    stop: Callable[[], bool],
-) -> BounceResult:
-    """Executes or resumes the bounce. ``state_path`` is the file with the progress of the bounce. The output of the
-    restart commands goes to a log file: its path is ``state_path`` with the suffix ``.log``.
-
-    ``stop`` is called between steps and while a gate is watched. A failed command or a closed gate is reported in the
-    result and raises no error. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the state file
-    belongs to another bounce.
-    """
-    spec.check_command()
-    log = state_path.with_suffix(".log")
-    with exclusive(log):
-        state, found = open_state(view, spec, state_path, progress)
-        run = _BounceRun(view, spec, state, state_path, log, progress, stop)
-        if found is not None:
-            run.start(found)
-        return run.run_steps()
-
-
 @dataclass(slots=True)
 class _BounceRun:
-    """One run of `bounce`, with the objects that its steps use."""
+    """One run of a bounce, with the objects that its steps use."""
 
     view: GroupView
     spec: BounceSpec

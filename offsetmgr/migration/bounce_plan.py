@@ -153,7 +153,7 @@ class BounceResult:
 
 
 def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path) -> BounceResult:
-    """Returns what `bounce` would do now: its commands, and the offsets that it would copy first.
+    """Returns what a bounce would do now: its commands, and the offsets that it would copy first.
 
     The function checks the gate before the first step, and writes nothing. If the bounce is already in progress, the
     result is the saved state of the bounce. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the
