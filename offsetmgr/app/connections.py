@@ -562,12 +562,12 @@ class Connections(Closeable):
             found.setdefault(parse_uri(uri).kind, uri)
         return {kind: found[kind] for kind in TITLES if kind in found}
 
-    def group_locator(self) -> GroupLocator:
+    def group_locator(self, *, must_respond: bool = True) -> GroupLocator:
         """Returns the object that finds groups in all configured stores.
 
         If a store does not respond, its `ConfiguredStore` contains the error. Raises `UsageError` if the settings name
-        none of ZooKeeper, Kafka and an offset manager, the error of the first store if no store responds, and
-        `OtherCluster` if the stores are known to hold offsets of different Kafka clusters.
+        none of ZooKeeper, Kafka and an offset manager, the error of the first store if a store must respond and none
+        does, and `OtherCluster` if the stores are known to hold offsets of different Kafka clusters.
         """
         from offsetmgr.core.log_origin import Relation, compare_origins
         from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
@@ -591,7 +591,7 @@ class Connections(Closeable):
             except OffsetMgrError as error:
                 failed = error
             stores.append(ConfiguredStore(kind, store, self.group_describer(uri, every_kind=True), session, failed))
-        if not origins and stores[0].error is not None:
+        if must_respond and not origins and stores[0].error is not None:
             raise stores[0].error
         for (first, origin), (second, other) in pairwise(origins):
             compared = compare_origins(origin, other, (first, second))

@@ -276,7 +276,7 @@ class LocatedGroups:
         from offsetmgr.migration.observation import ObservationWindow
 
         self._connections = connections
-        self.locator = connections.group_locator()
+        self.locator = connections.group_locator(must_respond=not plans)
         self._known, self.unlisted = self.locator.groups()
         self.missing: list[OffsetMgrError] = []
         self._names: list[str] = []
@@ -333,7 +333,7 @@ def where(
     journals are evidence.
 
     Raises `UsageError` if the settings name no store of groups, `OtherCluster` if the stores belong to different
-    clusters, the error of the first store if no store responds, `PlanError` and `JournalError`.
+    clusters, the error of the first store if no store responds and there is no plan, `PlanError` and `JournalError`.
     """
     return LocatedGroups(connections, selection, window_s, plans)
 

@@ -247,7 +247,7 @@ class _Step:
         connections.require_open()
         self.connections, self.ui, self.arguments = connections, connections.ui, sides.arguments if sides else {}
         self.plan, self.state = opener(path)
-        self.only, self.waves = select_groups(self.plan, *selection), selection.waves
+        self.only, self.waves = select_groups(*selection, self.plan), selection.waves
         self.stores = SourceAndTarget.of_plan(connections, self.plan.header, sides and sides[:2])
 
     def announce(self, only: GroupScope | None = None) -> PlanSummary:
@@ -804,7 +804,7 @@ def status(
     from offsetmgr.migration.observation import ObservationWindow
 
     file, state = open_plan(Path(plan))
-    only, live = select_groups(file, selection.groups, selection.waves), None
+    only, live = select_groups(*selection, file), None
     if window_s is not None:
         stores = SourceAndTarget.of_plan(connections, file.header, sides and sides[:2])
         connections.ui.note(f"asking the servers, and watching live members for up to {window_s:g} s")
@@ -824,19 +824,20 @@ def report(
 ) -> MigrationReport:
     """Locates the selected groups of the plans, or of the configured stores without plans, as
     `offsetmgr.app.groups.where` does. Returns their locations, their risks and their next steps. If the settings name
-    no store, the stores are those of the first plan.
+    no store, the stores are those of the first plan. If no store responds, the plans and their journals are the report.
 
-    Raises `GroupNotFound` and `UsageError` for groups and waves that a plan does not have, `PlanError`, `JournalError`
-    and the errors of `where`.
+    Raises `GroupNotFound` and `UsageError` for groups and waves that no plan has, `PlanError`, `JournalError` and the
+    errors of `where`.
     """
     from offsetmgr.app.groups import where
     from offsetmgr.migration.report import MigrationReport, ReportedGroup
 
     opened = [open_plan(Path(path)) for path in plans]
+    only = select_groups(*selection, *(file for file, _ in opened)) if opened else None
     names = [
         literal_pattern(one.target_group if state.stage_of(one) is Stage.FINALIZED else one.name)
         for file, state in opened
-        for one in file.groups_of(select_groups(file, *selection))
+        for one in file.groups_of(only)
     ]
     if not opened and selection.waves:
         raise UsageError(Advice("{wave} {}", selection.waves[0]), "waves are those of a plan", "name the plan too")
@@ -864,7 +865,12 @@ def report(
         }
     unnamed = [kind for kind in ("zookeeper", "kafka") if all(one.name != kind for one in locator.stores)]
     errors = (*located.unlisted, *located.missing, *locator.unread_plans)
-    return MigrationReport(began, clock.now_ms(), clusters, found, errors, unnamed, servers, window_s)
+    watched = (
+        f"watched for up to {window_s:g} s"
+        if locator.watched
+        else "not watched, which takes a window, and ZooKeeper and Kafka that respond"
+    )
+    return MigrationReport(began, clock.now_ms(), clusters, found, errors, unnamed, servers, watched)
 
 
 accept_names(globals(), PlanSelection=PlanSelection.of)

@@ -300,10 +300,10 @@ def renew_command(
 PAGES: Final = {"text": to_text, "markdown": to_markdown, "html": to_html}
 PageFormat: Any = StrEnum("PageFormat", [*PAGES])  # type: ignore[misc] # not literals
 StatusFormat: Any = StrEnum("StatusFormat", [*OutputFormat, *PAGES])  # type: ignore[misc] # not literals
+"""The values of ``--format``: those of `OutputFormat`, and those of pages."""
 PageFile = Annotated[
     Path | None, opt("--output -o", "FILE", "Write the page to FILE, and replace it.", callback=file_to_write)
 ]
-"""The values of ``--format``: those of `OutputFormat`, and those of pages."""
 
 COLUMNS: Final = (
     Column("group", get="name"),

@@ -273,7 +273,7 @@ class PlannedGroups(NamedTuple):
             ]
 
         selection = GroupSelection(planned(patterns) or None, exclude=planned(excluded))
-        return sorted(of_zookeeper[name] for name in select_groups(self.file, selection, waves) or frozenset())
+        return sorted(of_zookeeper[name] for name in select_groups(selection, waves, self.file) or frozenset())
 
     def select_one(self, pattern: str) -> str:
         """Returns the name in ZooKeeper of the only group that a pattern selects."""

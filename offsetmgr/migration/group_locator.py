@@ -129,9 +129,10 @@ class ConfiguredStore:
     """The error of a store that does not respond. No request is sent to the store."""
 
     def is_endpoint(self, endpoint: StoreEndpoint) -> bool:
-        """Whether this store is a side of a plan. Returns False if the store cannot be identified."""
+        """Whether this store is a side of a plan. A store that does not respond is known by its URI. Returns False if
+        the store cannot be identified."""
         if self.error is not None:
-            return False
+            return endpoint.uri == self.store.uri
         try:
             identity = self.store.identity()
         except OffsetMgrError:
@@ -153,6 +154,8 @@ class GroupLocator:
         """The errors of recorded migrations that could not be read, so that they are no evidence."""
         self._recorded: list[RecordedOperation] | None = None
         self._statuses: dict[str, Mapping[str, GroupStatus]] = {}
+        self.watched = False
+        """Whether commits were watched. That takes a ZooKeeper with old consumers, and Kafka."""
 
     @cached_property
     def _operations(self) -> list[RecordedOperation]:
@@ -272,7 +275,7 @@ class GroupLocator:
                 read = tuple(store[name] for store in samples.values())
                 named = {store: found[self._name_in(store, name)] for store, found in samples.items()}
                 plan, written = self._plans.get(name), writers.get(name, {})
-                yield locate(GroupSample(name, read, logs, seen.get(name), plan, written, named))
+                yield locate(GroupSample(name, read, logs, seen.get(name), plan, written, named, self.watched))
 
     def _partitions(self, samples: Mapping[str, Mapping[str, StoreSample]], name: str) -> list[TopicPartition]:
         return [tp for store, read in samples.items() for tp in read[self._name_in(store, name)].offsets]
@@ -310,6 +313,7 @@ class GroupLocator:
             return {}
         from offsetmgr.migration.evidence import seen_phase
 
+        self.watched = True
         observe = partial(_observe, zookeeper.store, zookeeper.session, kafka.store, self._clock)
         watched = watch(observe, names, window, self._clock, enough=lambda history: seen_phase(history) is not None)
         seen = {name: seen_phase(one) for name, one in watched.items() if isinstance(one, GroupHistory)}

@@ -174,6 +174,8 @@ class GroupSample:
     """The last writers where ZooKeeper and Kafka hold different offsets."""
     named: Mapping[str, StoreSample] = field(default_factory=dict)
     """Each store, by its name, under the name that the group has there. A plan may rename the group."""
+    watched: bool = False
+    """Whether the commits of the group were watched."""
 
     def side(self, name: str | None) -> StoreSample | None:
         """Returns the sample of a side of the plan, under the name that the group has there; None if the side is not
@@ -798,7 +800,7 @@ def next_step(now: Situation) -> NextStep:
     if plan is not None and plan.stage is Stage.ROLLED_BACK_IN_PART:
         return NextStep(_of_group("migrate rollback", plan), "completes the rollback")
     if now.location is not None and now.phase is Phase.UNKNOWN:
-        return _unread(now.location) or (plan and _resumed(plan)) or _determine(now.location)
+        return _unread(now.location) or (plan and _resumed(plan)) or _determine(now, now.location)
     if now.phase is Phase.MOVED:
         return _after_the_end(now, plan)
     if plan is not None and (found := _by_plan(now, plan)) is not None:
@@ -912,8 +914,9 @@ def _unread(one: GroupLocation) -> NextStep | None:
     return NextStep(None, why, is_open=True)
 
 
-def _determine(one: GroupLocation) -> NextStep:
-    """Returns the command that can determine an unknown phase."""
+def _determine(now: Situation, one: GroupLocation) -> NextStep:
+    """Returns the step that can determine an unknown phase. Without members there is nothing to watch, so a group of a
+    plan then has the step that the journal implies."""
     sample = one.sample
     for name, argument, address in (
         ("zookeeper", "zookeeper", "HOST:PORT/CHROOT"),
@@ -925,6 +928,12 @@ def _determine(one: GroupLocation) -> NextStep:
         any(s.members for s in sample.stores if (s.name == "zookeeper") is old) for old in (True, False)
     ):
         return NextStep(_show_members(one.name), "shows the members that differ")
+    has_members = any(store.members or store.members_error for store in sample.stores)
+    if now.plan is not None and not has_members and (found := _by_plan(now._replace(location=None), now.plan)):
+        return found
+    if sample.watched:
+        why = "the watched commits do not show the phase: start the group's consumers, then watch again"
+        return NextStep(None, why, is_open=True)
     return NextStep(call_of("groups where", (), one.name, window=60), "watches commits for at most 60 s")
 
 

@@ -673,25 +673,24 @@ def summary_of(plan: PlanFile, only: GroupScope | None) -> PlanSummary:
     return summary
 
 
-def select_groups(plan: PlanFile, groups: GroupSelection, waves: Iterable[int] = ()) -> GroupScope | None:
-    """Returns the selected groups of the plan, with ``waves`` only those that are in one of them; None if the selection
-    has all groups.
+def select_groups(groups: GroupSelection, waves: Iterable[int], *plans: PlanFile) -> GroupScope | None:
+    """Returns the selected groups of the plans, with ``waves`` only those that are in one of them; None if the
+    selection has all groups.
 
     Raises `GroupNotFound` as `GroupSelection.within` or if none of the selected groups is in the waves, and
-    `UsageError` if the plan does not have a wave.
+    `UsageError` if none of the plans has a wave.
     """
     waves = set(waves)
     if groups.everything and not waves:
         return None
-    known = {group.name: group.wave for group in plan.groups()}
-    hint = Advice("see: {}", Invocation("migrate status", (str(plan.path),)))
-    if missing := sorted(waves - set(known.values())):
-        found = ", ".join(str(wave) for wave in sorted({wave for wave in known.values() if wave is not None}))
-        why = f"the plan has no such wave (its waves: {found})" if found else "the plan has no waves"
-        raise UsageError(Advice("{wave} {}", missing[0]), why, hint)
-    chosen = frozenset(
-        name for name in groups.within(known, f"plan {plan.path}", hint=hint) if not waves or known[name] in waves
-    )
+    known = [(group.name, group.wave) for plan in plans for group in plan.groups()]
+    hint = Advice("see: {}", Invocation("migrate status", (str(plans[0].path),)))
+    where, numbers = f"plan {', '.join(str(plan.path) for plan in plans)}", {wave for _, wave in known} - {None}
+    if missing := sorted(waves - numbers):
+        found = f"such wave (its waves: {', '.join(map(str, sorted(filter(None, numbers))))})" if numbers else "waves"
+        raise UsageError(Advice("{wave} {}", missing[0]), f"{where} has no {found}", hint)
+    of_waves = (name for name, wave in known if not waves or wave in waves)
+    chosen = frozenset(of_waves).intersection(groups.within((name for name, _ in known), where, hint=hint))
     if chosen:
         return chosen
     if groups.patterns is None:

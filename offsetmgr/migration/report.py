@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core import TITLES
-from offsetmgr.core.advice import Argument, for_command_line
+from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.commit_mode import Phase
 from offsetmgr.core.document import Columns, DocumentPart, Facts, Items, Paragraph, SectionTitle, Table, moment
@@ -31,7 +31,7 @@ class GroupRisk(StrEnum):
     UNKNOWN = "Phase unknown"
     STALE = "Another store has different offsets"
     EXPIRY = "Copied offsets expire"
-    UNVERIFIED = "Applied, and not verified"
+    UNFINALIZED = "Applied, and not finalized"
 
 
 class ReportedGroup(NamedTuple):
@@ -62,8 +62,10 @@ def _risks(one: GroupLocation, recorded: GroupStatus | None) -> Iterator[tuple[G
     yield GroupRisk.UNREAD, unread
     # If a store was not read, nothing shows that a consumer has committed the copied offsets again.
     expires_ms = recorded.expires_ms if unread and recorded is not None else one.expires_ms
-    if expires_ms is not None:
-        yield GroupRisk.EXPIRY, f"expiry {moment(expires_ms)} UTC, unless a consumer commits the copied offsets"
+    if plan is not None and expires_ms is not None:
+        renewal = Invocation("migrate apply", (plan.path,), {"refresh": True})
+        text = "expiry {} UTC, unless a consumer commits the copied offsets; {} renews them"
+        yield GroupRisk.EXPIRY, Advice(text, moment(expires_ms), renewal)
     if plan is not None and stage in (Stage.APPLIED, Stage.APPLIED_IN_PART, Stage.FINALIZED):
         source = one.sample.side(plan.source)
         members = 0 if source is None else len(source.members)
@@ -75,21 +77,22 @@ def _risks(one: GroupLocation, recorded: GroupStatus | None) -> Iterator[tuple[G
     yield GroupRisk.BLOCKED, bounce or ("" if recorded is None else recorded.blocked_by)
     yield GroupRisk.STALE, _stale(one)
     if stage in (Stage.APPLIED, Stage.APPLIED_IN_PART, Stage.ROLLED_BACK_IN_PART):
-        yield GroupRisk.UNVERIFIED, f"{stage}, and the journal records no end"
+        yield GroupRisk.UNFINALIZED, f"{stage}, and the journal records no end"
     yield GroupRisk.UNKNOWN, one.why if phase is Phase.UNKNOWN and not unread else ""
 
 
 def _stale(one: GroupLocation) -> str:
     """Returns how the offsets of another store differ from those of the store that the group uses; an empty text if
-    they do not, or if that store is unknown or was not read."""
+    they do not, or if that store is unknown or was not read. After the migration was finalized, older offsets in the
+    source are the way back."""
     plan, sample = one.sample.plan, one.sample
-    name = plan.target if one.phase is Phase.MOVED and plan is not None else one.phase
-    used = sample.side(name)
+    used, has_ended = sample.side(one.phase), plan is not None and bool(plan.finalized_at) and plan.target == one.phase
     if used is None or used.error is not None:
         return ""
-    for other in (sample.side(store.name) or store for store in sample.stores if store.name != name):
+    for other in (sample.side(store.name) or store for store in sample.stores if store.name != one.phase):
         held, now = other.committed, used.committed
-        if differing := sorted(tp for tp, offset in held.items() if now.get(tp) != offset):
+        older = {tp for tp, offset in held.items() if has_ended and offset < now.get(tp, -1)}
+        if differing := sorted(tp for tp, offset in held.items() if now.get(tp) != offset and tp not in older):
             first = differing[0]
             example = f"{first}: {held[first]} in {other.title}, {now.get(first, 'no offset')} in {used.title}"
             return f"{other.title} differs on {len(differing)} of {count_of(len(held), 'partition')} ({example})"
@@ -110,6 +113,10 @@ _WAVES: Final[Columns] = {
     "at risk": "number",
     "phases": "words",
 }
+_OF_REPORT: Final = (
+    "A wave has only the groups of this report: those of the plans that were named, or without a plan those that this"
+    " account's operation log records as applied."
+)
 _GROUPS: Final[Columns] = {"group": "name", "wave": "words", "phase": "words", "why": "words", "next": "code"}
 
 
@@ -117,7 +124,7 @@ class MigrationReport(NamedTuple):
     """The locations and the risks of groups. ``stores`` maps the URI of each store to the id of its cluster, or to the
     error. ``errors`` are those of stores, of groups that no store has, and of migrations that are no evidence.
     ``unnamed`` are the kinds of stores that the settings do not name. ``servers`` are the connection arguments that a
-    plan gave. ``window_s`` is the longest time for which commits were watched; None if they were not."""
+    plan gave. ``watched`` is whether commits were watched, and for how long."""
 
     began_ms: int
     ended_ms: int
@@ -126,7 +133,7 @@ class MigrationReport(NamedTuple):
     errors: Sequence[OffsetMgrError]
     unnamed: Sequence[str] = ()
     servers: Mapping[str, Argument] = {}
-    window_s: float | None = None
+    watched: str = "not watched"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -147,7 +154,7 @@ class MigrationReport(NamedTuple):
         others = by_key((bool(one.next.call or one.next.is_open), one) for one in of_risk.get(None, ()))
         waves = [*_wave_rows(self.groups)]
         parts = [*self._scope(), SectionTitle("Phases"), Table(_PHASES, [*_phase_rows(self.groups)])]
-        parts += [SectionTitle("Waves"), Table(_WAVES, waves)] if waves else []
+        parts += [SectionTitle("Waves"), Table(_WAVES, waves), Paragraph(_OF_REPORT)] if waves else []
         if unread := [for_command_line(error.text) for error in self.errors]:
             more = [f"and {len(unread) - SHOWN:,} more"] if len(unread) > SHOWN else []
             parts += [SectionTitle("Errors"), Items([*unread[:SHOWN], *more])]
@@ -167,8 +174,7 @@ class MigrationReport(NamedTuple):
         yield Paragraph(f"Read from {began} to {ended} UTC, by a command that changes nothing.")
         unnamed = [f"{TITLES[name]}: not read, because the settings do not name it" for name in self.unnamed]
         yield Items([*(f"{uri}: {text}" for uri, text in self.stores.items()), *unnamed])
-        watched = "not watched" if self.window_s is None else f"watched for up to {self.window_s:g} s"
-        yield Paragraph(f"Commits were {watched}. The offsets were not compared with the plans, as verify does.")
+        yield Paragraph(f"Commits were {self.watched}. The offsets were not compared with the plans, as verify does.")
         yield Paragraph("Run the next commands in the directory in which the report was made.")
         yield Facts([*self.counts.items()])
 

@@ -248,6 +248,6 @@ def test_doctor_names_the_next_step_of_a_group_whose_migration_is_not_finished(t
         return
     assert (phase["result"], phase["endpoint"]) == ("warning", "group shop")
     assert phase["detail"].startswith("unknown: ZooKeeper and Kafka hold equal offsets on 1 partition: ")
-    assert phase["fix"] == f"offsetmgr groups where shop --window 60 {servers}"
+    assert phase["fix"] == f"offsetmgr migrate finalize {migration.path} shop {servers}"
     count = "1 group in unfinished migrations of this account, 1 warning; offsetmgr groups where --all-groups"
     assert all_groups == ([] if named else [f"{count} {servers} locates all groups"])

@@ -21,6 +21,7 @@ from offsetmgr.core.selection import literal_pattern
 from offsetmgr.migration.location import GroupLocation, GroupSample, MigratedGroup, StoreSample, locate
 from offsetmgr.migration.progress import Stage
 from offsetmgr.migration.report import GroupRisk, MigrationReport, ReportedGroup
+from offsetmgr.testing.memory import MemoryStore
 
 HOSTILE = "<b>`a`|*b*\x1b[2J"
 FINALIZED = {"kind": "group-finalized", "verified": 1, "left_out": 0, "gate": ["seen", ""]}
@@ -59,7 +60,7 @@ def test_one_page_has_waves_risks_and_next_commands(migration: Migration) -> Non
         text = command(*report, code=1)
         markdown = command(*report, "--format", "markdown", code=1).stdout
         html = command(*report, "--format", "html", code=1).stdout
-        of_wave = command(*report, "--wave", 3)
+        of_wave = command(*report, "--wave", 3, "--window", 1)
     lines = text.stdout.splitlines()
     assert text.stderr.endswith("groups: 3, at risk: 1, errors: 0\n")
     assert [line.split()[:5] for line in lines if line.startswith("plan.json ")] == [
@@ -67,13 +68,15 @@ def test_one_page_has_waves_risks_and_next_commands(migration: Migration) -> Non
         ["plan.json", "2", "1", "0", "1"],
         ["plan.json", "3", "1", "0", "0"],
     ]
-    assert "Applied, and not verified: 1" in text.stdout
+    assert "Applied, and not finalized: 1" in text.stdout
     at = lines.index("Phase unknown")
     assert lines[at + 2 : at + 5] == ["audit", "  wave: 2", "  phase: unknown"]
-    assert f"  next: offsetmgr groups where audit --window 60 {' '.join(STORE)}" in lines
+    assert f"  next: offsetmgr migrate finalize plan.json audit {' '.join(STORE)}" in lines
     assert all(line.isprintable() for line in lines)
     assert [line for line in lines if len(line) > 80 and "next:" not in line] == []
-    assert "Read from" in of_wave.stdout and of_wave.stderr.endswith("groups: 1, at risk: 0, errors: 0\n")
+    assert "not watched, which takes a window" in of_wave.stdout and of_wave.stderr.endswith(
+        "groups: 1, at risk: 0, errors: 0\n"
+    )
     assert "| audit" not in markdown and "| `audit` | 2    | unknown |" in markdown
     assert "&lt;b&gt;`a`|*b*" in html and "<b>" not in html and "http" not in html
 
@@ -86,6 +89,7 @@ def test_a_page_replaces_its_file(migration: Migration, tmp_path: Path) -> None:
         assert command("migrate", "report", "--wave", 1, *STORE, code=2).stderr.startswith("error: --wave 1: waves are")
     assert done.stdout == "" and f"wrote {page}\n" in done.stderr
     assert page.read_text().startswith("<!doctype html>") and page.read_text().endswith("</html>\n")
+    assert "or without a plan those that this account&#x27;s operation log records" in page.read_text()
 
 
 def test_a_plan_of_other_stores_and_a_group_that_no_store_has_are_errors(migration: Migration, tmp_path: Path) -> None:
@@ -101,6 +105,29 @@ def test_a_plan_of_other_stores_and_a_group_that_no_store_has_are_errors(migrati
     assert f"- plan {other.path}: the settings name neither of its stores" in " ".join(elsewhere.split())
     assert "- group 'audit': does not exist in memory:source, memory:target" in done.stdout
     assert done.stderr.endswith("groups: 2, at risk: 0, errors: 1\n")
+
+
+def test_a_wave_is_that_of_the_plan_that_has_it(migration: Migration, tmp_path: Path) -> None:
+    again = Migration(tmp_path / "again", migration.source, migration.target)
+    again.plan()
+    plans = ("migrate", "report", again.path, migration.path)
+    with both_stores(migration):
+        done = command(*plans, *STORE, "--wave", 3)
+        refused = command(*plans, *STORE, "--wave", 4, code=2).stderr
+    assert done.stderr.endswith("groups: 1, at risk: 0, errors: 0\n")
+    assert f"{migration.path} has no such wave (its waves: 1, 2, 3)" in " ".join(refused.split())
+
+
+def test_without_a_server_the_plan_and_its_journal_are_the_page(migration: Migration) -> None:
+    dead = patch.object(MemoryStore, "log_origin", side_effect=Unreachable("the server", "no answer"))
+    with both_stores(migration), dead:
+        done = command("migrate", "report", "plan.json", *STORE, code=1)
+        assert command("migrate", "report", *STORE, code=1).stdout == ""
+    assert done.stderr.endswith("groups: 3, at risk: 3, errors: 2\n")
+    assert "- memory:source: not read: the server: no answer" in done.stdout
+    waves = [line.split()[:5] for line in done.stdout.splitlines() if line.startswith("plan.json ")]
+    assert [wave[3] for wave in waves] == ["1", "0", "0"]  # finalized
+    assert "applied, and the journal records no end" in done.stdout
 
 
 # --- the risks of one group ---------------------------------------------------------------------------
@@ -131,19 +158,22 @@ def test_old_consumers_that_were_not_bounced_have_old_settings() -> None:
     found = risks(located(old, new, plan=PLAN, seen=Phase.ZOOKEEPER))
     assert found[GroupRisk.OLD_SETTINGS] == "2 members registered in ZooKeeper, and the phase is zookeeper (seen)"
     assert found[GroupRisk.STALE] == "Kafka differs on 1 of 2 partitions (orders-1: 6 in Kafka, 7 in ZooKeeper)"
-    assert found[GroupRisk.UNVERIFIED] == "applied, and the journal records no end"
+    assert found[GroupRisk.UNFINALIZED] == "applied, and the journal records no end"
     assert GroupRisk.OLD_SETTINGS in risks(located(old, new, plan=PLAN, seen=Phase.DUAL))
     assert GroupRisk.OLD_SETTINGS in risks(located(old, held("kafka", 5, 7), plan=FINAL))  # they may be dual
     bounced = risks(located(old, new, plan=FINAL, seen=Phase.KAFKA))
     assert [*bounced] == [GroupRisk.STALE]
+    assert risks(located(held("zookeeper", 5, 5), new, plan=FINAL, seen=Phase.KAFKA)) == {}  # the way back
+    assert risks(located(held("zookeeper", 5, 5), new, plan=FINAL)) == {}
     planned = replace(PLAN, stage=Stage.PLANNED)
     assert GroupRisk.OLD_SETTINGS not in risks(located(old, new, plan=planned, seen=Phase.ZOOKEEPER))
 
 
 def test_copied_offsets_that_no_consumer_commits_expire() -> None:
     sides = held("zookeeper", 5), held("kafka", 5)
-    expiry = "expiry 2026-12-07 03:38 UTC, unless a consumer commits the copied offsets"
-    assert risks(located(*sides, plan=FINAL)) == {GroupRisk.EXPIRY: expiry}
+    (expiry,) = risks(located(*sides, plan=FINAL)).items()
+    assert expiry[0] is GroupRisk.EXPIRY and expiry[1].startswith("expiry 2026-12-07 03:38 UTC, unless a consumer")
+    assert expiry[1].endswith("; offsetmgr migrate apply p.json --refresh renews them")
     assert risks(located(sides[0], held("kafka", 5, members=1), plan=FINAL)) == {}
 
 
@@ -154,7 +184,13 @@ def test_a_store_that_was_not_read_is_a_risk_and_proves_nothing() -> None:
     moved = ReportedGroup.of(located(held("zookeeper", 5), dead, plan=FINAL), None)
     assert (moved.phase, moved.lag) == ("moved (inferred)", None)
     assert moved.next.text() == "correct the address, the access or the server of Kafka first: it cannot be read"
-    equal = risks(located(held("zookeeper", 5), held("kafka", 5)))
+    alike = located(held("zookeeper", 5), held("kafka", 5))
+    watched = locate(replace(alike.sample, watched=True))
+    assert (
+        watched.next.text()
+        == "the watched commits do not show the phase: start the group's consumers, then watch again"
+    )
+    equal = risks(alike)
     assert [*equal] == [GroupRisk.UNKNOWN] and equal[GroupRisk.UNKNOWN].startswith("ZooKeeper and Kafka hold equal")
 
 
