@@ -288,11 +288,6 @@ def _text_table(columns: Columns, rows: Sequence[Sequence[Any]]) -> list[str]:
     return found
 
 
-def _markdown_rows(columns: Columns, rows: Sequence[Sequence[Any]]) -> list[str]:
-    cells = [[_markdown_cell(v, kind) for v, kind in zip(row, columns.values(), strict=True)] for row in rows]
-    return markdown_table([*columns], cells)
-
-
 def _markdown_text(text: str) -> str:
     """Escapes the characters that Markdown would interpret."""
     line = "".join(f"\\{char}" if char in "\\`*_[]<#" else char for char in printable(" ".join(text.split())))
@@ -308,10 +303,12 @@ def _markdown_cell(value: Any, kind: str) -> str:
     return _markdown_text(text)
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def _markdown_table(columns: Columns, rows: Sequence[Sequence[Any]]) -> list[str]:
     """Returns a Markdown table with aligned columns, so that the Markdown source is readable too."""
-    cells = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
+    kinds = columns.values()
+    texts = ([_markdown_cell(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in rows)
+    cells = [list(columns), *([cell.replace("|", "\\|") for cell in row] for row in texts)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
     return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
 
@@ -319,7 +316,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
 _MARKDOWN: Final = _LineFormat(
     lambda text, level: [f"{'#' * level} {_markdown_text(text)}", ""],
     lambda text, mark: [mark + _markdown_text(text)],
-    _markdown_rows,
+    _markdown_table,
 )
 _TEXT: Final = _LineFormat(
     lambda text, level: [printable(text), " =-~~"[level] * len(printable(text))], _wrapped, _text_table

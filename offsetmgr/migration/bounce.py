@@ -599,8 +599,8 @@ class _BounceRun:
                 self.progress(f"  {text}; trying again for up to {window.duration_s:g} s")
                 shown.add(text)
 
-        window = replace(window, failed=failed)
-        return watch_group(self.view, self.spec.group, window, enough=enough, stop=self.stop, tolerant=True)
+        window = replace(window, failed=failed, stop=self.stop, tolerant=True)
+        return watch_group(self.view, self.spec.group, window, enough=enough)
 
     def _finish(self) -> BounceResult:
         spec = self.spec

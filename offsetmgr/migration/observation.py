@@ -599,8 +599,10 @@ def ignored_wait(_seconds: float) -> None:
 class ObservationWindow:
     """The maximum duration of the observation, and the interval between two observations, in seconds.
 
-    ``waiting`` is called before each further observation, with the seconds that remain. ``failed`` is called with the
-    error of an observation that is repeated.
+    ``waiting`` is called before each further observation, with the seconds that remain. The first observation raises
+    any error of the servers. All later observations tolerate retriable errors of a store. If ``tolerant`` is True, an
+    observation that fails with a retriable error is repeated until the window is over; ``failed`` is called with the
+    error. The observation ends before the end of the window once ``stop`` returns True.
 
     >>> ObservationWindow(duration_s=30).poll_s
     0.5
@@ -610,40 +612,25 @@ class ObservationWindow:
     poll_s: float = 0.5
     waiting: Callable[[float], None] = field(default=ignored_wait, compare=False, repr=False)
     failed: Callable[[OffsetMgrError], None] = field(default=lambda _error: None, compare=False, repr=False)
+    stop: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
+    tolerant: bool = False
 
 
 def watch_group(
-    view: GroupView,
-    group: str,
-    window: ObservationWindow,
-    *,
-    enough: Callable[[GroupHistory], bool],
-    stop: Callable[[], bool] = lambda: False,
-    tolerant: bool = False,
+    view: GroupView, group: str, window: ObservationWindow, *, enough: Callable[[GroupHistory], bool]
 ) -> GroupHistory:
-    """Observes the group repeatedly until ``enough`` or ``stop`` returns True, or until the window is over.
-
-    Unless ``tolerant`` is True, the first observation raises any error of the servers. All later observations tolerate
-    retriable errors of a store. If ``tolerant`` is True, an observation that fails with a retriable error is repeated
-    until the window is over.
-    """
-    return value_of(watch_groups(view, [group], window, enough=enough, stop=stop, tolerant=tolerant)[group])
+    """Observes the group repeatedly until ``enough`` returns True, or until the window is over."""
+    return value_of(watch_groups(view, [group], window, enough=enough)[group])
 
 
 def watch_groups(
-    view: GroupView,
-    groups: Iterable[str],
-    window: ObservationWindow,
-    *,
-    enough: Callable[[GroupHistory], bool],
-    stop: Callable[[], bool] = lambda: False,
-    tolerant: bool = False,
+    view: GroupView, groups: Iterable[str], window: ObservationWindow, *, enough: Callable[[GroupHistory], bool]
 ) -> dict[str, GroupHistory | OffsetMgrError]:
     """Observes the groups in turn, as `watch_group` does, all within one window. A group is observed until ``enough``
     returns True for it.
 
     Returns the error instead of the history for a group that cannot be observed. Retriable errors, such as an
-    unreachable server, concern all groups and are raised; see `watch_group` for ``tolerant``.
+    unreachable server, concern all groups and are raised, as `ObservationWindow` describes.
     """
     clock = view.clock
     deadline = clock.monotonic() + window.duration_s
@@ -656,15 +643,15 @@ def watch_groups(
             except OffsetMgrError as error:
                 if not error.retriable:
                     return error
-                if not tolerant or stop() or clock.monotonic() >= deadline:
+                if not window.tolerant or window.stop() or clock.monotonic() >= deadline:
                     raise
                 window.failed(error)
                 clock.sleep(window.poll_s)
 
     def observe_each(names: Sequence[str], is_first: bool) -> dict[str, Observation | OffsetMgrError]:
-        return {name: observe(name, tolerant or not is_first) for name in names}
+        return {name: observe(name, window.tolerant or not is_first) for name in names}
 
-    return watch(observe_each, list(groups), window, clock, enough=enough, stop=stop)
+    return watch(observe_each, list(groups), window, clock, enough=enough)
 
 
 def watch(
@@ -674,7 +661,6 @@ def watch(
     clock: Clock,
     *,
     enough: Callable[[GroupHistory], bool],
-    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, GroupHistory | OffsetMgrError]:
     """Observes the groups repeatedly, all within one window, and each until ``enough`` returns True for it. ``observe``
     returns one observation of each group, or the error that ends the watch of the group; its second argument is whether
@@ -689,7 +675,7 @@ def watch(
             else:
                 histories[name].add(observed)
         pending = [name for name in pending if name not in failed and not enough(histories[name])]
-        if not pending or stop() or clock.monotonic() >= deadline:
+        if not pending or window.stop() or clock.monotonic() >= deadline:
             return {**histories, **failed}
         is_first = False
         window.waiting(deadline - clock.monotonic())

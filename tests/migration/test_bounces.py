@@ -456,10 +456,10 @@ def test_an_outage_is_waited_for_within_the_window(begins: int, ends: int, toler
     group = ScriptedGroup(lambda _: [member("h1", 1)], lambda _: {}, int, lambda _: 10)
     group.outage = (begins, ends, Unreachable("ZooKeeper at h:2181", "no connection"))
     errors: list[OffsetMgrError] = []
-    window = ObservationWindow(30, 1, failed=errors.append)
+    window = ObservationWindow(30, 1, failed=errors.append, tolerant=tolerant)
 
     def watch() -> float:
-        watch_group(group.view(), "g", window, enough=lambda _: group.clock.seconds >= 25, tolerant=tolerant)
+        watch_group(group.view(), "g", window, enough=lambda _: group.clock.seconds >= 25)
         return group.clock.seconds
 
     if survives:
