@@ -155,11 +155,7 @@ def ignore_hangups() -> None:
 
 def print_hangups() -> None:
     """Makes SIGHUP only print a line, even if the process was started with SIGHUP ignored."""
-
-    def print_line(_number: int, _frame: FrameType | None) -> None:
-        _print_line("SIGHUP does nothing")
-
-    signal.signal(signal.SIGHUP, print_line)
+    signal.signal(signal.SIGHUP, lambda *_: _print_line("SIGHUP does nothing"))
 
 
 @contextmanager

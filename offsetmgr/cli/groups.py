@@ -164,12 +164,7 @@ def describe(
     if members and state:
         raise UsageError("groups describe", "both --members and --state are given", "only one of them")
     chosen = topics.selection()
-    of_partitions = {
-        **{f"--{name.replace('_', '-')}": value for name, value in topics._asdict().items()},
-        "--totals": flags.show_totals,
-        "--sort": flags.sort,
-        "--top": flags.top,
-    }
+    of_partitions = {"--topic": topics.topic, "--totals": flags.show_totals, "--sort": flags.sort, "--top": flags.top}
     if (members or state) and (given := next((name for name, value in of_partitions.items() if value), None)):
         option = "--members" if members else "--state"
         why = f"selects partitions, but {option} shows no partitions"

@@ -357,8 +357,7 @@ def without_connection(command: Callable[..., Any]) -> Callable[..., Any]:
         groups.combine(values)
         return command(**values)
 
-    run.__signature__ = inspect.Signature(groups.parameters)  # type: ignore[attr-defined]
-    return run
+    return with_parameters(run, groups.parameters)
 
 
 def with_parameters(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Callable[..., Any]:

@@ -93,7 +93,13 @@ def watch_command(once: Callable[[], int], seconds: float | None, count: int | N
     try:
         while True:
             output.begin(seconds)
-            code = _output(once, output.time, first=not done)
+            try:
+                code = once()
+            except OffsetMgrError as error:
+                if isinstance(error, UsageError) or not (done or error.retriable):
+                    raise
+                note(f"error: {output.time}: {worded(error)}")
+                code = FAILED
             done += 1
             if count is not None and done >= count:
                 return code
@@ -109,16 +115,6 @@ def reject_watch_of_one_read(seconds: float | None, values: Mapping[str, Any]) -
     once = {"--fail-above": values.get("fail_above"), "--format prometheus": values.get("output") == PROMETHEUS or None}
     if seconds is not None and (option := next((name for name, given in once.items() if given is not None), None)):
         raise UsageError(f"{option} with --watch", "it is for one read", "leave out --watch, and repeat the command")
-
-
-def _output(once: Callable[[], int], time_of_output: str, *, first: bool) -> int:
-    try:
-        return once()
-    except OffsetMgrError as error:
-        if isinstance(error, UsageError) or (first and not error.retriable):
-            raise
-        note(f"error: {time_of_output}: {worded(error)}")
-        return FAILED
 
 
 # ``--sort``, ``--top`` and ``--totals`` of the tables of partitions, and their changes with ``--watch``.
