@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from offsetmgr.migration.group_locator import GroupLocator, OtherHome
     from offsetmgr.migration.mirror import ChangeNotifier, ReadLegacyGroups
     from offsetmgr.migration.observation import GroupView, ObservationWindow
-    from offsetmgr.migration.partition_map import PartitionMap
     from offsetmgr.migration.plan import PlanFile, PlanHeader, PlanOptions
     from offsetmgr.migration.planner import Planner, ReadLegacyMembers
     from offsetmgr.migration.progress import MigrationState
@@ -765,30 +764,13 @@ class SourceAndTarget:
             yield partial(member_ids, session)
 
     @contextmanager
-    def planner(
-        self,
-        options: PlanOptions,
-        *,
-        partition_map: PartitionMap | None = None,
-        translate: OffsetTranslation | None = None,
-        window: ObservationWindow | None = None,
-    ) -> Iterator[Planner]:
+    def planner(self, options: PlanOptions, translate: OffsetTranslation | None) -> Iterator[Planner]:
         """Yields the planner of this migration. The arguments are those of `Planner`."""
-        from offsetmgr.migration.observation import ObservationWindow
         from offsetmgr.migration.planner import Planner
 
         with self.legacy_members() as members:
-            yield Planner(
-                self.source,
-                self.target,
-                options,
-                SystemClock(),
-                self.cluster(),
-                members,
-                partition_map=partition_map,
-                translate=translate,
-                window=window or ObservationWindow(0),
-            )
+            cluster = self.cluster()
+            yield Planner(self.source, self.target, options, SystemClock(), cluster, members, translate=translate)
 
     @contextmanager
     def changes(

@@ -155,7 +155,8 @@ def plan(
     options = replace(options, topics=topics)
     confirmed = None if inputs.partition_map is None else read_map(inputs.partition_map)
     window = ObservationWindow(inputs.window_s, waiting=connections.waits.for_commits)
-    with stores.planner(options, partition_map=confirmed, translate=inputs.translate, window=window) as planner:
+    with stores.planner(options, inputs.translate) as base:
+        planner = replace(base, partition_map=confirmed, window=window)
         with connections.refusing("migrate plan", stores.source.uri):
             names = planner.selected_groups()
         if not names:  # the address is wrong, and the comparison of clusters would mislead
@@ -406,7 +407,7 @@ def renew(
     step = _Step(connections, path, selection, sides)
     header = step.plan.header
     options = replace(header.options, if_ahead=if_ahead or header.options.if_ahead)
-    with step.stores.planner(options, translate=header.translate) as planner:
+    with step.stores.planner(options, header.translate) as planner:
         return plan_again(step.plan, planner, new_path, step.only)
 
 
@@ -575,7 +576,7 @@ def plan_reverse(
 
     step = _renewed_step(connections, path, selection, sides)
     options = reverse_options(step.plan, step.only, if_ahead)
-    with step.stores.reversed().planner(options, translate=step.plan.header.translate) as base:
+    with step.stores.reversed().planner(options, step.plan.header.translate) as base:
         reverse = ReversePlanner(step.plan, step.state, base, allow_rewind, step.only)
         header = base.header()
         steps = connections.ui.progress(reverse.steps(), "groups planned", len(reverse.groups))

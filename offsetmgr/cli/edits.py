@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 from offsetmgr.cli.connect_flags import Terminal
-from offsetmgr.cli.options import Execute, FormatOption, Group, Reason, Yes, arg, command_group, flag, one_group, opt
+from offsetmgr.cli.options import Execute, FormatOption, Group, Reason, Yes, arg, command_group, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, exit_with, fail_if, note, write_rows
-from offsetmgr.core.advice import Invocation
 from offsetmgr.core.document import time_text
+from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.app.edits import RecordedOperation
+    pass
 
 app = command_group("Edits and migrations that were made from this account: list, show, undo.")
 
@@ -57,7 +57,9 @@ def list_command(
     """
     from offsetmgr.app import edits
 
-    group = one_group(named, group)
+    if named is not None and group is not None and named != group:
+        raise UsageError("--group", f"both {named} and --group {group} are given")
+    group = group if named is None else named
     found = edits.list_(Terminal(), group, last)
     rows = []
     for one in found:
@@ -113,26 +115,19 @@ def undo_command(
     messages the consumers repeat or skip. Without --execute the command shows what it would change.
     """
     from offsetmgr.app import edits
+    from offsetmgr.cli.app import run
 
     one, calls = edits.undo(Terminal(), operation_id, allow_rewind=allow_rewind, execute=execute)
     note(f"{one.start.name} of {_moment(one.at_ms)} by {one.user}: {count_of(one.start.changes, 'offset')}")
     failed = 0
     for call in calls:
-        failed = max(failed, _run(one, call, execute=execute, yes=yes, reason=reason or f"undo of {one.id}"))
+        is_rollback = call.verb == "migrate rollback"  # it executes without an option
+        options = {"execute": execute and not is_rollback, "dry_run": is_rollback and not execute}
+        command = call._replace(named={**call.named, **options, "yes": yes and execute})
+        note(f"$ {command.command_line()}")
+        with edits.undoing(one.id):
+            failed = max(failed, run([*command.words()[1:], "--reason", reason or f"undo of {one.id}"]))
     exit_with(failed)
-
-
-def _run(one: RecordedOperation, call: Invocation, *, execute: bool, yes: bool, reason: str) -> int:
-    """Runs a call of an undo as a command."""
-    from offsetmgr.app.edits import undoing
-    from offsetmgr.cli.app import run
-
-    is_rollback = call.verb == "migrate rollback"  # it executes without an option
-    flags = {"execute": execute and not is_rollback, "dry_run": is_rollback and not execute, "yes": yes and execute}
-    call = call._replace(named={**call.named, **flags})
-    note(f"$ {call.command_line()}")
-    with undoing(one.id):
-        return run([*call.words()[1:], "--reason", reason])
 
 
 def _moment(ms: int | None) -> str | None:

@@ -415,13 +415,6 @@ class GroupArguments:
         values[self._name] = names[0]
 
 
-def one_group(argument: str | None, option: str | None) -> str | None:
-    """Returns the group of a command for which a group is optional. Raises `UsageError` if two groups are named."""
-    if argument is not None and option is not None and argument != option:
-        raise UsageError("--group", f"both {argument} and --group {option} are given")
-    return argument if argument is not None else option
-
-
 def _is_variable_argument(parameter: inspect.Parameter) -> bool:
     """Whether the parameter is an argument that can be left out or repeated."""
     metadata = getattr(parameter.annotation, "__metadata__", ())
