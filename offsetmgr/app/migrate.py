@@ -15,6 +15,7 @@ from offsetmgr.app.connections import Connections, SourceAndTarget
 from offsetmgr.app.ui import Interrupted as Interrupted
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.document import time_text
@@ -864,14 +865,17 @@ def report(
             one.store.uri: f"not read: {one.error}" if one.error else f"cluster {one.store.log_origin().cluster_id}"
             for one in locator.stores
         }
-    unnamed = [kind for kind in ("zookeeper", "kafka") if all(one.name != kind for one in locator.stores)]
+    for kind in {"zookeeper", "kafka"}.difference(one.name for one in locator.stores):
+        clusters[TITLES[kind]] = "not read, because the settings do not name it"
+    files = {one.plan.path for one in found if one.plan is not None}
+    planned = {path: {name: of.wave for name, of in locator.recorded(path).items()} for path in files}
     errors = (*located.unlisted, *located.missing, *locator.unread_plans)
     watched = (
         f"watched for up to {window_s:g} s"
         if locator.watched
         else "not watched, which takes a window, and ZooKeeper and Kafka that respond"
     )
-    return MigrationReport(began, clock.now_ms(), clusters, found, errors, unnamed, servers, watched)
+    return MigrationReport(began, clock.now_ms(), clusters, found, errors, planned, servers, watched)
 
 
 accept_names(globals(), PlanSelection=PlanSelection.of)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
@@ -17,7 +17,8 @@ from offsetmgr.core.batches import by_key
 from offsetmgr.core.commit_mode import Phase
 from offsetmgr.core.document import Columns, DocumentPart, Facts, Items, Paragraph, SectionTitle, Table, moment
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.plurals import SHOWN, count_of
+from offsetmgr.core.plurals import SHOWN, count_of, list_of
+from offsetmgr.core.selection import MAX_NAMED, literal_pattern
 from offsetmgr.migration.location import GroupLocation, GroupStatus, MigratedGroup, NextStep, may_be_dual
 from offsetmgr.migration.progress import Stage
 
@@ -113,25 +114,24 @@ _WAVES: Final[Columns] = {
     "at risk": "number",
     "phases": "words",
 }
-_OF_REPORT: Final = (
-    "A wave has only the groups of this report: those of the plans that were named, or without a plan those that this"
-    " account's operation log records as applied."
-)
 _GROUPS: Final[Columns] = {"group": "name", "wave": "words", "phase": "words", "why": "words", "next": "code"}
+
+
+PlannedWaves: TypeAlias = Mapping[str, Mapping[str, int | None]]
 
 
 class MigrationReport(NamedTuple):
     """The locations and the risks of groups. ``stores`` maps the URI of each store to the id of its cluster, or to the
-    error. ``errors`` are those of stores, of groups that no store has, and of migrations that are no evidence.
-    ``unnamed`` are the kinds of stores that the settings do not name. ``servers`` are the connection arguments that a
-    plan gave. ``watched`` is whether commits were watched, and for how long."""
+    reason for which it was not read. ``errors`` are those of stores, of groups that no store has, and of migrations
+    that are no evidence. ``planned`` has the wave of each group of a plan, by the path of the plan. ``servers`` are the
+    connection arguments that a plan gave. ``watched`` is whether commits were watched, and for how long."""
 
     began_ms: int
     ended_ms: int
     stores: Mapping[str, str]
     groups: Sequence[ReportedGroup]
     errors: Sequence[OffsetMgrError]
-    unnamed: Sequence[str] = ()
+    planned: PlannedWaves
     servers: Mapping[str, Argument] = {}
     watched: str = "not watched"
 
@@ -154,7 +154,7 @@ class MigrationReport(NamedTuple):
         others = by_key((bool(one.next.call or one.next.is_open), one) for one in of_risk.get(None, ()))
         waves = [*_wave_rows(self.groups)]
         parts = [*self._scope(), SectionTitle("Phases"), Table(_PHASES, [*_phase_rows(self.groups)])]
-        parts += [SectionTitle("Waves"), Table(_WAVES, waves), Paragraph(_OF_REPORT)] if waves else []
+        parts += [SectionTitle("Waves"), Table(_WAVES, waves)] if waves else []
         if unread := [for_command_line(error.text) for error in self.errors]:
             more = [f"and {len(unread) - SHOWN:,} more"] if len(unread) > SHOWN else []
             parts += [SectionTitle("Errors"), Items([*unread[:SHOWN], *more])]
@@ -163,20 +163,22 @@ class MigrationReport(NamedTuple):
             Facts([(r.value, counts[r]) for r in GroupRisk if counts[r]] or [("groups", 0)]),
         ]
         for risk in filter(of_risk.get, GroupRisk):
-            parts += [SectionTitle(risk.value, 3), *_listed(of_risk[risk], options)]
-        parts += [SectionTitle("Next steps of the other groups"), *_listed(others.get(True, ()), options)]
+            parts += [SectionTitle(risk.value, 3), *_listed(of_risk[risk], self.planned, options)]
+        parts += [SectionTitle("Next steps of the other groups"), *_listed(others.get(True, ()), self.planned, options)]
         done = len(others.get(False, ()))
         return "Migration report", [*parts, Paragraph(f"Groups without a risk and without a next step: {done:,}.")]
 
     def _scope(self) -> Iterator[DocumentPart]:
-        """Yields the stores that were read, the time, and the counts."""
+        """Yields the stores that were read, and the time."""
         began, ended = (moment(at, seconds=True) for at in (self.began_ms, self.ended_ms))
         yield Paragraph(f"Read from {began} to {ended} UTC, by a command that changes nothing.")
-        unnamed = [f"{TITLES[name]}: not read, because the settings do not name it" for name in self.unnamed]
-        yield Items([*(f"{uri}: {text}" for uri, text in self.stores.items()), *unnamed])
+        yield Items([f"{uri}: {text}" for uri, text in self.stores.items()])
         yield Paragraph(f"Commits were {self.watched}. The offsets were not compared with the plans, as verify does.")
-        yield Paragraph("Run the next commands in the directory in which the report was made.")
-        yield Facts([*self.counts.items()])
+        yield Paragraph(
+            "Waves have only groups of this report: without a plan, those that the operation log has as applied."
+        )
+        directory = "Run the next commands in the directory in which the report was made."
+        yield Paragraph(f"{directory} A command names at most {MAX_NAMED} groups of its row.")
 
 
 def _phase_rows(groups: Iterable[ReportedGroup]) -> Iterator[Sequence[Any]]:
@@ -195,19 +197,46 @@ def _wave_rows(groups: Iterable[ReportedGroup]) -> Iterator[Sequence[Any]]:
         yield plan, str(wave or "none"), len(found), finalized, at_risk, text
 
 
-def _listed(groups: Iterable[ReportedGroup], options: str) -> Iterator[DocumentPart]:
+def _listed(groups: Iterable[ReportedGroup], planned: PlannedWaves, options: str) -> Iterator[DocumentPart]:
     """Yields a table with a row for the groups that differ only in their names, and the number of the groups that it
     does not show. The offsets that expire first come first."""
     ordered = sorted(groups, key=lambda one: (*one.risks.values(), one.name))
-    rows = [*by_key((_cells(one, options), one) for one in ordered).items()]
-    names = ((same[0].name, f" and {len(same) - 1:,} more" if same[1:] else "") for _, same in rows[:SHOWN])
-    yield Table(_GROUPS, [("".join(name), *cells) for name, (cells, _) in zip(names, rows[:SHOWN], strict=True)])
+    rows = [*by_key((_cells(one), one) for one in ordered).items()]
+    steps = [same[0].next._replace(call=_call_of_all(same, planned)) for _, same in rows[:SHOWN]]
+    shown = zip(rows, steps, strict=False)
+    names = ((list_of((one.name for one in same), 1), cells, step.text(options)) for (cells, same), step in shown)
+    yield Table(_GROUPS, [(name, *cells[:3], text) for name, cells, text in names])
     if left := sum(len(same) for _, same in rows[SHOWN:]):
         yield Paragraph(f"and {count_of(left, 'more group')}")
-    notes = dict.fromkeys(for_command_line(same[0].next.note) for _, same in rows[:SHOWN])
-    yield from map(Paragraph, filter(None, notes))
+    yield from map(Paragraph, filter(None, dict.fromkeys(for_command_line(step.note) for step in steps)))
 
 
-def _cells(one: ReportedGroup, options: str) -> tuple[str, ...]:
+def _cells(one: ReportedGroup) -> tuple[str, ...]:
+    """Returns the cells of a group without its next command, and what the groups of a row also have in common."""
     why = "; ".join(one.risks.values()) or for_command_line(one.next.why)
-    return str(one.wave or ""), one.phase, why, one.next.text(options)
+    shared = one.next.text() if one.next.call is None else _shared(one.next.call).command_line()
+    return str(one.wave or ""), one.phase, why, shared, one.plan.path if one.plan else ""
+
+
+def _shared(call: Invocation) -> Invocation:
+    """Returns the call without its group, and without files that are named after the group."""
+    plan = call.positional[: call.verb.startswith("migrate ")]
+    return call._replace(positional=plan, named={**call.named, "group": None, "output": None})
+
+
+def _call_of_all(same: Sequence[ReportedGroup], planned: PlannedWaves) -> Invocation | None:
+    """Returns the next call for the groups of a row. It has their wave, without the other groups of the wave. If these
+    are more than the groups of the row, the call names the first `MAX_NAMED` groups of the row."""
+    call, wave, path = same[0].next.call, same[0].wave, same[0].plan and same[0].plan.path
+    if call is None or not same[1:] or call.command_line() == _shared(call).command_line():
+        return call
+    if call.verb == "groups where":  # it changes nothing, so it may watch other groups too
+        return Invocation("migrate report", (path,) if path else (), {"wave": wave, **call.named, "group": None})
+    every, shared = [one.plan.group if one.plan else one.name for one in same], _shared(call).positional
+    if path is not None and path in (*call.positional, call.named.get("plan")):
+        others = {name for name, of in planned[path].items() if wave in (None, of)}.difference(every)
+        if len(others) < min(len(every), MAX_NAMED):
+            excluded = tuple(map(literal_pattern, sorted(others)))
+            return Invocation(call.verb, shared, {**call.named, "group": None, "wave": wave, "exclude_group": excluded})
+    named = tuple(map(literal_pattern, every[:MAX_NAMED]))
+    return Invocation(call.verb, shared, {**call.named, "group": named})
