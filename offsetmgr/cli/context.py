@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Final
@@ -72,8 +74,6 @@ def show(
 @app.command("use")
 def use(name: Annotated[str, arg("CONTEXT", "The new default context.")]) -> None:
     """Make a context the default. Changes only the line default-context of the config file; comments stay."""
-    import os
-
     from offsetmgr.config.contexts import Contexts
 
     contexts = Contexts.read()
@@ -94,17 +94,22 @@ def add(
 ) -> None:
     """Add a context to the end of the config file, and show it. Nothing else in the file changes.
 
-    The command contacts no server. A relative --command-config is relative to the present directory.
+    The command checks the settings as every command does, and contacts no server. A relative path of
+    --command-config or --store file:PATH is relative to the present directory.
     """
+    from urllib.parse import quote as quote_uri
+
+    from offsetmgr.app.connections import Connections
     from offsetmgr.config.connection import SettingsLayer
     from offsetmgr.config.contexts import Contexts
-    from offsetmgr.config.properties import load_properties
 
     if command_config is not None:
-        load_properties(Path(command_config))  # raises an error if the file is not valid
         command_config = str(Path(command_config).absolute())
+    if store is not None and re.match("file:[^/?]", store):
+        store = f"file:{quote_uri(str(Path.cwd()))}/{store.removeprefix('file:')}"
     contexts = Contexts.read(new=True)
-    table = contexts.add(name, SettingsLayer(bootstrap_server, zookeeper, store, command_config, timeout))
+    settings = SettingsLayer(bootstrap_server, zookeeper, store, command_config, timeout)
+    table = contexts.add(name, settings, lambda resolved: resolved.store and Connections(resolved).configured_stores())
     note(f"added to {contexts.path}:")
     write_text(table)
     note(f"next: offsetmgr doctor --context {quote(name)}")

@@ -88,16 +88,20 @@ class ResolvedConnection(NamedTuple):
 
 
 def resolve(
-    flags: SettingsLayer, context: str | None = None, environ: Mapping[str, str] | None = None
+    flags: SettingsLayer,
+    context: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: tuple[Path, Mapping[str, Any]] | None = None,
 ) -> ResolvedConnection:
-    """Merges the flags, the environment and the context of the configuration file.
+    """Merges the flags, the environment and the context of the configuration file. ``file`` is the path and the content
+    of this file; by default it is read.
 
     ``context`` is the name of the context from the command line. If ``context`` is None, the function uses the variable
     ``OFFSETMGR_CONTEXT``. If this variable is not set, the function uses ``default-context`` of the configuration file.
     Raises `ConfigError` if the file, the context, a variable or the ``.properties`` file is not valid.
     """
     environ = os.environ if environ is None else environ
-    path, document = load_document(environ)
+    path, document = file or load_document(environ)
     name = context or environ.get("OFFSETMGR_CONTEXT") or document.get("default-context")
     layers = [flags, environment_layer(environ), context_named(name, read_contexts(document, path), path)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -14,14 +15,17 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.connection import (
     DEFAULT_TIMEOUT_MS,
+    ResolvedConnection,
     SettingsLayer,
     context_named,
     environment_layer,
     load_document,
     parse_document,
     read_contexts,
+    resolve,
 )
 from offsetmgr.config.properties import load_properties
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import write_atomically
 from offsetmgr.core.errors import ConfigError, os_error_as
 
@@ -80,27 +84,31 @@ class Contexts:
         hint = f"edit default-context by hand, or set a variable: export OFFSETMGR_CONTEXT={name}"
         self._edit(lambda text: with_default(text, name), {"default-context": name}, hint)
 
-    def add(self, name: str, settings: SettingsLayer) -> str:
-        """Appends a context with these settings to the file, and returns its table. Creates the file with mode 0600 if
-        there is none. Raises `ConfigError`, also if the file has the context."""
+    def add(self, name: str, settings: SettingsLayer, check: Callable[[ResolvedConnection], object]) -> str:
+        """Appends a context with these settings to the file, and returns its table without credentials. First calls
+        ``check`` with the settings that commands will resolve. Creates the file with mode 0600 if there is none. Raises
+        `ConfigError`, also if the file has the context."""
         what, found = f"context {name!r}", ((one.name, getattr(settings, one.name)) for one in fields(settings))
         values = {key_of(setting): value for setting, value in found if value is not None}
         if name in self.layers:
             raise ConfigError(what, f"is already in {self.path}", "edit the file to change the context")
-        if not (name and values and name.isprintable()) or set(name) & set(",*?["):
-            why = "has no settings" if not values else "is not a name, but empty, a list, a glob, or not printable"
-            raise ConfigError(what, why)
+        if not (name and name.isprintable()) or set(name) & set(",*?["):
+            raise ConfigError(what, "is not a name, but empty, a list, a glob, or not printable", "as in prod-1")
+        if not values:
+            raise ConfigError(what, "has no settings", Advice("add {bootstrap_server}, {zookeeper} or {store}"))
+        change = {"context": {**self.document.get("context", {}), name: values}}
+        check(resolve(SettingsLayer(), name, {}, (self.path, {**self.document, **change})))
         key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
         lines = [f"{setting} = {json.dumps(value, ensure_ascii=False)}" for setting, value in values.items()]
-        table = "\n".join([f"[context.{key}]", *lines])
+        lines.insert(0, f"[context.{key}]")
 
         def append(text: str) -> str:
             end = "\r\n" if "\r\n" in text else "\n"
             gap = "" if not text else end if text.endswith("\n") else end * 2
-            return text + gap + table.replace("\n", end) + end
+            return text + gap + end.join(lines) + end
 
-        self._edit(append, {"context": {**self.document.get("context", {}), name: values}}, "add the context by hand")
-        return table
+        self._edit(append, change, "add the context by hand")
+        return "\n".join(map(redacted, lines))
 
     def _edit(self, edit: Callable[[str], str], change: Mapping[str, object], hint: str) -> None:
         """Replaces the text of the file, unless the new text means more or less than this change of the document."""
@@ -109,12 +117,14 @@ class Contexts:
             if not self.path.exists():
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self.path.touch(0o600)
-            written = edit(self.path.read_bytes().decode("utf-8-sig"))
+            content = self.path.read_bytes()
+            encoding = "utf-8-sig" if content.startswith(BOM_UTF8) else "utf-8"
+            written = edit(content.decode(encoding))
             with suppress(ConfigError):
                 found = parse_document(written)
             if found != {**self.document, **change}:
                 raise ConfigError(what, "its layout is unusual, or it has changed", hint)
-            write_atomically(self.path, lambda out: out.write(written.encode("utf-8")), overwrite=True)
+            write_atomically(self.path, lambda out: out.write(written.encode(encoding)), overwrite=True)
 
 
 def key_of(setting: str) -> str:

@@ -327,7 +327,9 @@ def test_addresses_and_timeouts_of_a_properties_file_are_the_fallback(tmp_path: 
     assert (over.store, over.connection.timeout_ms) == ("kafka://i:1", 5)
 
 
-@pytest.mark.parametrize("before", [None, "# mine\r\n[context.b]  # kept\r\nstore = 'file:b'\r\n", FILE + "# end"])
+@pytest.mark.parametrize(
+    "before", [None, "\ufeff# mine\r\n[context.b]  # kept\r\nstore = 'file:b'\r\n", FILE + "# end"]
+)
 def test_a_context_is_added_at_the_end_and_nothing_else_changes(
     before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,8 +348,26 @@ def test_a_context_is_added_at_the_end_and_nothing_else_changes(
     command("context", "use", 'a"b')
     found = resolve(SettingsLayer())
     assert (found.store, found.bootstrap_server, found.command_config) == ("zookeeper://z:1/k", "h:1", str(properties))
-    for name, why in (('a"b', "is already in"), ("a,b", "is not a name"), ("c", "has no settings")):
-        assert why in command("context", "add", name, *(("--store", "file:x") if name != "c" else ()), code=2).stderr
+    command("context", "add", "f", "--store", "file:a%20b.csv?format=csv")
+    assert resolve(SettingsLayer(), "f").store == f"file:{tmp_path}/a%20b.csv?format=csv"
+    after = config.read_bytes().decode()
+    properties.write_text("zookeeper.auth=digest:secret\n")
+    for words, why in (
+        (('a"b', "--store", "file:x"), "is already in"),
+        (
+            ("a,b", "--store", "file:x"),
+            "is not a name, but empty, a list, a glob, or not printable\nhint: as in prod-1",
+        ),
+        (("c",), "has no settings\nhint: add --bootstrap-server, --zookeeper or --store"),
+        (("c", "--store", "ftp://h:1"), "unknown kind 'ftp'"),
+        (("c", "--store", "dual:none"), "has no [store.none]"),
+        (("c", "--bootstrap-server", "h:1,i"), "'i' has no port"),
+        (("c", "--zookeeper", "u:secret@h:1"), "zookeeper://***@h:1"),
+        (("c", "--store", "file:x", "--command-config", properties.name), "zookeeper.auth"),
+    ):
+        done = command("context", "add", *words, code=2)
+        assert why in done.stderr and "secret" not in done.stdout + done.stderr
+    assert config.read_bytes().decode() == after
     config.write_text("context = {}\n")
     assert "by hand" in command("context", "add", "c", "--store", "file:x", code=2).stderr
     assert config.read_text() == "context = {}\n"
