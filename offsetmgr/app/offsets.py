@@ -34,6 +34,7 @@ from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import (
     ALL_GROUPS,
     ALL_TOPICS,
+    KNOWN_GROUPS,
     GroupSelection,
     TopicSelection,
     accept_names,
@@ -84,13 +85,13 @@ class Found(Generic[T]):
         self.groups, self.uri, self.errors = groups, store.uri, list[OffsetMgrError]()
         self.topics, self.others = TopicMatches(topics), tuple(others)
         self.above: dict[str, int | None] = {}
+        self.uncommitted: dict[str, int] = {}
         """See `lag`."""
         self._connections = connections
         self._items: Iterable[T] = ()
         self._newer: Counter[tuple[str, str]] = Counter()
         self._newer_group = ""
-        self._uncommitted = topics.whole()
-        self._committed: set[str] = set()
+        self._whole_topics = topics.whole()
 
     def of(self, items: Iterable[T]) -> Found[T]:
         """Sets the items, and returns this object."""
@@ -126,26 +127,36 @@ class Found(Generic[T]):
                 self._newer_group = row.group
 
     def committed(self, group: str, partitions: Iterable[TopicPartition], *, named: bool) -> None:
-        """Records the committed partitions of a group. A group that was selected by name has an error for each topic of
+        """Gets the committed partitions of a group. A group that was selected by name has an error for each topic of
         the selection in which it has no commit."""
-        if not self._uncommitted:
+        if not (named and self._whole_topics):
             return
         committed = {tp.topic for tp in partitions}
-        for topic in self._uncommitted if named else ():
+        for topic in self._whole_topics:
             if topic not in committed:
                 self.errors.append(GroupNotFound(f"group {group!r}", f"has no committed offsets in topic {topic}"))
-        self._committed |= committed
+
+    def check_limit(self, one: GroupLag, limit: int, expected: Iterable[TopicPartition], *, named: bool) -> bool:
+        """Adds a group to `above` and to `uncommitted`, and returns whether it can fail. ``expected`` are the
+        partitions of topics that are named exactly."""
+        from offsetmgr.groups.lag import NOTHING
+
+        committed = one._replace(rows=[row for row in one.rows if row.note != NOTHING])
+        there = {row.partition for row in committed.rows if expected}
+        topics = {tp.topic for tp in there}
+        absent = sum(tp not in there and (named or tp.topic in topics) for tp in expected)
+        is_empty = not committed.rows and committed.failure is None
+        if not is_empty and ((total := committed.total) is None or total > limit):
+            self.above[one.name] = total
+        if absent or (named and is_empty):
+            self.uncommitted[one.name] = absent
+        return named or not is_empty
 
     def tell(self, shown: int | None) -> None:
-        """Does what `tell_newer` does, and tells the user the topics without a commit. ``shown`` is the number of rows
-        that the user sees; None if the user left out rows."""
+        """Does what `tell_newer` does, and tells the user that there is no commit. ``shown`` is the number of rows that
+        the user sees; None if the user left out rows."""
         self.tell_newer()
-        if self.errors:
-            return
-        uncommitted = sorted(set(self._uncommitted) - self._committed)
-        for topic in uncommitted:
-            self._connections.ui.note(f"no committed offsets in topic {topic} in {self.uri}")
-        if shown == 0 and not uncommitted:
+        if shown == 0 and not self.errors:
             self._connections.ui.note(f"no committed offsets in {self.uri}")
 
     def tell_newer(self) -> None:
@@ -195,9 +206,12 @@ def lag(
     fail_above: int | None = None,
 ) -> Found[GroupLag]:
     """Reads committed offsets and log ranges, and counts the lag in records; it is None if it is unknown, for example
-    without brokers. ``only_with_lag`` leaves out rows that need no attention. With ``fail_above``, ``above`` of the
-    result has, after the last item, the total lag of each group in which it is larger or unknown; a group that a glob
-    selects and that has no commit has no lag.
+    without brokers. ``only_with_lag`` leaves out rows that need no attention.
+
+    With ``fail_above``, ``above`` of the result has, after the last item, the total lag of each group in which it is
+    larger or unknown. ``uncommitted`` has the number of partitions without a commit, which have no lag, of each group
+    that needs them: a group with a commit in a topic that is named exactly needs one in each of its selected
+    partitions, and a group that is named needs one at all (the number is 0). A read without any commit has an error.
 
     A topic that is named exactly has a row for each of its partitions, even for those without a commit. If another
     configured store of the same cluster holds another offset, the row has a ``note``: the lag counts from the offset
@@ -222,10 +236,12 @@ def _lag(
     from offsetmgr.groups.lag import NOTHING, lag, needs_log_range, with_kinds
 
     named, strict = selection.named(found.groups), selection.patterns is not None
-    expected = _expected(connections, store, found.topics) if named else []
-    numbered = [] if logs else found.topics.numbered(store.capabilities.partitions)
-    also = {name: expected if name in named else numbered for name in found.groups} if expected or numbered else {}
+    topics = found.topics if named else TopicSelection(found.topics.patterns)  # what exists is no match of a glob
+    expected = _expected(connections, store, topics) if named or fail_above is not None else []
+    checked, numbered = fail_above is None, [] if logs else found.topics.numbered(store.capabilities.partitions)
+    also = {name: expected if name in named else numbered for name in found.groups}
     cluster = connections.cluster_or_none() if logs else None
+    also = also if numbered or (named and expected) else {}
     options: dict[str, Any] = {"strict": strict, "partitions": also, "others": found.others}
     options["writes"] = connections.last_writes
     read = with_kinds(lag(store, cluster, found.groups, found.topics, **options), cluster, found.topics)
@@ -238,13 +254,18 @@ def _lag(
         found.topics.incomplete |= one.error is not None
         found.unrecognised(one.read)
         found.rows(one.rows)
-        if fail_above is not None and (one.rows or one.failure or one.name in named):
-            total = one.total
-            found.above |= {} if total is not None and total <= fail_above else {one.name: total}
+        if fail_above is not None:
+            checked |= found.check_limit(one, fail_above, expected, named=one.name in named)
         rows = [row for row in one.rows if needs_log_range(row)] if only_with_lag else one.rows
         if logs and cluster is None:
             rows = [row._replace(note=row.note or "no brokers are known") for row in rows]
         yield one._replace(rows=rows)
+    if not found.errors:
+        found.check_topics(found.uri)
+    if not (found.errors or checked):
+        found.errors.append(
+            OffsetMgrError("nothing to check", f"the selection has no commit in {found.uri}", KNOWN_GROUPS)
+        )
 
 
 def _expected(connections: Connections, store: OffsetStore, topics: TopicSelection) -> list[TopicPartition]:
@@ -272,6 +293,7 @@ def peek(connections: Connections, selection: GroupSelection, topics: TopicSelec
     store = connections.store_to_read(selection)
     topics.within(store.capabilities.partitions)
     found: Found[NextRecord] = Found(connections, store, choose_groups(store, selection), topics)
+    topics = found.topics
     named = selection.named(found.groups)
     expected = dict.fromkeys(named, _expected(connections, store, found.topics) if named else ())
 
@@ -294,6 +316,8 @@ def peek(connections: Connections, selection: GroupSelection, topics: TopicSelec
                 for one in peeker.next_records(read.name, offsets):
                     found.errors += [] if one.error is None else [one.error]
                     yield one
+        if not found.errors:
+            found.check_topics(found.uri)
 
     return found.of(peeked())
 

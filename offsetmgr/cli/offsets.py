@@ -35,12 +35,14 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import (
     FAILED,
     GROUP_PARTITION,
+    LONG_NAME,
     PROMETHEUS,
     Column,
     MetricsFormat,
     OutputFormat,
     note,
     report_and_exit_code,
+    shortened,
     write_rows,
     write_samples,
 )
@@ -50,7 +52,7 @@ from offsetmgr.core.clock import SystemClock, duration
 from offsetmgr.core.durations import parse_datetime, parse_duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import MAX_OFFSET, Committed, OffsetAndMetadata
-from offsetmgr.core.plurals import count_of, list_of, raw_json
+from offsetmgr.core.plurals import count_of, list_of, printable, raw_json
 from offsetmgr.core.scenario import (
     FromFile,
     PastRecords,
@@ -125,7 +127,12 @@ def lag(
     only_with_lag: OnlyWithLag = False,
     fail_above: Annotated[
         int | None,
-        opt("--fail-above", "N", "Exit with 1 if the total lag of a group is above N records, or unknown.", min=0),
+        opt(
+            "--fail-above",
+            "N",
+            "Exit with 1 if the total lag of a group is above N records or unknown, or if a commit is missing.",
+            min=0,
+        ),
     ] = None,
     *,
     flags: PartitionFlags,
@@ -151,13 +158,20 @@ def lag(
         rows = (row for one in found for row in one.rows)
         cells = ((*_cells(row), row.log_start, row.log_end, row.lag, row.note or None) for row in rows)
         shown = table.write(totals if flags.show_totals else cells)
-    code = show(found, None if only_with_lag else shown)
-    known = sorted(((lag, name) for name, lag in found.above.items() if lag is not None), reverse=True)
-    unknown = [name for name, lag in found.above.items() if lag is None]
-    for what, names in ((f"above {fail_above}", [f"{name} {lag}" for lag, name in known]), ("unknown", unknown)):
+    known = sorted(((lag, _cut(name)) for name, lag in found.above.items() if lag is not None), reverse=True)
+    absent = ((_cut(name), count_of(n, "partition") if n else "") for name, n in found.uncommitted.items())
+    for what, names in (
+        (f"the lag is above {fail_above}", [f"{name} {lag}" for lag, name in known]),
+        ("the lag is unknown", [_cut(name) for name, lag in found.above.items() if lag is None]),
+        ("nothing committed", [f"{name} ({partitions})" if partitions else name for name, partitions in absent]),
+    ):
         if names:
-            note(f"error: the lag is {what} in {count_of(len(names), 'group')}: {list_of(names, _NAMED)}")
-    return FAILED if found.above else code
+            found.errors.append(OffsetMgrError(f"{what} in {count_of(len(names), 'group')}", list_of(names, _NAMED)))
+    return show(found, None if only_with_lag else shown)
+
+
+def _cut(name: str) -> str:
+    return shortened(printable(name), LONG_NAME)
 
 
 _NAMED: Final = 5

@@ -24,6 +24,7 @@ from offsetmgr.testing.memory import MemoryStore
 pytest_plugins = ["everyday_fixtures"]
 
 HOSTILE = 'evil"} 1\n\\n東\x1b[31m'
+LONG = "long" * 20
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 TOPIC, GROUP = "kminion_kafka_consumer_group_topic", "offsetmgr_consumer_group"
 LOCATED = "offsetmgr_located_group"
@@ -44,7 +45,14 @@ def store() -> Iterator[MemoryStore]:
     """Logs from 10 to 50. Group a is behind, with an offset below the start of a log; b is beyond the end of one log,
     and one offset of c is unreadable."""
     a, b = {T0: Committed(40), T1: Committed(50), U0: Committed(5)}, {T0: Committed(60), T1: Committed(20)}
-    data = {"a": a, "b": b, "c": {T0: Committed(1), U0: Committed(1)}, HOSTILE: {T0: Committed(49)}, "idle": {}}
+    data = {
+        "a": a,
+        "b": b,
+        "c": {T0: Committed(1), U0: Committed(1)},
+        HOSTILE: {T0: Committed(49)},
+        "idle": {},
+        LONG: {},
+    }
     found = MemoryStore("store", data=data, broken={("c", T0): CorruptData("group c, t-0", "is damaged")})
     in_memory(store=found)
     with logs_in_memory(OneLog(LogRange(10, 50))):
@@ -124,6 +132,8 @@ def test_metrics_are_of_all_rows_of_one_read_and_of_some_commands(option: str) -
     assert "'prometheus' is not one of 'table', 'json', 'csv'" in errors
 
 
+UNKNOWN, ABSENT = "the lag is unknown in 1 group: b", "nothing committed in 2 groups:"
+MISSING = "topic {}: not among the groups' offsets in memory:store"
 SHOWN = 'evil"} 1\\n\\n東\\x1b[31m'
 
 
@@ -140,12 +150,18 @@ SHOWN = 'evil"} 1\\n\\n東\\x1b[31m'
             1,
             [f"the lag is above 0 in 2 groups: a 50, {SHOWN} 1", "the lag is unknown in 2 groups: b, c"],
         ),
-        ("idle --fail-above 999", 1, ["the lag is unknown in 1 group: idle"]),
+        ("idle --fail-above 999", 1, ["nothing committed in 1 group: idle"]),
+        (f"{LONG} --fail-above 999", 1, ["nothing committed in 1 group: longlonglonglonglon..onglonglonglonglong"]),
+        ("idle* --fail-above 999", 1, ["nothing to check: the selection has no commit in memory:store"]),
+        ("a b -t t --fail-above 99", 1, [UNKNOWN, f"{ABSENT} a (6 partitions), b (6 partitions)"]),
+        ("[abi]* -t t:0,2 --fail-above 99", 1, [UNKNOWN, f"{ABSENT} a (1 partition), b (1 partition)"]),
         ("[ai]* --fail-above 50 --format prometheus", 0, []),
         ("a --fail-above 49 --format prometheus", 1, ["the lag is above 49 in 1 group: a 50"]),
         ("a --fail-above 49 --watch", 2, ["--fail-above with --watch: it is for one read"]),
+        *((f"[ai]* -t t:0 -t {topic}", 1, [MISSING.format(topic)]) for topic in ("none", "none*", "t:9")),
+        *((f"[ai]* -t {topic} --fail-above 9", 1, [MISSING.format(topic)]) for topic in ("none", "none*", "t:9")),
     ],
 )
 def test_a_lag_above_the_limit_or_unknown_fails(words: str, code: int, errors: list[str]) -> None:
     found = [line.removeprefix("error: ") for line in lag(*words.split(), code=code).stderr.splitlines()]
-    assert [line for line in found if line.startswith(("the lag is", "--fail-above"))] == errors
+    assert [line for line in found if line.startswith(("the lag is", "nothing", "topic", "--fail-above"))] == errors
