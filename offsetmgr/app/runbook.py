@@ -258,7 +258,7 @@ def check(
     if groups.plan is not None:
         group = groups.plan.select_one(group)
     known, watched = groups.baselines(baseline)(group), groups.window(window or ObservationWindow())
-    report = check_phase(groups.view, group, phase, baseline=known, rules=rules, window=watched)
+    report = check_phase(groups.view, group, phase, watched, rules or EvidenceThresholds(), known)
     if groups.plan is not None and report.passed:
         _record(groups.plan, connections.ui, [phase_record(groups.plan.names[group], report)])
     return groups.located(report)

@@ -512,7 +512,9 @@ def rollback_command(
         option = "--allow-rewind" if allow_rewind else "--if-ahead"
         raise UsageError(option, "works only with --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
-        _reject_options(force=force, wait_empty=wait_empty_s > 0, run=run, dry_run=dry_run)
+        given = {"--force": force, "--wait-empty": wait_empty_s > 0, "--run": run, "--dry-run": dry_run}
+        for name in filter(given.get, given):
+            raise UsageError(name, "has no effect with --reverse-plan, which writes only a plan")
         back = migrate.plan_reverse(
             connect, plan_path, reverse_plan, selection, sides=sides, allow_rewind=allow_rewind, if_ahead=if_ahead
         )
@@ -538,15 +540,6 @@ def rollback_command(
     _show_rollback(
         report, sides.arguments, connect.undo_options(report.target, configs.to_command_config), one_run=bool(run)
     )
-
-
-def _reject_options(**given: object) -> None:
-    """Raises `UsageError` if an option is given that has no effect with --reverse-plan."""
-    for name, value in given.items():
-        if value:
-            raise UsageError(
-                f"--{name.replace('_', '-')}", "has no effect with --reverse-plan, which writes only a plan"
-            )
 
 
 def _show_rollback(

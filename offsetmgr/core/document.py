@@ -181,7 +181,9 @@ def _html_part(part: DocumentPart) -> str:
             fields = "".join(f"<span>{escape(name)}</span>" for name in names)
             return f'<p class="blanks">{fields}</p>'
         case Facts(values):
-            facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{_html_cell(value)}</dd></div>" for name, value in values)
+            facts = "".join(
+                f"<div><dt>{escape(name)}</dt><dd>{escape(_plain_cell(value))}</dd></div>" for name, value in values
+            )
             return f"<dl>{facts}</dl>"
         case Table(columns, rows):
             return _html_table(columns, rows)
@@ -198,7 +200,7 @@ def _html_table(columns: Columns, rows: Sequence[Sequence[Any]]) -> str:
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td class="{kind}" data-name="{escape(title)}">{_html_cell(value)}</td>'
+            f'<td class="{kind}" data-name="{escape(title)}">{escape(_plain_cell(value))}</td>'
             for (title, kind), value in zip(columns.items(), row, strict=True)
         )
         + "</tr>"
@@ -207,10 +209,6 @@ def _html_table(columns: Columns, rows: Sequence[Sequence[Any]]) -> str:
     many = "code" in columns.values() or sum(map(len, columns)) > _SIDE_BY_SIDE
     form = 'class="many"' if many else f'class="few" style="--n:{len(columns) - 1}"'
     return f"<table {form}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _html_cell(value: Any) -> str:
-    return escape(_plain_cell(value))
 
 
 def to_markdown(title: str, parts: Iterable[DocumentPart]) -> str:

@@ -193,10 +193,10 @@ class Bounces:
         if later and spec.recorded is later:
             return gone_on
         self.progress(f"group {spec.group}: restarted since the finished bounce in {state_path}; watching its commits")
-        report = check_phase(view, spec.group, spec.to, rules=spec.options.rules, window=spec.options.window)
+        report = check_phase(view, spec.group, spec.to, spec.options.window, spec.options.rules)
         if report.passed:
             return by_file
-        if later and check_phase(view, spec.group, later, rules=spec.options.rules, window=spec.options.window).passed:
+        if later and check_phase(view, spec.group, later, spec.options.window, spec.options.rules).passed:
             return gone_on
         raise UsageError(
             f"state file {state_path}",
@@ -208,7 +208,7 @@ class Bounces:
 
 def _already_in_phase(view: GroupView, spec: BounceSpec, error: AlreadyInPhase) -> GroupBounce:
     """Returns the result for a group that commits as the phase does: an error if some members may not."""
-    report = check_phase(view, spec.group, spec.to, rules=spec.options.rules, window=spec.options.window)
+    report = check_phase(view, spec.group, spec.to, spec.options.window, spec.options.rules)
     if report.passed:
         return GroupBounce(spec.group, note=f"in phase {spec.to.value} already")
     why = f"the group commits as this phase does, but the evidence is incomplete: {report.missing}"

@@ -231,7 +231,7 @@ class JournaledWriter:
         locked: set[str] = set()
         opening: JournalRecord = {"kind": f"{limits.name}-open", **self.identity}
         self.journal.append([opening if limits.only is None else opening | {"groups": sorted(limits.only)}])
-        for outcome, task in self._execute(tasks):
+        for outcome, task in execute(self.store.edit, self._batches(tasks), self):
             if outcome.active_members and max(limits.wait_empty_s, outcome.lock_ends_s) > 0:
                 waiting[task.group] = task
                 wait_s[task.group] = max(limits.wait_empty_s, outcome.lock_ends_s)
@@ -245,7 +245,7 @@ class JournaledWriter:
                 limits.on_lock_wait(sorted(locked), remaining_s)
             self.clock.sleep(min(POLL_S, max(0.0, remaining_s)))
             waited_s = self.clock.monotonic() - started_at
-            for outcome, task in self._execute(list(waiting.values())):
+            for outcome, task in execute(self.store.edit, self._batches(list(waiting.values())), self):
                 if not outcome.lock_ends_s:
                     locked.discard(task.target_group)
                     wait_s[task.group] = limits.wait_empty_s  # the members are now consumers, not a lock
@@ -261,9 +261,6 @@ class JournaledWriter:
     def _report_outcome(self, outcome: GroupOutcome) -> None:
         self.report.add(outcome)
         self.plan_run.progress(outcome)
-
-    def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
-        return execute(self.store.edit, self._batches(tasks), self)
 
     def _batches(self, tasks: Iterable[GroupWrite]) -> Iterator[list[GroupWrite]]:
         for batch in batched(tasks, BATCH_GROUPS):

@@ -13,7 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation, option
@@ -105,6 +105,10 @@ class StoreSample:
         return f"{self.name} {len(self.members)}" if self.members else ""
 
 
+Sides: TypeAlias = tuple[str | None, str | None]
+"""The kinds of the source and of the target of a plan; None for a store that the settings do not name."""
+
+
 @dataclass(frozen=True, slots=True)
 class MigratedGroup:
     """The migration of a group by a plan: its stage, and the kinds of the source and the target. A kind is
@@ -128,11 +132,7 @@ class MigratedGroup:
 
 
 def migrated_group(
-    plan: PlanFile,
-    state: MigrationState,
-    group: GroupPlan,
-    sides: tuple[str | None, str | None] = (None, None),
-    bounce: OpenBounce | None = None,
+    plan: PlanFile, state: MigrationState, group: GroupPlan, sides: Sides, bounce: OpenBounce | None
 ) -> MigratedGroup:
     """Returns the migration of a group. ``sides`` are the kinds of the source and the target among the configured
     stores. ``bounce`` is left out if the journal has a later phase or the end of the group."""
@@ -668,10 +668,8 @@ class _Statuses:
         """Returns the failures of the last attempt to write the group; an empty string if there are none."""
         if group in work.done:
             return ""
-        last = None
-        for record in self.state.outcomes(work, group):
-            last = record
-        failed = last.get("failed", ()) if last is not None else ()
+        outcomes = list(self.state.outcomes(work, group))
+        failed = outcomes[-1].get("failed", ()) if outcomes else ()
         if not failed:
             return f"{label}: an earlier run was interrupted" if group in work.unknown else ""
         topic, partition, _kind, why = failed[0]

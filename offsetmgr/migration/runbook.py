@@ -241,10 +241,9 @@ def check_phase(
     view: GroupView,
     group: str,
     phase: CommitMode,
-    *,
+    window: ObservationWindow,
+    rules: EvidenceThresholds,
     baseline: Observation | None = None,
-    rules: EvidenceThresholds | None = None,
-    window: ObservationWindow | None = None,
 ) -> PhaseReport:
     """Watches the group until the check is final, the window is over, or no member is alive. Returns the result of the
     check.
@@ -252,13 +251,11 @@ def check_phase(
     Raises `GroupNotFound` if neither the registry nor a store knows the group, and any error of the servers during the
     first observation.
     """
-    rules = rules or EvidenceThresholds()
-    history = watch_group(
-        view,
-        group,
-        window or ObservationWindow(),
-        enough=lambda w: assess_phase(w, phase, baseline=baseline, rules=rules).final or not w.latest.members,
-    )
+
+    def report_of(history: GroupHistory) -> PhaseReport:
+        return assess_phase(history, phase, baseline=baseline, rules=rules)
+
+    history = watch_group(view, group, window, enough=lambda w: report_of(w).final or not w.latest.members)
     observation = history.latest
     if not (observation.members or observation.zookeeper or observation.kafka):
         raise GroupNotFound(
@@ -266,7 +263,7 @@ def check_phase(
             "it has neither a live member in ZooKeeper nor an offset in either store",
             Advice("check its name, and the chroot of {zookeeper}"),
         )
-    report = assess_phase(history, phase, baseline=baseline, rules=rules)
+    report = report_of(history)
     shown = report.passed or seen_phase(history) is not None
     return replace(report, seen=phase_of_group(history, report) if shown else None)
 

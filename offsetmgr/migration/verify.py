@@ -312,7 +312,6 @@ class MigrationVerifier:
     state: MigrationState
     only: GroupScope | None = None
     summary: VerifySummary = field(default_factory=VerifySummary)
-    _log_ranges: ClusterLogs | None = None
 
     def results(self) -> Iterator[PartitionResult]:
         """Yields one result for each partition, and completes the summary. Raises `PlanError` if a store is not the
@@ -331,10 +330,12 @@ class MigrationVerifier:
             yield from self._batch(batch)
 
     def _batch(self, batch: list[tuple[GroupPlan, GroupPair]]) -> Iterator[PartitionResult]:
-        log = self._load_logs(pair.target for _, pair in batch)
+        targets = [pair.target for _, pair in batch]
+        # The log ranges are read after the offsets (see `offsetmgr.core.log_origin`).
+        self._logs.load(offsets=((tp, found.offset) for target in targets for tp, found in target.offsets.items()))
         for group, pair in batch:
             self.summary.groups += 1
-            for result in self._group(group, pair, log):
+            for result in self._group(group, pair):
                 self.summary.add(result)
                 shifted = self._shift and result.source is not None
                 yield result._replace(source=(result.source or 0) - self._shift) if shifted else result
@@ -347,20 +348,13 @@ class MigrationVerifier:
     def _last_writes(self) -> LastWrites:
         return last_writes(self.source, self.target, window_s=0)
 
-    def _load_logs(self, targets: Iterable[GroupOffsets]) -> ClusterLogs:
-        """Returns the log ranges of all partitions in the target.
+    @cached_property
+    def _logs(self) -> ClusterLogs:
+        """The log ranges of the partitions in the target that were read so far."""
+        return ClusterLogs(self.open_logs())
 
-        The log ranges are read after the offsets (see `offsetmgr.core.log_origin`).
-        """
-        if self._log_ranges is None:
-            self._log_ranges = ClusterLogs(self.open_logs())
-        self._log_ranges.load(
-            offsets=((tp, found.offset) for target in targets for tp, found in target.offsets.items())
-        )
-        return self._log_ranges
-
-    def _group(self, plan: GroupPlan, pair: GroupPair, log: ClusterLogs) -> Iterator[PartitionResult]:
-        source, target = pair.source, pair.target
+    def _group(self, plan: GroupPlan, pair: GroupPair) -> Iterator[PartitionResult]:
+        source, target, log = pair.source, pair.target, self._logs
         hidden = source.hidden if source.offsets or not plan.steps else None  # finalize deletes offsets, and only them
         if failed := source.error or hidden or target.error or target.hidden:
             yield _group_result(plan, Status.UNREADABLE, Confidence.UNKNOWN, failed.text)
@@ -392,7 +386,7 @@ class MigrationVerifier:
                 fields = (Status.EQUAL, Confidence.SEEN, offset, of_source, offset, log.end(tp), "")
                 yield new(PartitionResult, (plan.name, plan.target_group, tp, *fields))
             else:
-                yield self._partition(plan, tp, step, GroupPair(source, target), log, partial(last_writer, tp))
+                yield self._partition(plan, tp, step, GroupPair(source, target), partial(last_writer, tp))
 
     def _rewind_is_missing(self, group: str, step: PlanStep, target_offset: Committed | None) -> bool:
         """Returns whether a planned rewind was not written. (A target beyond the planned offset proves nothing by
@@ -427,15 +421,10 @@ class MigrationVerifier:
         return sorted(found.union(steps))
 
     def _partition(
-        self,
-        plan: GroupPlan,
-        tp: TopicPartition,
-        step: PlanStep | None,
-        pair: GroupPair,
-        log: ClusterLogs,
-        read: ReadLastWriter,
+        self, plan: GroupPlan, tp: TopicPartition, step: PlanStep | None, pair: GroupPair, read: ReadLastWriter
     ) -> PartitionResult:
-        source, target, word = pair.source, pair.target, self.plan.header.options.if_ahead is AheadPolicy.KEEP
+        source, target, log = pair.source, pair.target, self._logs
+        word = self.plan.header.options.if_ahead is AheadPolicy.KEEP
         source_offset, target_offset = source.offsets.get(tp), target.offsets.get(tp)
         outcome: VerifyOutcome
         if unreadable := source.errors.get(tp) or target.errors.get(tp):
