@@ -159,7 +159,6 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path) -> BounceRe
     result is the saved state of the bounce. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the
     template is invalid.
     """
-    spec.check_command()
     state, start = open_state(view, spec, state_path)
     copies: tuple[OffsetCopy, ...] = ()
     if start is not None and spec.to is CommitMode.ZOOKEEPER:
