@@ -105,7 +105,7 @@ class StoreSample:
         return f"{self.name} {len(self.members)}" if self.members else ""
 
 
-Sides: TypeAlias = tuple[str | None, str | None]
+SideKinds: TypeAlias = tuple[str | None, str | None]
 """The kinds of the source and of the target of a plan; None for a store that the settings do not name."""
 
 
@@ -132,7 +132,7 @@ class MigratedGroup:
 
 
 def migrated_group(
-    plan: PlanFile, state: MigrationState, group: GroupPlan, sides: Sides, bounce: OpenBounce | None
+    plan: PlanFile, state: MigrationState, group: GroupPlan, sides: SideKinds, bounce: OpenBounce | None
 ) -> MigratedGroup:
     """Returns the migration of a group. ``sides`` are the kinds of the source and the target among the configured
     stores. ``bounce`` is left out if the journal has a later phase or the end of the group."""
