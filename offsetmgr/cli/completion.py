@@ -18,11 +18,12 @@ from typing import Any, Final, TypeAlias
 import typer
 
 from offsetmgr.app import completion
-from offsetmgr.cli.connect_flags import ConnectFlags
+from offsetmgr.cli.connect_flags import ConnectFlags, contexts_of
 from offsetmgr.cli.options import command_group
 from offsetmgr.cli.render import note
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.config.user_directories import downloads_directory
+from offsetmgr.core import TITLES
 from offsetmgr.core.errors import OffsetMgrError
 
 app = command_group("Shell completion.")
@@ -92,10 +93,9 @@ def _completions(root: Any, words: list[str], incomplete: str) -> tuple[bool, li
     complete_words = words[:-1] if words and words[-1].startswith("-") else words
     context = click._resolve_context(root, {}, "offsetmgr", complete_words)
     prefix = ""
-    if incomplete.startswith("--") and "=" in incomplete:
-        name, _, incomplete = incomplete.partition("=")
-        prefix = f"{name}="
-        words = [*words, name]
+    if (attached := _ATTACHED.fullmatch(incomplete)) is not None:
+        prefix, incomplete = attached.groups()
+        words = [*words, prefix.removesuffix("=")]
     target, incomplete = click._resolve_incomplete(context, words, incomplete)
     if target is root and not incomplete.startswith("-"):
         return False, [item for item in root.summaries() if item[0].startswith(incomplete)]
@@ -109,6 +109,7 @@ def _completions(root: Any, words: list[str], incomplete: str) -> tuple[bool, li
     return False, [(prefix + item.value, "") for item in target.shell_complete(context, incomplete)]
 
 
+_ATTACHED: Final = re.compile(r"(--[^=]+=|-[a-z](?=.))(.*)", re.DOTALL)
 _WORD: Final = re.compile(r"""(?:[^\s'"\\]|\\.?|'[^']*'?|"(?:[^"\\]|\\.?)*"?)+""", re.DOTALL)
 _PART: Final = re.compile(r"""\\(.?)|'([^']*)('?)|"((?:[^"\\]|\\.?)*)("?)""", re.DOTALL)
 _ESCAPE_IN_QUOTES: Final = re.compile(r'\\(["\\$`])')
@@ -223,7 +224,7 @@ _REQUEST_MS: Final = 1_000
 
 def names_for(parameter: Any, given: Mapping[str, Any], incomplete: str) -> Iterable[str] | None:
     """Returns the names that the option or argument ``parameter`` accepts, or None if it accepts no names of groups,
-    topics, contexts, waves or operations. In a list, each name follows the complete names of ``incomplete``.
+    topics, contexts, stores, waves or operations. In a list, each name follows the complete names of ``incomplete``.
 
     ``given`` maps the parameters that are already on the command line to their values.
     """
@@ -234,6 +235,8 @@ def names_for(parameter: Any, given: Mapping[str, Any], incomplete: str) -> Iter
 
         names = printable(Contexts.read().layers)
         return _listed(names, incomplete) if "," in metavar else names
+    if metavar == "URI" and "zookeeper, kafka" in (parameter.help or ""):
+        return TITLES
     if "--wave" in options:
         planned = completion.planned_groups(Path(plan), LIMIT_S) if isinstance(plan, str) else []
         return printable({str(one.wave) for one in planned if one.wave is not None})
@@ -267,12 +270,13 @@ def _cached(
     given: Mapping[str, Any],
     read: Callable[[Callable[[], ConnectFlags], float], completion.Names],
 ) -> list[str]:
-    """Returns the names from the cache if it is new enough, else from the cluster."""
+    """Returns the names from the cache if it is new enough, else from the cluster, which is the first of several."""
     named = {name: given.get(name) for name in ("bootstrap_server", "zookeeper", "store", "command_config")}
     settings = SettingsLayer(**named, timeout_ms=min(given.get("timeout") or _REQUEST_MS, _REQUEST_MS))
-    connect = partial(ConnectFlags, settings, given.get("context"))
+    context = next(iter(contexts_of(given.get("context")) or ()), given.get("context"))
+    connect = partial(ConnectFlags, settings, context)
     resolved = connect().resolved
-    selected = [kind, resolved.store, resolved.bootstrap_server, resolved.zookeeper, given.get("context")]
+    selected = [kind, resolved.store, resolved.bootstrap_server, resolved.zookeeper, context]
     selected += [settings.command_config, os.environ.get("OFFSETMGR_COMMAND_CONFIG")]
     key = hashlib.sha256(repr(selected).encode()).hexdigest()[:32]
     file = downloads_directory() / "completion" / f"{key}.txt"

@@ -506,11 +506,11 @@ def diff(
     connect: ConnectFlags,
     source: Annotated[
         str | None,
-        opt("--from", "URI", "One store (default: the configured ZooKeeper)."),
+        opt("--from", "URI", "One store: a URI, or zookeeper, kafka or manager of the context (default: zookeeper)."),
     ] = None,
     target: Annotated[
         str | None,
-        opt("--to", "URI", "The other store (default: the configured brokers)."),
+        opt("--to", "URI", "The other store, in the same form: zookeeper, kafka or manager (default: kafka)."),
     ] = None,
     *,
     groups: GroupFlags,

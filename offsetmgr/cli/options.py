@@ -294,8 +294,10 @@ class PlanScope(NamedTuple):
         return PlanSelection(groups, tuple(self.wave or ()))
 
 
-SourceStore = Annotated[str, opt("--from", "URI", "The store to read: a URI, or zookeeper or kafka of the context.")]
-TargetStore = Annotated[str, opt("--to", "URI", "The store to write, in the same form.")]
+SourceStore = Annotated[
+    str, opt("--from", "URI", "The store to read: a URI, or zookeeper, kafka or manager of the context.")
+]
+TargetStore = Annotated[str, opt("--to", "URI", "The store to write: a URI, or zookeeper, kafka or manager.")]
 Rename = Annotated[
     list[str] | None,
     opt("--rename", "OLD=NEW", "Give a group another name in the target; repeatable."),

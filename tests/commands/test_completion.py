@@ -133,6 +133,8 @@ def test_contexts_come_from_the_configuration_file(tmp_path: Path) -> None:
     assert completions("groups", "list", "--context", "prod,") == ["words", "prod,test"]
     assert completions("groups", "list", "--context=test,p") == ["words", "--context=test,prod"]
     assert completions("migrate", "apply", "p.json", "--context", "prod,") == ["words"]  # it takes one context
+    for words in (("groups", "copy", "a", "b", "--to"), ("offsets", "diff", "--from"), ("migrate", "plan", "--to")):
+        assert completions(*words, "") == ["words", "zookeeper", "kafka", "manager"]
 
 
 @pytest.mark.parametrize("words", [["migrate", "apply"], ["migrate", "report"], ["runbook", "bounce", "--plan"]])
@@ -148,7 +150,7 @@ def test_waves_of_a_plan_are_completed_from_its_file(tmp_path: Path, words: list
     assert completions(*words, str(tmp_path / "missing.json"), "--wave", "") == ["words"]
 
 
-def test_partitions_follow_the_colon_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_follow_the_colon_of_a_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"orders": 3}
     cluster = SimpleNamespace(topics=lambda names=counts: {name: counts[name] for name in names if name in counts})
     monkeypatch.setattr(Connections, "cluster_or_none", lambda _self: cluster)
@@ -158,6 +160,11 @@ def test_partitions_follow_the_colon_of_a_topic(monkeypatch: pytest.MonkeyPatch)
     assert completions(*lag, "orders:") == ["words", "orders:0", "orders:1", "orders:2"]
     assert completions(*lag, "orders:2,0,") == ["words", "orders:2,0,1"]
     assert completions(*lag, "missing:") == ["words"]
+    assert completions("offsets", "lag", "-torders:2,") == ["words", "-torders:2,0", "-torders:2,1"]
+    (tmp_path / "c.toml").write_text("[context.a]\nstore = 'kafka://h:1'\n[context.b]\nstore = 'kafka://h:2'\n")
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
+    done = command("__complete", "zsh", "offsetmgr", "offsets", "lag", "--context", "a,b", "-t", "orders:1,")
+    assert (done.stdout.split(), done.stderr) == (["words", "orders:1,0", "orders:1,2"], "")
     assert bash("offsetmgr offsets lag -t orders:0,") == ["0,1", "0,2"]
     assert bash("offsetmgr offsets lag --topic=orders:2") == ["2"]
 
