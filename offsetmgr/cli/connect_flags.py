@@ -49,6 +49,7 @@ from offsetmgr.cli.watch import (
     watch_command,
 )
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
+from offsetmgr.core import redact
 from offsetmgr.core.advice import Argument, for_command_line
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of, printable
@@ -448,8 +449,6 @@ def _run_for_one(
 
 def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> None:
     """Prints a warning for each store that several of the contexts name."""
-    from offsetmgr.config.contexts import redacted
-
     contexts_of_store: dict[str, list[str]] = {}
     for name in names:
         with suppress(OffsetMgrError):  # the run of this context reports the error
@@ -457,9 +456,7 @@ def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> N
                 contexts_of_store.setdefault(store, []).append(name)
     for store, same in contexts_of_store.items():
         if len(same) > 1:
-            note(
-                f"warning: contexts {', '.join(same)} name the same store, so its rows are repeated: {redacted(store)}"
-            )
+            note(f"warning: contexts {', '.join(same)} name the same store, so its rows are repeated: {redact(store)}")
 
 
 def _run_for_contexts(

@@ -25,6 +25,7 @@ from offsetmgr.config.connection import (
     resolve,
 )
 from offsetmgr.config.properties import load_properties
+from offsetmgr.core import redact
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import write_atomically
 from offsetmgr.core.errors import ConfigError, os_error_as
@@ -108,7 +109,7 @@ class Contexts:
             return text + gap + end.join(lines) + end
 
         self._edit(append, change, "add the context by hand")
-        return "\n".join(map(redacted, lines))
+        return "\n".join(map(redact, lines))
 
     def _edit(self, edit: Callable[[str], str], change: Mapping[str, object], hint: str) -> None:
         """Replaces the text of the file, unless the new text means more or less than this change of the document."""
@@ -203,10 +204,5 @@ def masked(key: str, value: str | int) -> str | int:
         user, colon, _ = credential.partition(":")
         return f"{scheme}:{user}" + (":***" if colon else "")
     if key in ("store", "bootstrap-server", "zookeeper"):
-        return redacted(text)
-    return (redacted(text) if isinstance(value, str) else value) if _SHOWN.fullmatch(key) else "***"
-
-
-def redacted(text: str) -> str:
-    """Returns a URI without its credentials."""
-    return re.sub(r"//[^/?#]*@", "//***@", text)
+        return redact(text)
+    return (redact(text) if isinstance(value, str) else value) if _SHOWN.fullmatch(key) else "***"

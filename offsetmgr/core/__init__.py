@@ -71,3 +71,8 @@ def title_of(uri: str) -> str:
 def example_uris() -> str:
     """Returns one URI of each scheme, as a list for help texts."""
     return ", ".join(scheme.example for scheme in SCHEMES.values() if scheme.example)
+
+
+def redact(uri: str) -> str:
+    """Returns the URI for error messages: asterisks replace the credentials in front of an ``@``."""
+    return re.sub(r"//[^/?#]*@", "//***@", re.sub(r"%2[Ff]%2[Ff][^%&]*(?:%3[Aa][^%&]*)?%40", "%2F%2F***%40", uri))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from offsetmgr.config.user_directories import lost_with_container, state_directory
+from offsetmgr.core import redact
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.atomic_file import append_line, reason, start_time
 from offsetmgr.core.clock import SystemClock
@@ -36,7 +37,6 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.plurals import count_of
-from offsetmgr.stores.uri import redact
 
 VERSION: Final = 2
 """The version of new records. In version 1, the undo of an operation was a command line."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from offsetmgr.config.connection import ConnectionConfig, split_connect
-from offsetmgr.core import SCHEMES, example_uris
+from offsetmgr.core import SCHEMES, example_uris, redact
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import InvalidUri, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
@@ -116,11 +116,6 @@ def parse_uri(uri: str) -> StoreUri:
     kind, _, rest = uri.partition(":")
     body, _, query = rest.partition("?")
     return scheme.parse(shown, body, _parse_options(shown, kind, query, scheme.options))
-
-
-def redact(uri: str) -> str:
-    """Returns the URI for error messages: asterisks replace the credentials in front of an ``@``."""
-    return re.sub(r"//[^/?#]*@", "//***@", re.sub(r"%2[Ff]%2[Ff][^%&]*(?:%3[Aa][^%&]*)?%40", "%2F%2F***%40", uri))
 
 
 def _parse_options(shown: str, kind: str, query: str, known: frozenset[str]) -> dict[str, str]:
