@@ -105,6 +105,21 @@ class SnapshotReader(ABC):
         return self.load(group) if group in self.index() else None
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedReader(SnapshotReader):
+    """The reader of a file whose groups are all in memory."""
+
+    format: Format
+    header: SnapshotHeader | None
+    entries: Mapping[str, GroupOffsets] = field(default_factory=dict)
+
+    def index(self) -> Mapping[str, GroupOffsets]:
+        return self.entries
+
+    def load(self, group: str) -> GroupOffsets:
+        return self.entries[group]
+
+
 class Format(ABC):
     """A file format of snapshots. ``name`` is its name, as in ``?format=NAME``. ``group`` is the group of all offsets
     of a file, in formats that do not contain groups."""

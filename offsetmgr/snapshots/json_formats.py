@@ -20,6 +20,7 @@ from offsetmgr.snapshots.base import (
     BadLine,
     BadLines,
     Format,
+    LoadedReader,
     SnapshotHeader,
     SnapshotReader,
     group_entry,
@@ -323,10 +324,11 @@ class SparkFormat(Format):
         document = _by_topic({**group.offsets, **symbolic}, NameCheck("Spark's JSON"))
         stream.write(json.dumps(document, ensure_ascii=False).encode("utf-8") + b"\n")
 
-    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SparkReader:
+    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LoadedReader:
         if self.group is None:
             raise UsageError(what, "Spark's JSON does not contain the group", NAME_THE_GROUP)
-        return SparkReader(self._read(stream, what), self)
+        entry = self._read(stream, what)
+        return LoadedReader(self, None, {entry.name: entry} if entry.offsets or entry.errors else {})
 
     def _read(self, stream: BinaryIO, what: str) -> GroupOffsets:
         bad = BadLines(what)
@@ -352,17 +354,3 @@ class SparkFormat(Format):
                 why = f"{offset} means the {_NAMES[offset]} offset of the log, which is not in the file"
                 errors[tp] = SymbolicOffset(f"{what}: {tp}", why, "replace it by the offset itself", position=offset)
         return GroupOffsets(self.group or "", offsets, errors)
-
-
-class SparkReader(SnapshotReader):
-    """The reader of a checked file. It returns one group, or no group if the file contains no partition."""
-
-    def __init__(self, entry: GroupOffsets, form: SparkFormat) -> None:
-        self.format = form
-        self._entries = {entry.name: entry} if entry.offsets or entry.errors else {}
-
-    def index(self) -> dict[str, GroupOffsets]:
-        return self._entries
-
-    def load(self, group: str) -> GroupOffsets:
-        return self._entries[group]

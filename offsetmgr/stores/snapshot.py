@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final
 from urllib.parse import quote
@@ -57,6 +57,7 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.snapshots.base import (
     MAX_PARTITION,
     Format,
+    LoadedReader,
     SnapshotHeader,
     SnapshotReader,
     SnapshotReport,
@@ -413,7 +414,7 @@ class SnapshotStore(OffsetStore):
             if self._path.exists() and not self._path.is_file():
                 raise FileFailure(f"snapshot {self._path}", "is a pipe or a device, which can only be read")
             return self._open()
-        return _OpenSnapshot(_EmptyReader(self._form, self._new_header()), io.BytesIO(), ())
+        return _OpenSnapshot(LoadedReader(self._form, self._new_header()), io.BytesIO(), ())
 
     def _new_header(self) -> SnapshotHeader:
         header = SnapshotHeader.new(self.uri, "file", clock=self._clock)
@@ -461,20 +462,6 @@ class _OpenSnapshot:
     def _close_if_unused(self) -> None:
         if self._outdated and self._users == 0:
             self.stream.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _EmptyReader(SnapshotReader):
-    """The reader of a file that does not exist yet."""
-
-    format: Format
-    header: SnapshotHeader | None
-
-    def index(self) -> dict[str, GroupOffsets]:
-        return {}
-
-    def load(self, group: str) -> GroupOffsets:
-        raise KeyError(group)
 
 
 def _seekable(stream: BinaryIO) -> BinaryIO:
