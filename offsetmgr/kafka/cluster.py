@@ -5,8 +5,8 @@ Its bulk calls return one outcome for each key: its value, or its error (data ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.closeable import Closeable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import ClientThread
     from offsetmgr.kafka.client.share_groups import ShareOffsets
     from offsetmgr.kafka.client.topics import ClusterBroker
+
+T = TypeVar("T")
 
 
 def all_partitions(cluster: KafkaCluster, topics: Sequence[str]) -> list[TopicPartition]:
@@ -53,10 +55,7 @@ class Logs:
         out. Raises `Unreachable`, `TimedOut`."""
         from offsetmgr.kafka.client.fetch import partition_counts
 
-        requested = None if names is None else set(names)
-        return self._thread.run(
-            lambda deadline: partition_counts(self._thread.client, requested, deadline), on_slow=self.on_slow
-        )
+        return self._ask(partition_counts, None if names is None else set(names))
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         """Returns the start and end offset of each partition's log, or the error of the partition. The error of a
@@ -68,10 +67,11 @@ class Logs:
         """
         from offsetmgr.kafka.client.fetch import log_ranges
 
-        requested = list(partitions)
-        return self._thread.run(
-            lambda deadline: log_ranges(self._thread.client, requested, deadline), on_slow=self.on_slow
-        )
+        return self._ask(log_ranges, list(partitions))
+
+    def _ask(self, ask: Callable[..., Awaitable[T]], *arguments: object) -> T:
+        client = self._thread.client
+        return self._thread.run(lambda deadline: ask(client, *arguments, deadline), on_slow=self.on_slow)
 
 
 class KafkaCluster(Logs, Closeable):
@@ -128,11 +128,7 @@ class KafkaCluster(Logs, Closeable):
         """
         from offsetmgr.kafka.client.fetch import offsets_for_time
 
-        requested = list(partitions)
-        return self._thread.run(
-            lambda deadline: offsets_for_time(self._thread.client, requested, timestamp_ms, deadline),
-            on_slow=self.on_slow,
-        )
+        return self._ask(offsets_for_time, list(partitions), timestamp_ms)
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         """Returns the state and the members of each group from its coordinator, or the error of the group. An unknown
@@ -142,20 +138,19 @@ class KafkaCluster(Logs, Closeable):
         `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
         are errors of single groups.
         """
-        requested = list(dict.fromkeys(groups))
-        if not requested:
-            return {}
-        return self._describe(requested, every_kind=False)
+        return self._describe(groups, every_kind=False)
 
     def describe_every_kind(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         """Like `describe_groups`, but also describes share groups and groups of the Streams protocol."""
-        return self._describe(list(dict.fromkeys(groups)), every_kind=True)
+        return self._describe(groups, every_kind=True)
 
-    def _describe(self, groups: Sequence[str], *, every_kind: bool) -> Mapping[str, GroupDescription | OffsetMgrError]:
+    def _describe(self, groups: Iterable[str], *, every_kind: bool) -> Mapping[str, GroupDescription | OffsetMgrError]:
         from offsetmgr.kafka.client.groups import describe
 
-        client = self._thread.client
-        return self._thread.run(lambda deadline: describe(client, groups, deadline, every_kind=every_kind))
+        client, names = self._thread.client, list(dict.fromkeys(groups))
+        if not names:
+            return {}
+        return self._thread.run(lambda deadline: describe(client, names, deadline, every_kind=every_kind))
 
     def share_offsets(self, groups: Iterable[str]) -> Mapping[str, ShareOffsets | OffsetMgrError]:
         """Returns the start offsets of share groups, or the error of the group. Raises `Unreachable`, `TimedOut`."""

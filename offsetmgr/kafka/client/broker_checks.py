@@ -33,7 +33,6 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 MAX_GROUPS: Final = 20
 """The number of groups whose permissions are checked if the caller names no groups."""
 _METADATA_VERSION: Final = 8
-_DESCRIBE_GROUPS_VERSION: Final = 4
 _READ: Final = 3
 _OPERATIONS: Final = {_READ: "Read", 4: "Write", 5: "Create", 6: "Delete", 8: "Describe", 10: "DescribeConfigs"}
 """The operations that brokers report, by their bit. Source: org.apache.kafka.common.acl.AclOperation."""
@@ -210,9 +209,7 @@ async def _described(
     if not groups:
         why, fix = "the broker lists no group", Advice("name one with {group}")
         return [CheckResult("permissions on groups", bootstrap, CheckStatus.UNKNOWN, why, fix)]
-    message = {"groups": groups, "include_authorized_operations": True}
-    request = Request(ApiKey.DESCRIBE_GROUPS, _DESCRIBE_GROUPS_VERSION, message)
-    answer = await connection.call(request, remaining(deadline))
+    answer = await connection.call(requests.describe_groups(groups, permissions=True), remaining(deadline))
     rows = {}
     for group in answer["groups"]:
         name, code = group["group_id"], group["error_code"]

@@ -488,7 +488,7 @@ class Client:
             # again with ConsumerGroupDescribe. The new protocol does not accept the empty group id.
             dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD" and name]
             if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
-                more = await connection.call(requests.consumer_group_describe(dead), remaining(deadline))
+                more = await connection.call(requests.describe_kind(dead), remaining(deadline))
                 found |= {
                     g["group_id"]: requests.parse_consumer_group(g, str(address))
                     for g in more["groups"]

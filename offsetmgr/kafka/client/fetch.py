@@ -107,16 +107,12 @@ async def fetch_log(
     request = Request(ApiKey.FETCH, _FETCH_VERSION, message)
     answer = checked(await connection.call(request, timeout_s), f"fetch from broker {connection.address}")
     found: dict[TopicPartition, FetchedPartition | OffsetMgrError] = {}
-    for topic in answer["responses"]:
-        for part in topic["partitions"]:
-            tp = TopicPartition(topic["topic"], part["partition_index"])
-            if part["error_code"]:
-                found[tp] = kafka_error(part["error_code"], f"fetch of {tp}")
-            else:
-                start = part["log_start_offset"]
-                found[tp] = FetchedPartition(
-                    part["high_watermark"], start if start >= 0 else None, part["records"] or b""
-                )
+    for tp, part in requests.parts_of(answer, "responses", "topic"):
+        if part["error_code"]:
+            found[tp] = kafka_error(part["error_code"], f"fetch of {tp}")
+        else:
+            start = part["log_start_offset"]
+            found[tp] = FetchedPartition(part["high_watermark"], start if start >= 0 else None, part["records"] or b"")
     return found
 
 
@@ -131,7 +127,11 @@ async def offsets_before(
     Raises the errors of `BrokerConnection.call`.
     """
     if connection.versions.get(ApiKey.LIST_OFFSETS, (0, 0))[0] == 0:
-        return await _segment_offsets(connection, times, max_offsets, timeout_s)
+        from offsetmgr.kafka.protocol.old_versions import encode_list_offsets_v0, read_list_offsets_v0
+
+        request = EncodedRequest(ApiKey.LIST_OFFSETS, 0, encode_list_offsets_v0(times, max_offsets))
+        listed = (await send_and_read(connection, request, timeout_s, read_list_offsets_v0)).items()
+        return {tp: kafka_error(code, f"offsets of {tp}") if code else offsets for tp, (code, offsets) in listed}
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     ends = {tp: time for tp, time in times.items() if time in (LATEST, EARLIEST)}
     if max_offsets == 1 and ends:
@@ -144,18 +144,6 @@ async def offsets_before(
             "request one offset, the earliest or the latest; KafkaCluster.offsets_for_time finds a message by its time",
         )
     return found
-
-
-async def _segment_offsets(
-    connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout_s: float
-) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-    from offsetmgr.kafka.protocol.old_versions import encode_list_offsets_v0, read_list_offsets_v0
-
-    body = encode_list_offsets_v0(times, max_offsets)
-    answer = await send_and_read(
-        connection, EncodedRequest(ApiKey.LIST_OFFSETS, 0, body), timeout_s, read_list_offsets_v0
-    )
-    return {tp: kafka_error(code, f"offsets of {tp}") if code else offsets for tp, (code, offsets) in answer.items()}
 
 
 async def list_offsets_at(

@@ -119,7 +119,8 @@ async def _describe_streams(
     """Describes groups of the Streams protocol."""
 
     async def ask(address: Address, names: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
-        found = (await client.call(address, requests.streams_group_describe(names), deadline))["groups"]
+        request = requests.describe_kind(names, ApiKey.STREAMS_GROUP_DESCRIBE)
+        found = (await client.call(address, request, deadline))["groups"]
         topics = {topic for one in found for topic in requests.sources_of(one)}
         counts = await partition_counts(client, topics, deadline)
         return {one["group_id"]: requests.parse_streams_group(one, str(address), counts) for one in found}
@@ -297,11 +298,12 @@ async def list_manager_groups(client: Client, deadline: float) -> list[str]:
         before = await _owners(client, deadline)
         probes = [(at, [p for p, owner in before.items() if owner == at]) for at in dict.fromkeys(before.values())]
         await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
-        listed = await asyncio.gather(*(_list_of_manager(client, at, deadline) for at, _ in probes))
+        answers = await asyncio.gather(*(client.call(at, requests.list_groups(), deadline) for at, _ in probes))
+        listed = [checked(one, f"groups of the manager {at}") for (at, _), one in zip(probes, answers, strict=True)]
         await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
         if before != await _owners(client, deadline):
             raise CoordinatorNotAvailable("list of groups", "shard groups moved during the request")
-        return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
+        return list(dict.fromkeys(group["group_id"] for answer in listed for group in answer["groups"]))
 
     return await with_retries(client, attempt, deadline)
 
@@ -316,11 +318,6 @@ async def _check_ownership(client: Client, manager: Address, probes: Sequence[st
     request = requests.offset_fetch(dict.fromkeys(probes, ()))
     for group in (await client.call(manager, request, deadline))["groups"]:
         checked(group, "list of groups")
-
-
-async def _list_of_manager(client: Client, manager: Address, deadline: float) -> list[str]:
-    answer = checked(await client.call(manager, requests.list_groups(), deadline), f"groups of the manager {manager}")
-    return [group["group_id"] for group in answer["groups"]]
 
 
 # Sends a conditional commit (`offsetmgr.kafka.protocol.requests`) to a coordinator that has announced

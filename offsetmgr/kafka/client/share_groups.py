@@ -6,10 +6,10 @@ it are acknowledged, and the states of the records behind it are kept by the sha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from offsetmgr.core.batches import batched, by_key
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors
@@ -18,7 +18,7 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.errors import checked, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.kafka.protocol.requests import parse_consumer_group
+from offsetmgr.kafka.protocol.requests import describe_kind, parse_consumer_group, parts_of, topics_with
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 NO_START: Final = -1
@@ -53,12 +53,8 @@ async def describe(
     `GroupNotFound`, and `UnsupportedOperation` on a broker without share groups."""
 
     async def ask(address: Address, names: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
-        found: dict[str, GroupDescription | OffsetMgrError] = {}
-        for batch in batched(names, _BATCH):
-            message = {"group_ids": batch, "include_authorized_operations": False}
-            answer = await client.call(address, Request(ApiKey.SHARE_GROUP_DESCRIBE, 1, message), deadline)
-            found |= {one["group_id"]: parse_consumer_group(one, str(address), "share") for one in answer["groups"]}
-        return found
+        answer = await client.call(address, describe_kind(names, ApiKey.SHARE_GROUP_DESCRIBE, 1), deadline)
+        return {one["group_id"]: parse_consumer_group(one, str(address), "share") for one in answer["groups"]}
 
     return await client.per_group(groups, ask, deadline)
 
@@ -92,11 +88,10 @@ async def alter(
     acknowledged after the first one. Raises `GroupActive` if the group has members. If the broker does not answer, the
     change may have been made. Brokers of Kafka 4.1 change nothing, see `RESETS_SHARE_GROUPS`.
     """
-    by_topic = by_key((tp.topic, {"partition_index": tp.partition, "start_offset": at}) for tp, at in starts.items())
-    topics = [{"topic_name": topic, "partitions": parts} for topic, parts in by_topic.items()]
+    topics = topics_with(((tp, {"start_offset": at}) for tp, at in starts.items()), "topic_name")
     request = Request(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, {"group_id": group, "topics": topics})
     answer = checked(await connection.call(request, timeout_s), f"share group {group}")
-    return {tp: _error(group, tp, part) for tp, part in _parts(answer["responses"])}
+    return {tp: _error(group, tp, part) for tp, part in parts_of(answer, "responses", "topic_name")}
 
 
 def _offsets(answer: Message) -> ShareOffsets | OffsetMgrError:
@@ -104,19 +99,13 @@ def _offsets(answer: Message) -> ShareOffsets | OffsetMgrError:
     if code:
         return kafka_error(code, f"share group {group}", detail=answer["error_message"] or "")
     found = ShareOffsets({}, {})
-    for tp, part in _parts(answer["topics"]):
+    for tp, part in parts_of(answer, name="topic_name"):
         if (error := _error(group, tp, part)) is not None:
             found.errors[tp] = error
         else:
             numbers = part["start_offset"], part["leader_epoch"], part.get("lag", -1)
             found.offsets[tp] = ShareOffset(*(number if number >= 0 else None for number in numbers))
     return found
-
-
-def _parts(topics: Sequence[Message]) -> Iterator[tuple[TopicPartition, Message]]:
-    for topic in topics:
-        for part in topic["partitions"]:
-            yield TopicPartition(topic["topic_name"], part["partition_index"]), part
 
 
 def _error(group: str, tp: TopicPartition, part: Message) -> OffsetMgrError | None:

@@ -67,7 +67,7 @@ async def is_consumer_group(client: Client, described: GroupDescription, deadlin
     connection = await client.node(Address.parse(described.coordinator)).connection(deadline)
     if ApiKey.CONSUMER_GROUP_DESCRIBE not in connection.versions:
         return False
-    answer = await connection.call(requests.consumer_group_describe([described.group]), remaining(deadline))
+    answer = await connection.call(requests.describe_kind([described.group]), remaining(deadline))
     return bool(answer["groups"][0]["error_code"] == ErrorCode.NONE)
 
 

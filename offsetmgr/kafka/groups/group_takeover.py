@@ -504,7 +504,8 @@ async def take_over_consumer_group(
     try:
         found = await _describe_consumers(connection, group, deadline)
         topics = {topic for member in found["members"] for topic in member["subscribed_topic_names"]}
-        topics |= {part["topic_name"] for member in found["members"] for part in _target(member)}
+        targets = (part for one in found["members"] for part in one["target_assignment"]["topic_partitions"])
+        topics |= {part["topic_name"] for part in targets}
         topics |= {tp.topic for member in described.members for tp in member.partitions}
         membership = _Membership(group, str(uuid.uuid4()), frozenset(topics))
         ids = await topic_ids(client, topics, deadline)
@@ -522,11 +523,6 @@ async def take_over_consumer_group(
         elif membership is not None:
             await _leave(client, connection, membership, deadline)
         connection.abort()
-
-
-def _target(member: Message) -> list[Message]:
-    assigned: list[Message] = member["target_assignment"]["topic_partitions"]
-    return assigned
 
 
 async def _settle(connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
@@ -625,5 +621,5 @@ def _reject_other_edit(group: str, others: Iterable[Message]) -> None:
 
 
 async def _describe_consumers(connection: BrokerConnection, group: str, deadline: float) -> Message:
-    answer = await connection.call(requests.consumer_group_describe([group]), remaining(deadline))
+    answer = await connection.call(requests.describe_kind([group]), remaining(deadline))
     return checked(answer["groups"][0], f"group {group}")

@@ -188,17 +188,20 @@ def broker_addresses(answer: Message) -> dict[int, Address]:
     return {broker["node_id"]: Address(broker["host"], broker["port"]) for broker in answer["brokers"]}
 
 
-def parts_of(message: Mapping[str, Any]) -> Iterator[tuple[TopicPartition, Message]]:
-    """Yields the partitions of all topics in a response or request, each with its fields."""
-    for topic in message["topics"]:
+def parts_of(
+    message: Mapping[str, Any], topics: str = "topics", name: str = "name"
+) -> Iterator[tuple[TopicPartition, Message]]:
+    """Yields the partitions of all topics in a response or request, each with its fields. ``topics`` and ``name`` are
+    the names of two fields: the topics, and the name of a topic."""
+    for topic in message[topics]:
         for part in topic["partitions"]:
-            yield TopicPartition(topic["name"], part["partition_index"]), part
+            yield TopicPartition(topic[name], part["partition_index"]), part
 
 
-def topics_with(parts: Iterable[tuple[TopicPartition, Mapping[str, object]]]) -> list[Message]:
-    """Returns the topics of a request with their partitions, each with its fields."""
+def topics_with(parts: Iterable[tuple[TopicPartition, Mapping[str, object]]], name: str = "name") -> list[Message]:
+    """Returns the topics of a request with their partitions, each with its fields. ``name`` is as in `parts_of`."""
     by_topic = by_key((tp.topic, {"partition_index": tp.partition, **fields}) for tp, fields in parts)
-    return [{"name": topic, "partitions": of_topic} for topic, of_topic in by_topic.items()]
+    return [{name: topic, "partitions": of_topic} for topic, of_topic in by_topic.items()]
 
 
 LISTS_TYPES: Final = 5
@@ -216,16 +219,15 @@ def delete_groups(groups: Sequence[str]) -> Request:
     return Request(ApiKey.DELETE_GROUPS, 1, {"groups_names": groups})
 
 
-def describe_groups(groups: Sequence[str]) -> Request:
-    return Request(ApiKey.DESCRIBE_GROUPS, 4, {"groups": groups, "include_authorized_operations": False})
+def describe_groups(groups: Sequence[str], *, permissions: bool = False) -> Request:
+    """Requests the descriptions of groups, with ``permissions`` also what the principal may do with them."""
+    return Request(ApiKey.DESCRIBE_GROUPS, 4, {"groups": groups, "include_authorized_operations": permissions})
 
 
-def consumer_group_describe(groups: Sequence[str]) -> Request:
-    return Request(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, {"group_ids": groups, "include_authorized_operations": False})
-
-
-def streams_group_describe(groups: Sequence[str]) -> Request:
-    return Request(ApiKey.STREAMS_GROUP_DESCRIBE, 0, {"group_ids": groups, "include_authorized_operations": False})
+def describe_kind(groups: Sequence[str], api_key: ApiKey = ApiKey.CONSUMER_GROUP_DESCRIBE, version: int = 0) -> Request:
+    """Requests the descriptions of groups of one kind: those of the consumer protocol, share groups, or those of the
+    Streams protocol."""
+    return Request(api_key, version, {"group_ids": groups, "include_authorized_operations": False})
 
 
 def offset_fetch(partitions_by_group: RequestedOffsets) -> Request:
