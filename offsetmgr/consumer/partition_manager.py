@@ -129,7 +129,10 @@ class PartitionManager:
         self._fetcher.remove(stopped)
         try:
             if settings.auto_commit:
-                self._commit_last(owned)
+                try:
+                    self.commit("last commit", owned)
+                except PartialFailure as failure:
+                    _LOG.warning("%s; the next owner reprocesses some messages", failure)
             with self._commit_lock:
                 pass  # waits for a commit in another thread, which must end before the partitions are released
             self._wait_release_delay(stopped)
@@ -172,17 +175,6 @@ class PartitionManager:
 
     # --- commits -------------------------------------------------------------------------------------
 
-    def commit(self, what: str) -> None:
-        """Commits the offsets that have changed. If the store's offsets expire, the unchanged offsets are also
-        committed every ``refresh_ms``. ``what`` names the commit in errors. Raises `PartialFailure`."""
-        self._commit(None, what)
-
-    def _commit_last(self, owned: dict[TopicPartition, PartitionProgress]) -> None:
-        try:
-            self._commit(owned, "last commit")
-        except PartialFailure as failure:
-            _LOG.warning("%s; the next owner reprocesses some messages", failure)
-
     def _wait_release_delay(self, owned: Collection[PartitionProgress]) -> None:
         """Waits until ``release_delay_ms`` has passed since the last commit of these partitions."""
         commits = [progress.committed_at for progress in owned if progress.committed_at is not None]
@@ -202,11 +194,13 @@ class PartitionManager:
             _LOG.warning("group %s: %s", self._group, error)
         for tp, offset in found.items():
             owned[tp].known = offset
-        return self._commit({tp: owned[tp] for tp in found}, "correction")
+        return self.commit("correction", {tp: owned[tp] for tp in found})
 
-    def _commit(self, selected: dict[TopicPartition, PartitionProgress] | None, what: str) -> bool:
-        """Commits the selected partitions. If ``selected`` is None, commits all partitions that are not being released.
-        Returns whether it committed any offset.
+    def commit(self, what: str, selected: dict[TopicPartition, PartitionProgress] | None = None) -> bool:
+        """Commits the offsets of the selected partitions that have changed. If ``selected`` is None, commits those of
+        all partitions that are not being released. If the store's offsets expire, the unchanged offsets are also
+        committed every ``refresh_ms``. ``what`` names the commit in errors. Returns whether it committed any offset.
+        Raises `PartialFailure`.
 
         If this member loses or releases a partition before the partition's offset is committed, the offset is not
         committed, because another member may already own the partition.

@@ -51,11 +51,6 @@ class CommitModeSettings:
     def as_lines(self) -> list[str]:
         return [f"{key}={value}" for key, value in self.properties]
 
-    def as_argument(self) -> str:
-        """Returns the settings as one line of ``key=value`` pairs separated by spaces, for the placeholder
-        ``{settings}`` of a restart command."""
-        return " ".join(self.as_lines())
-
 
 _AUTO_COMMIT_NOTES = (
     "A check waits for commits, so give it a window of at least three times auto.commit.interval.ms (default: 60000).",

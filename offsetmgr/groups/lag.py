@@ -252,11 +252,7 @@ def _flush(
         seen = offsets.items() if several else ()
         newer = {tp: _newer_elsewhere(several, tp, at, writers.get((name, tp))) for tp, at in seen}
         rows = _rows(name, offsets, topics, known, newer)
-        rows += [
-            LagRow(found.name, tp, ABSENT, None, None, None, state_of(error), error)
-            for tp, error in found.errors.items()
-            if topics.matches(tp)
-        ]
+        rows += _unread(name, found.errors, topics)
         rows += [
             uncommitted(found.name, tp, known.get(tp))
             for tp in partitions.get(found.name, ())
@@ -406,9 +402,21 @@ def _row(
 
 def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:
     """Returns the row of a partition without a commit. The lag is unknown, but the log range may be known."""
+    return _in_log(group, tp, ABSENT, log, None, NOTHING)
+
+
+def _in_log(
+    group: str, tp: TopicPartition, at: Offset, log: LogRange | OffsetMgrError | None, lag: int | None, note: str
+) -> LagRow:
     if isinstance(log, LogRange):
-        return LagRow(group, tp, ABSENT, log.start, log.end, None, NOTHING)
-    return LagRow(group, tp, ABSENT, None, None, None, NOTHING, log)
+        return LagRow(group, tp, at, log.start, log.end, lag, note)
+    return LagRow(group, tp, at, None, None, lag, note, log)
+
+
+def _unread(group: str, errors: Mapping[TopicPartition, OffsetMgrError], topics: TopicSelection) -> list[LagRow]:
+    """Returns the rows of the selected partitions whose offsets could not be read."""
+    unread = ((tp, error) for tp, error in errors.items() if topics.matches(tp))
+    return [LagRow(group, tp, ABSENT, None, None, None, state_of(error), error) for tp, error in unread]
 
 
 # Adds what only some kinds of groups have: the start offsets of share groups, and the internal topics of streams
@@ -469,18 +477,10 @@ def _of_share_group(
 ) -> GroupLag:
     if isinstance(starts, OffsetMgrError):
         return one._replace(error=starts)
-    rows = [
-        LagRow(one.name, tp, ABSENT, None, None, None, state_of(error), error)
-        for tp, error in starts.errors.items()
-        if topics.matches(tp)
-    ]
+    rows = _unread(one.name, starts.errors, topics)
     for tp, (start, epoch, lag) in starts.offsets.items():
         if not topics.matches(tp):
             continue
         found, note = (ABSENT, NO_START) if start is None else (Committed(start, leader_epoch=epoch), START_OFFSET)
-        log = logs[tp]
-        if isinstance(log, LogRange):
-            rows.append(LagRow(one.name, tp, found, log.start, log.end, lag, note))
-        else:
-            rows.append(LagRow(one.name, tp, found, None, None, lag, note, log))
+        rows.append(_in_log(one.name, tp, found, logs[tp], lag, note))
     return one._replace(rows=sorted(rows, key=PARTITION), error=None)

@@ -52,7 +52,7 @@ def fill_template(template: str, *, group: str, member: str, host: str | None, p
         "member": member,
         "group": group,
         "phase": phase.value,
-        "settings": SETTINGS[phase].as_argument(),
+        "settings": " ".join(SETTINGS[phase].as_lines()),
     }
     parts: list[str] = []
     end = 0

@@ -169,18 +169,16 @@ class KafkaBroker(_Broker):
             )
 
     def _command(self) -> list[str]:
+        address: dict[str, object] = {"listeners": f"PLAINTEXT://{self.bootstrap}"}
+        if self.version in _WITHOUT_LISTENERS:
+            address = {"host.name": ports.HOST, "port": self.port}
         settings = {
             "broker.id": self.broker_id,
-            **self._address_settings(),
+            **address,
             "zookeeper.connect": self.zookeeper,
             "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
         }
         return self._java("kafka.Kafka", str(self._settings_file(settings)))
-
-    def _address_settings(self) -> dict[str, object]:
-        if self.version in _WITHOUT_LISTENERS:
-            return {"host.name": ports.HOST, "port": self.port}
-        return {"listeners": f"PLAINTEXT://{self.bootstrap}"}
 
     def _is_ready(self) -> bool:
         return self._is_up(4 if self.version in _WITH_METADATA_4 else 0)

@@ -291,8 +291,8 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
         if not isinstance(partitions, frozenset):  # the topic does not exist, or cannot be read
             continue
         root = paths.owners_of_topic(facts.group, topic)
-        if _owners_unknown(facts, root):
-            continue
+        if facts.errors.keys() & {root, paths.owners(facts.group), paths.group(facts.group)}:
+            continue  # an unreadable node may hide the owners below it
         missing = tuple(sorted(n for n in partitions if TopicPartition(topic, n) not in facts.owners))
         # a partition with an unreadable owner node has an owner
         missing = tuple(n for n in missing if f"{root}/{n}" not in facts.errors)
@@ -305,11 +305,6 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
             if left_over:
                 todo = "delete the persistent member nodes first: the live members assign partitions to them"
             yield facts.finding(FindingCode.NO_OWNER, root, text, todo, topic, *missing)
-
-
-def _owners_unknown(facts: GroupFacts, root: str) -> bool:
-    """Whether an unreadable node may hide the owners below ``root``."""
-    return root in facts.errors or paths.owners(facts.group) in facts.errors or paths.group(facts.group) in facts.errors
 
 
 def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
