@@ -215,7 +215,7 @@ class Broker:
         if releases.DESCRIBES_SHARE_GROUPS.supported_by(self._versions()):
             for epoch in (0, -1):
                 thread.run(partial(heartbeat, epoch=epoch))
-            assert isinstance(self.cluster.describe_every_kind(["shared"])["shared"], GroupDescription)
+            assert isinstance(self.cluster.describe_groups(["shared"], every_kind=True)["shared"], GroupDescription)
         self._unless(releases.DESCRIBES_SHARE_GROUPS)
 
     def resets_share_groups(self) -> None:

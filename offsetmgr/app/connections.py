@@ -397,7 +397,7 @@ class Connections(Closeable):
         found: list[DescribeGroups] = []
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             cluster = self.cluster_at(bootstrap, self.resolved.connection)
-            coordinators: DescribeGroups = cluster.describe_every_kind if every_kind else cluster.describe_groups
+            coordinators: DescribeGroups = partial(cluster.describe_groups, every_kind=every_kind)
             if edits:
                 coordinators = partial(without_leftover_locks, coordinators, SystemClock(), self.waits)
             found.append(coordinators)

@@ -441,7 +441,7 @@ def with_kinds(
         partitions = [tp for one in starts.values() if not isinstance(one, OffsetMgrError) for tp in one.offsets]
         logs = cluster.log_ranges(partitions) if partitions else {}
         applications = [one.name for one in batch if _may_have_internal_topics(one)]
-        described = cluster.describe_every_kind(applications) if applications else {}
+        described = cluster.describe_groups(applications, every_kind=True) if applications else {}
         for one in batch:
             if one.name in starts:
                 yield _of_share_group(one, starts[one.name], logs, topics)

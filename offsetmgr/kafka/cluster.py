@@ -130,21 +130,17 @@ class KafkaCluster(Logs, Closeable):
 
         return self._ask(offsets_for_time, list(partitions), timestamp_ms)
 
-    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+    def describe_groups(
+        self, groups: Iterable[str], *, every_kind: bool = False
+    ) -> Mapping[str, GroupDescription | OffsetMgrError]:
         """Returns the state and the members of each group from its coordinator, or the error of the group. An unknown
-        group has the state DEAD. The error of a share group and of a group of the Streams protocol is `OtherGroupKind`.
+        group has the state DEAD. Without ``every_kind``, the error of a share group, of a group of the Streams
+        protocol, and of a group that commits no offsets is `OtherGroupKind`.
 
         If no broker has responded yet, raises the error of the connection (`Unreachable`, `TimedOut`,
         `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
         are errors of single groups.
         """
-        return self._describe(groups, every_kind=False)
-
-    def describe_every_kind(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        """Like `describe_groups`, but also describes share groups and groups of the Streams protocol."""
-        return self._describe(groups, every_kind=True)
-
-    def _describe(self, groups: Iterable[str], *, every_kind: bool) -> Mapping[str, GroupDescription | OffsetMgrError]:
         from offsetmgr.kafka.client.groups import describe
 
         client, names = self._thread.client, list(dict.fromkeys(groups))
