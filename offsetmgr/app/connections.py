@@ -216,15 +216,15 @@ class Connections(Closeable):
         return {}
 
     def check_crossing(
-        self, what: str, source: OffsetSource, target: OffsetStore, translate: OffsetTranslation | None
+        self, what: str, source: OffsetSource, target: OffsetStore, translate: OffsetTranslation | None, hint: str = ""
     ) -> CrossClusterCheck:
         """Compares the Kafka clusters of ``source`` and ``target`` before the operation ``what`` writes offsets of
         ``source`` to ``target``. Tells the user the result unless both are known to be the same cluster. Returns the
-        comparison. Raises `OtherCluster` if the clusters differ and ``translate`` is None."""
+        comparison. Raises `OtherCluster`, with ``hint``, if the clusters differ and ``translate`` is None."""
         from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
         crossing = CrossClusterCheck(source, target, translate)
-        crossing.check(what)
+        crossing.check(what, hint)
         if not crossing.same_cluster:
             self.ui.note(Advice("cluster {}", crossing.text()))
         return crossing

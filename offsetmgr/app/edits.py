@@ -17,7 +17,7 @@ from offsetmgr.core.errors import GroupsFailed, OffsetMgrError, UnsupportedOpera
 from offsetmgr.core.model import DELETES_OFFSETS
 from offsetmgr.core.offset_store import GroupTreeStore, OffsetStore, RunningEdit
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import deletion_of
+from offsetmgr.core.selection import TopicSelection, deletion_of
 from offsetmgr.groups.before_images import default_image_path, save_plan
 from offsetmgr.groups.describe import refused_kind, reject_active, require_idle
 from offsetmgr.groups.edit_plan import Counts, EditPlan
@@ -130,8 +130,8 @@ class PlannedEdit(Closeable):
         how that is known. Empty for other edits."""
         self.saved: Invocation | None = None
         """The call that executes the plan that `save` has written."""
-        self.copied_from = ""
-        """For a copy: the group whose offsets are copied."""
+        self.copied: tuple[str, TopicSelection] | None = None
+        """For a copy: the group whose offsets are copied, and the topics."""
         self.undoes = ""
         """The id of the operation that this edit undoes, in the operation log."""
         try:
@@ -216,7 +216,7 @@ class PlannedEdit(Closeable):
         if other_kind or self.counts.problems:
             why = "the plan cannot be saved: only an edit of offsets in one store, without a problem, can be made later"
             raise UnsupportedOperation(self.operation, why, "migrations between stores have plans of their own")
-        save_plan(path, store, self, self.copied_from)
+        save_plan(path, store, self, self.copied)
         options = self._connections.undo_options(store.uri)
         self.saved = Invocation("offsets import", (str(path),), {"store": store.uri, **options, "execute": True})
 

@@ -231,7 +231,7 @@ def copy(
     found = plan_copy(store, group, target, new_group, topics, allow_rewind=allow_rewind, crossing=crossing)
     plans = require_topics(found, topics, store.uri)
     edit = PlannedEdit(connections, "groups copy", target, plans, to, running=running, comparison=crossing.text())
-    edit.copied_from = group
+    edit.copied = group, topics
     return edit
 
 

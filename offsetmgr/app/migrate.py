@@ -22,7 +22,7 @@ from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.offset_store import AheadPolicy
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import GroupsArgument, GroupSelection, accept_names, is_pattern, literal_pattern
 from offsetmgr.migration.journaled_writer import PlanRun, journaled_writer, open_plan, open_renewed
 from offsetmgr.migration.journaled_writer import Report as Report
@@ -322,14 +322,17 @@ def apply(
     not overwritten.
 
     If the plan is older than a day, or with ``if_unchanged``, the function first compares the source, and raises
-    `PlanError` if a group has moved on. ``accept_stale`` writes the old offsets. ``wait_empty_s`` is the time in
-    seconds to wait until groups with members are empty. Raises `PlanError` if a store is not the planned one,
-    `JournalError` if the plan was rolled back or finalized, or another process executes it, `Unreachable`, `TimedOut`.
+    `PlanError` if a group has moved on. ``accept_stale`` writes the old offsets, and excludes ``if_unchanged``.
+    ``wait_empty_s`` is the time in seconds to wait until groups with members are empty. Raises `PlanError` if a store
+    is not the planned one, `JournalError` if the plan was rolled back or finalized, or another process executes it,
+    `Unreachable`, `TimedOut`.
     """
     from offsetmgr.migration.apply import ApplyReport, check_endpoint, require_comparison
     from offsetmgr.migration.apply import apply as write
-    from offsetmgr.migration.renewal import reject_stale
+    from offsetmgr.migration.renewal import reject_stale, unplanned_groups
 
+    if accept_stale and if_unchanged:
+        raise UsageError(Advice("{if_unchanged} and {accept_stale}"), "are both given", "only one of them")
     step = _Step(connections, path, selection, sides)
     plan, state, header = step.plan, step.state, step.plan.header
     check_endpoint("target", header.target, step.stores.target)
@@ -347,8 +350,12 @@ def apply(
     if not accept_stale:
         named = {"output": "FILE", **selection.arguments, **step.arguments}
         renew_again = Invocation("migrate renew", (str(plan.path),), named)
-        hint = Advice("plan them again: {}; or write the old offsets with {accept_stale}", renew_again)
+        stale = "" if if_unchanged else "; or write the old offsets with {accept_stale}"
+        hint = Advice("plan them again: {}" + stale, renew_again)
         reject_stale(plan, state, step.stores.source, step.only, hint, always=if_unchanged)
+    if if_unchanged and step.only is None and (new := unplanned_groups(plan, step.stores.source)):
+        text = f"the selection of the plan matches {count_of(len(new), 'more group')} now: {list_of(new, 3)}"
+        step.ui.note(text, warning=True)
     if planned.writes:
         step.ui.confirm(f"write {count_of(planned.writes, 'offset')} to {header.target.uri}?")
     report = ApplyReport(planned=planned, resumed=bool(state.apply.written))

@@ -303,9 +303,9 @@ class OffsetAdmin(Closeable):
         known, offsets outside their logs are clamped and those of missing topics rejected, unless ``unchecked``.
         Offsets that would move backward are rejected unless ``allow_rewind``. Raises `UsageError` for a file of
         before-images (see `plan_undo`), `GroupNotFound`, `MalformedData`, `OtherCluster`, `Unreachable`, `TimedOut`."""
-        from offsetmgr.groups.before_images import holds_images
+        from offsetmgr.snapshots.group_images import images_kind
 
-        if holds_images(Path(path)):
+        if images_kind(Path(path)):
             raise UsageError(f"file {os.fspath(path)}", "it holds the before-images of an edit", "use plan_undo")
         selection, chosen = self._topics(topics), GroupSelection.of(groups)
         options = offsets.ImportOptions(translate=translate, allow_rewind=allow_rewind, unchecked=unchecked)
@@ -327,14 +327,15 @@ class OffsetAdmin(Closeable):
         `UsageError` if the file belongs to another store, `MalformedData` or `UnknownVersion` if it holds no
         before-images, `FileFailure` if the operation log cannot be read, `OtherCluster`, `Unreachable`, `TimedOut`.
         """
-        from offsetmgr.groups.before_images import holds_images, load_images
+        from offsetmgr.groups.before_images import load_images
         from offsetmgr.groups.edits import store_of_images
         from offsetmgr.groups.export import open_file
+        from offsetmgr.snapshots.group_images import images_kind
 
         path, selected = Path(before_images), self.store
         with open_file(path, "avro") as images_file:
             store = store_of_images(path, images_file.header, selected, self._connections.copied_to.values())
-        if not holds_images(path):
+        if images_kind(path) is None:
             next(load_images(path))  # raises the error that names the content of the file
         options = offsets.ImportOptions(translate=translate, allow_rewind=allow_rewind)
         planned = offsets.import_(self._connections, path, options=options, into=store, active=self._running or 0.0)

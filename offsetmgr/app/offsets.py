@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.segments.batch_reader import Record as Record
     from offsetmgr.snapshots.base import SnapshotReport
+    from offsetmgr.snapshots.group_images import GroupImages, ImagesKind
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 T = TypeVar("T")
@@ -500,14 +501,14 @@ def import_(
     `OffsetAdmin.plan_import`, and `reset` for ``active``. ``path`` may be ``-``, the standard input.
 
     A file of before-images undoes its edit; see `OffsetAdmin.plan_undo`. A plan that `PlannedEdit.save` wrote is
-    executed as a whole, or rejected if one of its offsets has changed. A restored offset outside a known log gets a
-    note, and the plan a warning. Raises the errors of both methods, and `UsageError` for an unknown format or a part of
-    a plan.
+    executed as a whole, or rejected if one of its offsets has changed or left its log. Of an undo, such an offset gets
+    a note. Raises the errors of both methods, and `UsageError` for an unknown format or a part of a plan.
     """
     from offsetmgr.app.edits import PlannedEdit
-    from offsetmgr.groups.before_images import holds_images, load_images
+    from offsetmgr.groups.before_images import load_images
     from offsetmgr.groups.edits import LogChecks, plan_import
     from offsetmgr.groups.export import name_of, open_file, seekable
+    from offsetmgr.snapshots.group_images import images_kind
     from offsetmgr.snapshots.registry import format_name
 
     file, selected = os.fspath(path), connections.selected()
@@ -519,24 +520,26 @@ def import_(
     where, allow_rewind, checked = name_of(file) if file == "-" else f"file {file}", options.allow_rewind, None
     with seekable(file) as copy:
         # For before-images: whether the undone edit has created the offsets of each group.
-        images = {one.group: not (one.before or one.nodes) for one in load_images(copy)} if holds_images(copy) else None
-        form = options.format if images is None else "avro"
-        unterminated, note = options.accept_unterminated, connections.ui.note
-        with open_file(copy, form, groups.single, unterminated=unterminated, shown=file, note=note) as snapshot:
+        kind = images_kind(copy)
+        images = None if kind is None else {one.group: not (one.before or one.nodes) for one in load_images(copy)}
+        elsewhere = _require_whole(file, groups, topics, options) if kind is not None and kind.is_plan else ""
+        accepts, note = options.accept_unterminated, connections.ui.note
+        with open_file(copy, options.format, groups.single, unterminated=accepts, shown=file, note=note) as snapshot:
             chosen = groups.within(snapshot.groups() if images is None else images, where, hint="")
             if images is not None and snapshot.header is not None and snapshot.header.source_kind == "kafka-share":
                 store = connections.share_groups(store)
             if not chosen and images is None:  # the images of an edit that wrote nothing undo nothing
                 raise GroupNotFound(where, "holds no groups")
             running, names = _wait(connections, store, chosen, active), set(chosen)
-            crossing = connections.check_crossing("offsets import", snapshot, store, options.translate)
-            if images is None:
+            crossing = connections.check_crossing("offsets import", snapshot, store, options.translate, elsewhere)
+            if kind is None:
                 operation, sources = "offsets import", snapshot.read(names)
                 fetch = None if options.unchecked else _log_ranges(connections, operation, store)
                 checks = None if fetch is None else LogChecks(fetch)
                 found = plan_import(store, sources, topics, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
             else:
-                operation, found, checked = _undo(connections, store, copy, file, names, topics, options, crossing)
+                saved = (one for one in load_images(copy) if one.group in names)
+                operation, found, checked = _undo(connections, store, file, kind, saved, topics, options, crossing)
             plans, comparison = require_topics(found, topics, file), crossing.text()
             edit = PlannedEdit(connections, operation, store, plans, uri, running=running, comparison=comparison)
     if store.describe_groups is None and operation == _UNDO[0]:
@@ -549,28 +552,35 @@ def import_(
 def _undo(
     connections: Connections,
     store: OffsetStore,
-    path: Path,
     file: str,
-    names: set[str],
+    kind: ImagesKind,
+    saved: Iterable[GroupImages],
     topics: TopicSelection,
     options: ImportOptions,
     crossing: CrossClusterCheck,
 ) -> tuple[str, Iterator[GroupEditPlan], OutsideLogChecks]:
-    """Plans to undo the edit of the before-images at ``path``, or to execute the plan there. Returns the name of the
+    """Plans to undo the edit of the before-images ``saved``, or to execute the plan there. Returns the name of the
     operation, the plans, and the comparison with the logs. ``file`` is the name of the file for messages."""
-    from offsetmgr.groups.before_images import is_plan, load_images
     from offsetmgr.groups.edits import OutsideLogChecks, as_a_whole, plan_undo
 
-    operation, does, verb = _PLAN if (planned := is_plan(path)) else _UNDO
-    left_out = not topics.everything or any(one.group not in names for one in load_images(path))
-    if planned and (left_out or options.allow_rewind):
-        raise UsageError(f"plan {file}", "is executed as a whole, and only if none of its offsets has changed")
+    operation, does, verb = _PLAN if kind.is_plan else _UNDO
     connections.ui.note(f"{file} {does}")
-    saved = (one for one in load_images(path) if one.group in names)
-    rewind = options.allow_rewind
-    found = plan_undo(store, saved, topics, allow_rewind=rewind, crossing=crossing, of_plan=planned)
-    checked = OutsideLogChecks(None if options.unchecked else _log_ranges(connections, operation, store), verb)
-    return operation, checked.noted(as_a_whole(found) if planned else found), checked
+    plan = kind if kind.is_plan else None
+    found = plan_undo(store, saved, topics, allow_rewind=options.allow_rewind, crossing=crossing, plan=plan)
+    fetch = None if options.unchecked else _log_ranges(connections, operation, store)
+    checked = OutsideLogChecks(fetch, verb, rejects=kind.is_plan and kind.copied is None)
+    noted = checked.noted(found)
+    return operation, as_a_whole(noted) if kind.is_plan else noted, checked
+
+
+def _require_whole(file: str, groups: GroupSelection, topics: TopicSelection, options: ImportOptions) -> str:
+    """Raises `UsageError` for an argument that changes what a plan does. Returns the hint for another cluster."""
+    given = {"{group}": groups.patterns, "{exclude_group}": groups.excluded, "{topic}": not topics.everything}
+    given |= {"{allow_rewind}": options.allow_rewind, "{translate}": options.translate is not None}
+    for argument in filter(given.get, given):
+        why = f"cannot be used with the plan {file}, which is executed as a whole or not at all"
+        raise UsageError(Advice(argument), why, "leave it out, or make a new plan")
+    return "a plan is valid only in the cluster for which it was made; make a new plan"
 
 
 def export(

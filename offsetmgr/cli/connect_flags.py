@@ -224,8 +224,9 @@ class EditFlags(NamedTuple):
         no effect."""
         from offsetmgr.cli.edit_command import EditOutput
 
-        if plan and self.execute:
-            raise UsageError("--plan and --execute", "are both given", "only one of them")
+        others = {"--execute": self.execute, "--before-image": self.before_image, "--reason": self.reason}
+        for other in filter(others.get, others) if plan else ():
+            raise UsageError(f"--plan and {other}", "are both given", "give the second to offsets import")
         shown = EditOutput(edit, self.output, execute=self.execute, as_csv=as_csv, numbers_undo=numbers_undo)
         code = shown.run(self.before_image, self.reason or "", plan)
         ignore_first_signal()

@@ -57,7 +57,7 @@ class EditOutput(EditListener):
             self.planned(edit)
             if not self._execute:
                 edit.preview()
-                if plan and edit.has_work and not edit.counts.problems:
+                if plan and not edit.counts.problems:
                     edit.save(plan)
                     note(Advice("plan saved in {}; to execute it: {}", plan, edit.saved))
                 elif edit.has_work and not plan:

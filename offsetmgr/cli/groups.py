@@ -334,14 +334,14 @@ def copy(
     ] = None,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
-    plan: SavePlan = "",
+    plan: SavePlan = None,
     *,
     flags: EditFlags,
 ) -> int:
     """Copy a group's committed offsets to another group."""
     chosen = topics.selection()
     edit = groups.copy(connect, source, target, chosen, to=to, translate=translate, allow_rewind=allow_rewind)
-    return flags.run(edit, plan=plan)
+    return flags.run(edit, plan=plan or "")
 
 
 @command(app, "rename")

@@ -346,7 +346,7 @@ def reset(
         bool, flag("--export", "Print the new offsets alone, as CSV that --from-file reads back.")
     ] = False,
     new_group: NewGroup = False,
-    plan: SavePlan = "",
+    plan: SavePlan = None,
     *,
     members: MemberFlags,
     flags: EditFlags,
@@ -376,7 +376,7 @@ def reset(
     if from_file is None:
         check_topics(topics.topic, all_topics)
     edit = offsets.reset(connect, selection, to, topics.selection(), create=new_group, active=members.active())
-    return flags.run(edit, as_csv=export_csv, plan=plan)
+    return flags.run(edit, as_csv=export_csv, plan=plan or "")
 
 
 @command(app, "delete")
@@ -480,8 +480,8 @@ def import_offsets(
     missing topic is rejected. A file of before-images undoes its edit: overwritten offsets are restored, created ones
     are deleted, and offsets that have moved since are rejected unless --allow-rewind. An undo restores offsets exactly:
     an offset outside its log gets a note and a warning, and is not clamped. A file that --plan has saved is executed as
-    a whole, or refused if one of its offsets has changed since. --group names the group for files that do
-    not contain it.
+    a whole, or refused if an offset that it replaces or copies has changed since, if the group that it copies has a new
+    one, or if one that it sets has left its log. --group names the group for files that do not contain it.
     """
     options = offsets.ImportOptions(file_format, unterminated, translate, allow_rewind, unchecked)
     chosen = groups.selection()

@@ -56,10 +56,10 @@ def seconds_option(option: str, help: str, *, least: float = 0, metavar: str = "
 
 
 def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
-    """Checks the value of an option that names an output file. Raises `UsageError` if the value is ``-``."""
-    if str(value) == "-":
-        why = "- is not standard input or output here"
-        raise UsageError(f"{param.opts[0]} -", why, "name a file that does not exist yet")
+    """Checks the value of an option that names an output file. Raises `UsageError` if the value is ``-`` or empty."""
+    if str(value) in ("-", ""):
+        why = "- is not standard input or output here" if value else "the name of the file is empty"
+        raise UsageError(f"{param.opts[0]} {value}".rstrip(), why, "name a file that does not exist yet")
     return value
 
 
@@ -172,7 +172,7 @@ UnterminatedOption = Annotated[
     flag("--accept-unterminated", "Accept a text file whose last line has no line end: the file is complete."),
 ]
 SavePlan = Annotated[
-    str,
+    str | None,
     opt("--plan", "FILE", "Save the edit as a plan, which offsets import executes later.", callback=file_to_write),
 ]
 Overwrite = Annotated[bool, flag("--overwrite", "Replace an existing file.")]

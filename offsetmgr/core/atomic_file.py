@@ -71,7 +71,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], T], *, overwrite: b
 
 def _replace(path: Path, write: Callable[[BinaryIO], T], overwrite: bool) -> tuple[Path, T]:
     target = Path(os.path.realpath(path))
-    if not overwrite and target.exists():
+    if not overwrite and os.path.lexists(path):  # also a symbolic link to no file
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     remove_abandoned(target.parent, glob.escape(target.name))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")

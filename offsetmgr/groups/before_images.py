@@ -19,6 +19,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.core.model import ABSENT, Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupEditResult, GroupTreeStore, OffsetStore, SavedNode
+from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.stores.cross_cluster_check import with_origin
@@ -157,9 +158,11 @@ def image_file(
     return BeforeImageFile(path, header, durable)
 
 
-def save_plan(path: Path, store: OffsetStore, plan: Iterable[GroupEditPlan], source: str = "") -> None:
+def save_plan(
+    path: Path, store: OffsetStore, plan: Iterable[GroupEditPlan], copied: tuple[str, TopicSelection] | None
+) -> None:
     """Writes a plan to the new file ``path``. An import of the file executes the plan if no offset has changed.
-    ``source`` is the group whose offsets the plan copies; these must be unchanged, too.
+    ``copied`` is the group whose offsets in these topics the plan copies; these must be unchanged, too.
 
     Raises `FileFailure` if the file exists or cannot be written, and the errors of `header_for`.
     """
@@ -170,34 +173,14 @@ def save_plan(path: Path, store: OffsetStore, plan: Iterable[GroupEditPlan], sou
         for tp, before, after, *_ in group.changes:
             new = ABSENT if after is None else Committed(*after)
             rows.setdefault(group.name, []).append((tp, new, before.value() if isinstance(before, Committed) else None))
-            if source:
-                rows.setdefault(source, []).append((tp, new, after))
+            if copied is not None:
+                rows.setdefault(copied[0], []).append((tp, new, after))
     header = header_for(store, store.topic_ids({row[0].topic for of_group in rows.values() for row in of_group}))
 
-    def write(stream: BinaryIO) -> int:
-        return write_images(stream, header, ((*one, (), {}) for one in rows.items()), version=VERSION_OF_PLAN)
+    def write(out: BinaryIO) -> int:
+        return write_images(out, header, ((*of, (), {}) for of in rows.items()), version=VERSION_OF_PLAN, copied=copied)
 
     replace_file(path, write, overwrite=False)
-
-
-def holds_images(path: Path) -> bool:
-    """Returns whether ``path`` is a file of before-images, or a saved plan. (An import of before-images undoes the edit
-    for which offsetmgr wrote the file.)"""
-    from offsetmgr.snapshots.group_images import images_version
-
-    try:
-        with path.open("rb") as stream:
-            return images_version(stream) is not None
-    except OSError:
-        return False
-
-
-def is_plan(path: Path) -> bool:
-    """Returns whether ``path``, for which `holds_images` is true, is a saved plan; see `save_plan`."""
-    from offsetmgr.snapshots.group_images import VERSION_OF_PLAN, images_version
-
-    with path.open("rb") as stream:
-        return images_version(stream) == str(VERSION_OF_PLAN)
 
 
 def load_images(path: Path) -> Iterator[GroupImages]:

@@ -66,7 +66,7 @@ from offsetmgr.groups.reset import GROUPS_AT_ONCE, clamp, outside_log
 from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.kafka.protocol.errors import NegativeOffset
 from offsetmgr.snapshots.base import SnapshotHeader
-from offsetmgr.snapshots.group_images import GroupImages
+from offsetmgr.snapshots.group_images import GroupImages, ImagesKind
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, holds_metadata
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ class OutsideLogChecks:
     The warnings contain ``verb``, a past participle.
     """
 
-    def __init__(self, fetch: FetchLogRanges | None, verb: str = "restored") -> None:
-        """Without ``fetch``, nothing is compared."""
-        self._verb = verb
+    def __init__(self, fetch: FetchLogRanges | None, verb: str = "restored", *, rejects: bool = False) -> None:
+        """Without ``fetch``, nothing is compared. With ``rejects``, an offset that would get a note gets a problem."""
+        self._verb, self._rejects = verb, rejects
         self._ranges = LogRangeCache(fetch or (lambda _partitions: {}))
         self._error: OffsetMgrError | None = None
         self.outside = 0
@@ -195,6 +195,9 @@ class OutsideLogChecks:
         if not change.writes or change.problem is not None or change.after is None:
             return change
         found = self.note(change.partition, change.after.offset)
+        if found and self._rejects:
+            why = f"cannot be set to {change.after.offset}: {found}"
+            return change._replace(problem=Conflict(str(change.partition), why, "make a new plan"), writes=False)
         return change._replace(note="; ".join(filter(None, (found, change.note)))) if found else change
 
 
@@ -509,7 +512,7 @@ def plan_undo(
     *,
     allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
-    of_plan: bool = False,
+    plan: ImagesKind | None = None,
 ) -> Iterator[GroupEditPlan]:
     """Plans the undo of an edit: restores the previous offsets and deletes the offsets that the edit created.
 
@@ -517,7 +520,8 @@ def plan_undo(
     since the edit. Unless ``allow_rewind`` is True, the partition gets the problem `Conflict`. An undo may rewind
     offsets. ``crossing`` detects before-images whose topic was recreated after the commit; the change to such a
     before-image gets a problem, too. If ``crossing`` is None, the caller guarantees that the before-images belong to
-    the logs to which the store's offsets refer. With ``of_plan``, errors name a saved plan in place of an edit.
+    the logs to which the store's offsets refer. ``plan`` is the kind of the file if it is a saved plan: errors name the
+    plan, and an offset that is new in the group that it copies is a `Conflict`, too.
     """
     pending: dict[str, GroupImages] = {}
 
@@ -535,14 +539,17 @@ def plan_undo(
         if crossing is not None:
             crossing.load_topics({tp.topic for tp in source.after})
         restores = source.nodes if isinstance(store, GroupTreeStore) and topics.everything else ()
-        for tp, written_offset in source.after.items():
+        after = source.after
+        if plan is not None and plan.copied == found.name:
+            after = dict.fromkeys(filter(plan.topics.matches, (*found.offsets, *found.errors))) | {**after}
+        for tp, written_offset in after.items():
             if not topics.matches(tp):
                 continue
             change = _plan_restored(store, tp, found, source, crossing)
             if restores and change.before is ABSENT and change.writes:
                 change = change._replace(note="restored with its znode", writes=False)
             if change.writes and not holds_offset(change.before, written_offset):
-                moved_on = _moved_on(found.name, change, written_offset, source.raw.get(tp), of_plan=of_plan)
+                moved_on = _moved_on(found.name, change, written_offset, source.raw.get(tp), of_plan=plan is not None)
                 note = "; ".join(filter(None, (change.note, moved_on.why)))
                 change = change._replace(note=note) if allow_rewind else change._replace(problem=moved_on, writes=False)
             changes.append(change)

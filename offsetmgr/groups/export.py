@@ -27,7 +27,7 @@ from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.scan import TopicMatches, require_known, scan_in_order
 from offsetmgr.snapshots import registry
-from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
+from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader, is_avro
 from offsetmgr.snapshots.line_formats import LineReader
 from offsetmgr.stores.cross_cluster_check import origin_of_snapshot
 
@@ -137,10 +137,11 @@ def open_file(
     Raises `UsageError` if the format is unknown. Raises `FileFailure`, `MalformedData`, `UnknownVersion` or another
     `OffsetMgrError` if the file cannot be read.
     """
-    name, shown = registry.format_name(str(path), format_name), name_of(shown or str(path))
+    shown = name_of(shown or str(path))
     with os_error_as(FileFailure, f"file {path}"):
         stream = path.open("rb")
     try:
+        name = "avro" if format_name is None and is_avro(stream) else registry.format_name(str(path), format_name)
         reader = _reader(stream, name, group, shown, unterminated)
     except BaseException:
         stream.close()

@@ -18,6 +18,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, OffsetMgrError, PlanError, UsageError
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.scan import scan_in_order
 from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.journaled_writer import RENEWED, with_offsets
 from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, write_plan
@@ -35,53 +36,45 @@ def is_waiting(group: GroupPlan, state: MigrationState) -> bool:
     return not closed and name not in state.apply.intents
 
 
-def moved_groups(
-    plan: PlanFile, state: MigrationState, source: OffsetStore, only: GroupScope | None = None
-) -> Mapping[str, int]:
-    """Returns the waiting groups whose source has changed since the plan was made, each with the number of partitions
-    that have another offset now or whose offset is gone.
-
-    Raises `PlanError` if an offset cannot be read, because it may have changed, and any error of the whole source.
-    """
-    moved: dict[str, int] = {}
-    waiting = (group for group in plan.groups_of(only) if is_waiting(group, state) and group.writes())
-    for group, found in with_offsets(source, waiting, lambda group: group.name):
-        if changed := _count_of_changes(plan, group, found):
-            moved[group.name] = changed
-    return moved
+def unplanned_groups(plan: PlanFile, source: OffsetStore) -> list[str]:
+    """Returns the groups of the source that the plan selects but does not have, because they had no offsets then."""
+    options = plan.header.options
+    new = set(filter(options.selects_group, source.groups())).difference(group.name for group in plan.groups())
+    return [one.name for one in scan_in_order(source, sorted(new)) if any(map(options.selects, one.offsets))]
 
 
 def reject_stale(
     plan: PlanFile, state: MigrationState, source: OffsetStore, only: GroupScope | None, hint: str, *, always: bool
 ) -> None:
     """Raises `PlanError`, with ``hint``, if the plan is older than a day, or ``always``, and a group that apply has not
-    begun has changed in the source since. If the time of the plan is more than a day in the future, a clock was wrong,
-    so the age of the plan is unknown, and the function checks it like an old one. Raises any error from `moved_groups`.
+    begun has changed in the source since: a planned offset is another one or gone, or a selected one is new. If the
+    time of the plan is more than a day in the future, a clock was wrong, so the age of the plan is unknown, and the
+    function checks it like an old one. Raises `PlanError` if an offset cannot be read, and any error of the source.
     """
     age_ms = SystemClock().now_ms() - plan.header.created_at
     if abs(age_ms) <= MAX_AGE_MS and not always:
         return
-    moved = moved_groups(plan, state, source, only)
+    waiting = (group for group in plan.groups_of(only) if is_waiting(group, state) and group.writes())
+    read = with_offsets(source, waiting, lambda group: group.name)
+    moved = [group.name for group, found in read if _has_moved(plan, group, found)]
     if moved:
-        named = ", ".join(list(moved)[:3]) + (", ..." if len(moved) > 3 else "")
+        named = ", ".join(moved[:3]) + (", ..." if len(moved) > 3 else "")
         days = count_of(abs(age_ms) // MAX_AGE_MS, "day") if abs(age_ms) > MAX_AGE_MS else "less than a day"
         age = f"it is {days} old" if age_ms >= 0 else f"its time is {days} in the future, because a clock was wrong"
         why = f"{age}, and {count_of(len(moved), 'group')} changed in the source since then: {named}"
         raise PlanError(f"plan {plan.path}", why, hint)
 
 
-def _count_of_changes(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> int:
+def _has_moved(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> bool:
     steps = [(step.source_tp, step.source.offset) for step in group.writes() if step.source is not None]
     unread = (found.errors[tp] for tp, _ in steps if tp in found.errors)
     if (error := found.error or next(unread, None)) is not None:
-        raise PlanError(
-            f"plan {plan.path}",
-            f"the source of group {group.name} cannot be compared with it: {error}",
-            Advice(
-                "fix the cause and repeat the command, leave out the group, or write the old ones with {accept_stale}"
-            ),
-        ) from error
-    return sum(tp not in found.offsets or found.offsets[tp].offset != offset for tp, offset in steps)
+        why = f"the source of group {group.name} cannot be compared with it: {error}"
+        hint = "fix the cause and repeat the command, or leave out the group"
+        raise PlanError(f"plan {plan.path}", why, hint) from error
+    new = {*found.offsets, *found.errors}.difference(step.source_tp for step in group.steps)
+    changed = (tp not in found.offsets or found.offsets[tp].offset != offset for tp, offset in steps)
+    return any(changed) or any(map(plan.header.options.selects, new))
 
 
 def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None = None) -> WrittenPlan:

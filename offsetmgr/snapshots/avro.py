@@ -33,9 +33,9 @@ from offsetmgr.snapshots.base import (
     SnapshotHeader,
     SnapshotReader,
     group_entry,
+    is_avro,
 )
 
-MAGIC: Final = b"Obj\x01"
 _BLOCK_BYTES: Final = 64_000
 """The approximate size of a block of records before compression. A reader decodes one block at a time."""
 _META: Final = "offsetmgr."
@@ -171,12 +171,10 @@ class AvroReader(SnapshotReader):
     # --- the first pass ---------------------------------------------------------------------------
 
     def _index(self) -> SnapshotHeader:
-        self._stream.seek(0)
-        if self._stream.read(len(MAGIC)) != MAGIC:
+        if not is_avro(self._stream):
             raise MalformedData(
                 self._what, "not an Avro file", Advice("name its format with {format:as=csv|zk|json|spark}")
             )
-        self._stream.seek(0)
         try:
             file = fastavro.block_reader(self._stream, reader_schema=_NAMES_ONLY)
             header = _from_metadata(file.metadata, self._what)

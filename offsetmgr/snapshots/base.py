@@ -182,6 +182,17 @@ class Format(ABC):
         """
 
 
+MAGIC: Final = b"Obj\x01"
+
+
+def is_avro(stream: BinaryIO) -> bool:
+    """Returns whether a seekable stream is an Avro file. Afterwards it is at its start."""
+    stream.seek(0)
+    start = stream.read(len(MAGIC))
+    stream.seek(0)
+    return start == MAGIC
+
+
 def group_entry(
     what: str,
     group: str,

@@ -8,7 +8,8 @@ field ``hint``. The field ``tree`` has all znodes of a group that the edit delet
 has version 3, because a reader of version 2 would not restore it.
 
 A file of version 4 is a saved plan. Its ``offsets`` are those that the plan writes, and its ``after`` those that the
-plan has found, so an undo of this file executes the plan.
+plan has found, so an undo of this file executes the plan. If the plan copies a group, the metadata of the file has the
+name of this group and the selected topics, and ``offsets`` and ``after`` of the group are equal.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final, TypeAlias
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 import fastavro
 
 from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import SavedNode
+from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.snapshots.avro import (
-    MAGIC,
     PARTITION,
     SCHEMA,
     AvroFormat,
@@ -34,7 +36,7 @@ from offsetmgr.snapshots.avro import (
     checked_int,
     to_file_metadata,
 )
-from offsetmgr.snapshots.base import SnapshotHeader
+from offsetmgr.snapshots.base import SnapshotHeader, is_avro
 
 IMAGES_SCHEMA: Final[dict[str, Any]] = {
     **SCHEMA,
@@ -62,6 +64,21 @@ VERSION_WITH_NODES: Final = 3
 VERSION_OF_PLAN: Final = 4
 _VERSION_KEY: Final = "offsetmgr.before_images_version"
 """The key under which the file's metadata contains `VERSION`. A file that is only a snapshot does not have this key."""
+_COPIED_KEY: Final = "offsetmgr.plan_copies"
+
+
+class ImagesKind(NamedTuple):
+    """The kind of a file with before-images. If it is a saved plan of a copy, the plan copies the offsets of the group
+    ``copied`` in ``topics``."""
+
+    version: str
+    copied: str | None = None
+    topics: TopicSelection = ALL_TOPICS
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether the file is a saved plan."""
+        return self.version == str(VERSION_OF_PLAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +105,14 @@ def write_images(
     groups: Iterable[tuple[str, Sequence[ImageRow], Sequence[SavedNode], Mapping[TopicPartition, bytes]]],
     *,
     version: int = VERSION,
+    copied: tuple[str, TopicSelection] | None = None,
 ) -> int:
     """Writes before-images, one group after the other, each with its rows sorted by partition, its znodes, and the data
-    that is no offset. Returns the number of partitions. Raises `UnsupportedOperation` if Avro cannot contain a value.
+    that is no offset. ``copied`` is the group that a saved plan copies, and its topics. Returns the number of
+    partitions. Raises `UnsupportedOperation` if Avro cannot contain a value.
     """
-    writer = RecordWriter(stream, _PARSED, to_file_metadata(header) | {_VERSION_KEY: str(version)})
+    of_copy = {} if copied is None else {_COPIED_KEY: json.dumps([copied[0], copied[1].texts])}
+    writer = RecordWriter(stream, _PARSED, to_file_metadata(header) | {_VERSION_KEY: str(version)} | of_copy)
     partitions = 0
     for group, rows, nodes, raw in groups:
         before = [(row[0], row[1]) for row in rows if isinstance(row[1], Committed)]
@@ -124,25 +144,22 @@ def _decoded(tree: str | None) -> tuple[SavedNode, ...]:
     )
 
 
-def images_version(stream: BinaryIO) -> str | None:
-    """Returns the version of the before-images in a seekable stream; None for a file of another kind and for a broken
-    file."""
-    stream.seek(0)
+def images_kind(path: Path) -> ImagesKind | None:
+    """Returns the kind of a file of before-images, which may be a saved plan; None for a file of another kind and for
+    one that cannot be read. (An import of before-images undoes the edit for which offsetmgr wrote the file.)"""
     try:
-        if stream.read(len(MAGIC)) != MAGIC:
-            return None
-        stream.seek(0)
-        return _version(stream)
+        with path.open("rb") as stream:
+            return _kind(stream) if is_avro(stream) else None
     except Exception:  # fastavro raises any error of its decoders; a later read of the file reports the cause
         return None
-    finally:
-        stream.seek(0)
 
 
-def _version(stream: BinaryIO) -> str | None:
-    """Returns the version of the before-images in a file; None if the file is only a snapshot."""
-    version = fastavro.block_reader(stream).metadata.get(_VERSION_KEY)
-    return version.decode() if isinstance(version, bytes) else version
+def _kind(stream: BinaryIO) -> ImagesKind | None:
+    metadata = fastavro.block_reader(stream).metadata
+    if (version := metadata.get(_VERSION_KEY)) is None:
+        return None
+    group, topics = json.loads(metadata.get(_COPIED_KEY, "[null, []]"))
+    return ImagesKind(version, group, TopicSelection.parse(topics))
 
 
 def _partition(item: Mapping[str, Any]) -> TopicPartition:
@@ -156,11 +173,11 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
     """
     checked = AvroFormat().open(stream, what=what)  # reads the whole file once and checks its checksum
     stream.seek(0)
-    if (version := _version(stream)) is None:
+    if (kind := _kind(stream)) is None:
         why = "is a snapshot and holds no before-images, so there is no edit to undo"
         raise MalformedData(what, why, "import it: offsetmgr offsets import, or plan_import in a program")
-    if version not in (known := tuple(map(str, (VERSION, VERSION_WITH_NODES, VERSION_OF_PLAN)))):
-        why = f"before-images version {version} is not known (known: {', '.join(known)})"
+    if kind.version not in (known := tuple(map(str, (VERSION, VERSION_WITH_NODES, VERSION_OF_PLAN)))):
+        why = f"before-images version {kind.version} is not known (known: {', '.join(known)})"
         raise UnknownVersion(what, why, "use a newer offsetmgr")
     stream.seek(0)
     try:

@@ -91,12 +91,12 @@ class CrossClusterCheck:
             self.target.adopt(self.source.log_origin, self.source.topic_ids)
             self.comparison = compare_origins(self.source.log_origin(), self.target.log_origin(), self.roles)
 
-    def check(self, what: str) -> None:
+    def check(self, what: str, hint: str = "") -> None:
         """Raises `OtherCluster` if source and target are not known to belong to the same cluster, and the user has not
-        chosen a translation."""
+        chosen a translation. ``hint`` replaces the hint of the error."""
         if self.refused:
             why = self.why("the offsets are positions in the logs of another Kafka cluster")
-            raise OtherCluster(what, why, UNKNOWN_HINT if self.comparison.needs_consent else HINT)
+            raise OtherCluster(what, why, hint or (UNKNOWN_HINT if self.comparison.needs_consent else HINT))
 
     @property
     def refused(self) -> bool:

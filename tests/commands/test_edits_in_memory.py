@@ -480,6 +480,45 @@ def test_a_copy_leaves_the_group_and_a_changed_original_is_a_difference(
     assert {(row["group"], row["outcome"]) for row in left} == {("new", "written"), ("a", "unknown")}
 
 
+COPY = ("groups", "copy", "a", "copy")
+
+
+def test_a_plan_is_executed_only_as_a_whole_and_while_its_log_has_its_offsets(saved: Cli) -> None:
+    cli = Cli(saved.store, {T0: LogRange(0, 50), T1: LogRange(0, 50)})
+    cli("offsets", "reset", "-g", "a", "--all-topics", "--to-earliest", "--plan", "e.plan")
+    for option in ("--topic=t", "--group=a", "--allow-rewind", "--translate=none"):
+        refused = cli("offsets", "import", "e.plan", option, *DO, code=2).stderr
+        assert refused.startswith(f"error: {option.partition('=')[0]}: cannot be used")
+    cli.ranges = {T0: LogRange(12, 50), T1: LogRange(0, 50)}
+    assert "0: cannot be set to 0: below the log's start (12)" in cli("offsets", "import", "e.plan", *DO, code=1).stderr
+    assert {tp: one.offset for tp, one in cli.offsets()["a"].items()} == {T0: 10, T1: 20}
+    Path("cut.plan").write_bytes(Path("e.plan").read_bytes()[:300])
+    assert "broken Avro" in cli("offsets", "import", "cut.plan", *DO, code=1).stderr
+    assert "No such file" in cli("offsets", "import", "absent.plan", *DO, code=1).stderr
+
+
+def test_a_plan_is_saved_as_a_new_file_without_options_of_its_execution(saved: Cli) -> None:
+    for option in ("--reason", "--before-image"):
+        refused = saved(*COPY, "--plan", "a.plan", option, "r", code=2).stderr
+        assert f"--plan and {option}: are both given" in refused
+    assert "--plan: the name of the file is empty" in saved(*COPY, "--plan=", code=2).stderr
+    Path("link.plan").symlink_to("elsewhere")
+    assert "exists already" in saved(*COPY, "--plan", "link.plan", code=1).stderr
+    assert not Path("elsewhere").exists()
+    saved("groups", "copy", "a", "copy", *DO)
+    saved(*COPY, "--plan", "same.plan")  # the copy is the same, and so is the next one
+    assert "nothing to change" in saved("offsets", "import", "same.plan", *DO).stderr
+
+
+@pytest.mark.parametrize(("topics", "code"), [("*", 1), ("t:0", 0), ("t", 1)])
+def test_a_plan_of_a_copy_is_refused_if_the_original_has_a_new_offset(saved: Cli, topics: str, code: int) -> None:
+    saved(*COPY, "-t", topics, "--plan", "c.plan")
+    saved.store.commit("a", {T2: OffsetAndMetadata(17)})
+    done = saved("offsets", "import", "c.plan", *DO, code=code).stderr
+    assert ("t-2: has changed since the plan was made: 17 now, and absent in the plan" in done) == bool(code)
+    assert ("copy" in saved.offsets()) != bool(code)
+
+
 def test_setting_an_unknown_group_is_an_error_unless_it_may_be_created(saved: Cli) -> None:
     edit = ("offsets", "set", "-g", "zz", "--topic", "t:0", "--to-offset", "1")
     assert "does not exist" in saved(*edit, code=1).stderr

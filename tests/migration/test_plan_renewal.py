@@ -81,7 +81,7 @@ def test_a_failed_read_does_not_show_that_a_group_has_not_moved(fleet: Migration
     fleet.source.broken[broken] = MalformedData("znode /consumers/b2", "it cannot be read")
     refused = fleet.run("apply", "--yes", code=1)
     assert re.search(r"source of group b2 cannot be compared with it: .*cannot be read", refused)
-    assert "--accept-stale" in refused
+    assert "hint: fix the cause and repeat the command, or leave out the group\n" in refused
     assert "1 group changed in the source since then: c3\n" in fleet.run("apply", "--group", "c3", "--yes", code=1)
 
 
@@ -118,6 +118,21 @@ def test_the_library_refuses_an_old_plan_whose_source_has_moved_on_and_a_plan_of
     why = "its time is 2 days in the future, because a clock was wrong, and 1 group changed"
     assert why in old.run("apply", "--yes", code=1)
     assert old.apply(accept_stale=True).written == 1
+
+
+def test_a_plan_that_must_be_unchanged_is_not_written_after_a_new_commit_in_the_source(tmp_path: Path) -> None:
+    migration = Migration(tmp_path)
+    commit(migration.source, "shop", 10)
+    migration.plan()
+    assert "are both given" in migration.run("apply", "--if-unchanged", "--accept-stale", code=2)
+    commit(migration.source, "shop", 10, 17)
+    refused = migration.run("apply", "--yes", "--if-unchanged", code=1)
+    assert "1 group changed in the source since then: shop" in refused
+    assert "--accept-stale" not in refused
+    assert not migration.target_offsets()
+    del migration.source.data["shop"][ORDERS[1]]
+    commit(migration.source, "new", 1)
+    assert "matches 1 more group now: new" in migration.run("apply", "--yes", "--if-unchanged")
 
 
 # --- a renewed plan -------------------------------------------------------------------------------------
