@@ -874,7 +874,7 @@ def report(
         }
     for kind in {"zookeeper", "kafka"}.difference(one.name for one in locator.stores):
         clusters[TITLES[kind]] = "not read, because the settings do not name it"
-    files = {one.plan.path for one in found if one.plan is not None}
+    files = {plan.path for one in found if (plan := one.location.sample.plan)}
     planned = {path: {name: of.wave for name, of in locator.recorded(path).items()} for path in files}
     errors = (*located.unlisted, *located.missing, *locator.unread_plans)
     watched = (

@@ -19,7 +19,7 @@ from offsetmgr.core.document import Columns, DocumentPart, Facts, Items, Paragra
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.core.selection import MAX_NAMED, literal_pattern
-from offsetmgr.migration.location import GroupLocation, GroupStatus, MigratedGroup, NextStep, may_be_dual
+from offsetmgr.migration.location import GroupLocation, GroupStatus, may_be_dual
 from offsetmgr.migration.progress import Stage
 
 
@@ -36,15 +36,10 @@ class GroupRisk(StrEnum):
 
 
 class ReportedGroup(NamedTuple):
-    """A group of the report. ``phase`` is the phase with its confidence. ``risks`` has the text of each risk. ``plan``
-    is its migration, and ``wave`` its wave there; None without one."""
+    """A located group with the text of each of its risks. ``wave`` is its wave in the plan; None without one."""
 
-    name: str
-    phase: str
-    lag: int | None
-    next: NextStep
+    location: GroupLocation
     risks: Mapping[GroupRisk, str]
-    plan: MigratedGroup | None
     wave: int | None
 
     @classmethod
@@ -52,7 +47,7 @@ class ReportedGroup(NamedTuple):
         """Returns the group. ``recorded`` is what the plan and its journal record."""
         texts, wave = dict(_risks(one, recorded)), None if recorded is None else recorded.wave
         risks = {risk: for_command_line(texts[risk]) for risk in GroupRisk if texts.get(risk)}
-        return cls(one.name, one.evidence.known_phase, one.lag, one.next, risks, one.sample.plan, wave)
+        return cls(one, risks, wave)
 
 
 def _risks(one: GroupLocation, recorded: GroupStatus | None) -> Iterator[tuple[GroupRisk, str]]:
@@ -65,8 +60,10 @@ def _risks(one: GroupLocation, recorded: GroupStatus | None) -> Iterator[tuple[G
     expires_ms = recorded.expires_ms if unread and recorded is not None else one.expires_ms
     if plan is not None and expires_ms is not None:
         renewal = Invocation("migrate apply", (plan.path,), {"refresh": True})
-        text = "expiry {} UTC, unless a consumer commits the copied offsets; {} renews them"
-        yield GroupRisk.EXPIRY, Advice(text, moment(expires_ms), renewal)
+        yield (
+            GroupRisk.EXPIRY,
+            Advice("expiry {} UTC, unless a consumer commits; {} renews", moment(expires_ms), renewal),
+        )
     if plan is not None and stage in (Stage.APPLIED, Stage.APPLIED_IN_PART, Stage.FINALIZED):
         source = one.sample.side(plan.source)
         members = 0 if source is None else len(source.members)
@@ -151,22 +148,22 @@ class MigrationReport(NamedTuple):
         begins with a space."""
         of_risk = by_key((next(iter(one.risks), None), one) for one in self.groups)
         counts = Counter(risk for one in self.groups for risk in one.risks)
-        others = by_key((bool(one.next.call or one.next.is_open), one) for one in of_risk.get(None, ()))
         waves = [*_wave_rows(self.groups)]
-        parts = [*self._scope(), SectionTitle("Phases"), Table(_PHASES, [*_phase_rows(self.groups)])]
+        parts = [
+            *self._scope(),
+            SectionTitle("Phases"),
+            Table(_PHASES, [*_phase_rows(one.location for one in self.groups)]),
+        ]
         parts += [SectionTitle("Waves"), Table(_WAVES, waves)] if waves else []
         if unread := [for_command_line(error.text) for error in self.errors]:
             more = [f"and {len(unread) - SHOWN:,} more"] if len(unread) > SHOWN else []
             parts += [SectionTitle("Errors"), Items([*unread[:SHOWN], *more])]
-        parts += [
-            SectionTitle("At risk"),
-            Facts([(r.value, counts[r]) for r in GroupRisk if counts[r]] or [("groups", 0)]),
-        ]
+        at_risk = [(risk.value, counts[risk]) for risk in GroupRisk if counts[risk]]
+        parts += [SectionTitle("At risk"), Facts(at_risk or [("groups", 0)])]
         for risk in filter(of_risk.get, GroupRisk):
             parts += [SectionTitle(risk.value, 3), *_listed(of_risk[risk], self.planned, options)]
-        parts += [SectionTitle("Next steps of the other groups"), *_listed(others.get(True, ()), self.planned, options)]
-        done = len(others.get(False, ()))
-        return "Migration report", [*parts, Paragraph(f"Groups without a risk and without a next step: {done:,}.")]
+        others = _listed(of_risk.get(None, ()), self.planned, options)
+        return "Migration report", [*parts, SectionTitle("Next steps of the other groups"), *others]
 
     def _scope(self) -> Iterator[DocumentPart]:
         """Yields the stores that were read, and the time."""
@@ -174,38 +171,38 @@ class MigrationReport(NamedTuple):
         yield Paragraph(f"Read from {began} to {ended} UTC, by a command that changes nothing.")
         yield Items([f"{uri}: {text}" for uri, text in self.stores.items()])
         yield Paragraph(f"Commits were {self.watched}. The offsets were not compared with the plans, as verify does.")
+        yield Paragraph("Waves have only groups of this report: without a plan, those that the operation log has.")
         yield Paragraph(
-            "Waves have only groups of this report: without a plan, those that the operation log has as applied."
+            f"Run the next commands in the present directory. A command names at most {MAX_NAMED} groups of its row."
         )
-        directory = "Run the next commands in the directory in which the report was made."
-        yield Paragraph(f"{directory} A command names at most {MAX_NAMED} groups of its row.")
 
 
-def _phase_rows(groups: Iterable[ReportedGroup]) -> Iterator[Sequence[Any]]:
-    for phase, found in sorted(by_key((one.phase, one) for one in groups).items()):
-        known = [one.lag for one in found if one.lag is not None]
+def _phase_rows(groups: Iterable[GroupLocation]) -> Iterator[Sequence[Any]]:
+    for phase, found in sorted(by_key((one.evidence.known_phase, one.lag) for one in groups).items()):
+        known = [lag for lag in found if lag is not None]
         yield phase, len(found), sum(known) if known else None, len(found) - len(known)
 
 
 def _wave_rows(groups: Iterable[ReportedGroup]) -> Iterator[Sequence[Any]]:
-    waves = by_key(((one.plan.path, one.wave or 0), one) for one in groups if one.plan is not None)
-    for (plan, wave), found in sorted(waves.items()):
-        finalized = sum(one.plan is not None and one.plan.stage is Stage.FINALIZED for one in found)
-        at_risk = sum(bool(one.risks) for one in found)
-        phases = sorted(Counter(one.phase for one in found).items())
+    of_plans = ((one, one.location.sample.plan) for one in groups)
+    waves = by_key(((plan.path, one.wave or 0), (one, plan.stage)) for one, plan in of_plans if plan is not None)
+    for (path, wave), found in sorted(waves.items()):
+        finalized = sum(stage is Stage.FINALIZED for _, stage in found)
+        at_risk = sum(bool(one.risks) for one, _ in found)
+        phases = sorted(Counter(one.location.evidence.known_phase for one, _ in found).items())
         text = ", ".join(f"{count:,} {phase}" for phase, count in phases)
-        yield plan, str(wave or "none"), len(found), finalized, at_risk, text
+        yield path, str(wave or "none"), len(found), finalized, at_risk, text
 
 
 def _listed(groups: Iterable[ReportedGroup], planned: PlannedWaves, options: str) -> Iterator[DocumentPart]:
     """Yields a table with a row for the groups that differ only in their names, and the number of the groups that it
-    does not show. The offsets that expire first come first."""
-    ordered = sorted(groups, key=lambda one: (*one.risks.values(), one.name))
+    does not show. The offsets that expire first come first, and groups without a next command last."""
+    ordered = sorted(groups, key=lambda one: ([*one.risks.values()], not one.location.next.call, one.location.name))
     rows = [*by_key((_cells(one), one) for one in ordered).items()]
-    steps = [same[0].next._replace(call=_call_of_all(same, planned)) for _, same in rows[:SHOWN]]
-    shown = zip(rows, steps, strict=False)
-    names = ((list_of((one.name for one in same), 1), cells, step.text(options)) for (cells, same), step in shown)
-    yield Table(_GROUPS, [(name, *cells[:3], text) for name, cells, text in names])
+    steps = [same[0].location.next._replace(call=_call_of_all(same, planned)) for _, same in rows[:SHOWN]]
+    shown = ((list_of((one.location.name for one in same), 1), cells) for cells, same in rows[:SHOWN])
+    texts = [(name, *cells[:3], step.text(options)) for (name, cells), step in zip(shown, steps, strict=True)]
+    yield Table(_GROUPS, texts)
     if left := sum(len(same) for _, same in rows[SHOWN:]):
         yield Paragraph(f"and {count_of(left, 'more group')}")
     yield from map(Paragraph, filter(None, dict.fromkeys(for_command_line(step.note) for step in steps)))
@@ -213,9 +210,10 @@ def _listed(groups: Iterable[ReportedGroup], planned: PlannedWaves, options: str
 
 def _cells(one: ReportedGroup) -> tuple[str, ...]:
     """Returns the cells of a group without its next command, and what the groups of a row also have in common."""
-    why = "; ".join(one.risks.values()) or for_command_line(one.next.why)
-    shared = one.next.text() if one.next.call is None else _shared(one.next.call).command_line()
-    return str(one.wave or ""), one.phase, why, shared, one.plan.path if one.plan else ""
+    step, plan = one.location.next, one.location.sample.plan
+    why = "; ".join(one.risks.values()) or for_command_line(step.why)
+    shared = step.text() if step.call is None else _shared(step.call).command_line()
+    return str(one.wave or ""), one.location.evidence.known_phase, why, shared, plan.path if plan else ""
 
 
 def _shared(call: Invocation) -> Invocation:
@@ -227,16 +225,16 @@ def _shared(call: Invocation) -> Invocation:
 def _call_of_all(same: Sequence[ReportedGroup], planned: PlannedWaves) -> Invocation | None:
     """Returns the next call for the groups of a row. It has their wave, without the other groups of the wave. If these
     are more than the groups of the row, the call names the first `MAX_NAMED` groups of the row."""
-    call, wave, path = same[0].next.call, same[0].wave, same[0].plan and same[0].plan.path
+    call, wave, plan = same[0].location.next.call, same[0].wave, same[0].location.sample.plan
     if call is None or not same[1:] or call.command_line() == _shared(call).command_line():
         return call
     if call.verb == "groups where":  # it changes nothing, so it may watch other groups too
-        return Invocation("migrate report", (path,) if path else (), {"wave": wave, **call.named, "group": None})
-    every, shared = [one.plan.group if one.plan else one.name for one in same], _shared(call).positional
-    if path is not None and path in (*call.positional, call.named.get("plan")):
-        others = {name for name, of in planned[path].items() if wave in (None, of)}.difference(every)
+        return Invocation("migrate report", (plan.path,) if plan else (), {"wave": wave, **call.named, "group": None})
+    every = [own.group if (own := one.location.sample.plan) else one.location.name for one in same]
+    selected: dict[str, Argument] = {"group": tuple(map(literal_pattern, every[:MAX_NAMED]))}
+    if plan is not None and plan.path in (*call.positional, call.named.get("plan")):
+        others = {name for name, of in planned[plan.path].items() if wave in (None, of)}.difference(every)
         if len(others) < min(len(every), MAX_NAMED):
             excluded = tuple(map(literal_pattern, sorted(others)))
-            return Invocation(call.verb, shared, {**call.named, "group": None, "wave": wave, "exclude_group": excluded})
-    named = tuple(map(literal_pattern, every[:MAX_NAMED]))
-    return Invocation(call.verb, shared, {**call.named, "group": named})
+            selected = {"group": None, "wave": wave, "exclude_group": excluded}
+    return call._replace(positional=_shared(call).positional, named={**call.named, **selected})

@@ -89,7 +89,7 @@ def test_a_page_replaces_its_file(migration: Migration, tmp_path: Path) -> None:
         assert command("migrate", "report", "--wave", 1, *STORE, code=2).stderr.startswith("error: --wave 1: waves are")
     assert done.stdout == "" and f"wrote {page}\n" in done.stderr
     assert page.read_text().startswith("<!doctype html>") and page.read_text().endswith("</html>\n")
-    assert "without a plan, those that the operation log has as applied" in page.read_text()
+    assert "without a plan, those that the operation log has" in page.read_text()
 
 
 def test_a_plan_of_other_stores_and_a_group_that_no_store_has_are_errors(migration: Migration, tmp_path: Path) -> None:
@@ -172,8 +172,10 @@ def test_old_consumers_that_were_not_bounced_have_old_settings() -> None:
 def test_copied_offsets_that_no_consumer_commits_expire() -> None:
     sides = held("zookeeper", 5), held("kafka", 5)
     (expiry,) = risks(located(*sides, plan=FINAL)).items()
-    assert expiry[0] is GroupRisk.EXPIRY and expiry[1].startswith("expiry 2026-12-07 03:38 UTC, unless a consumer")
-    assert expiry[1].endswith("; offsetmgr migrate apply p.json --refresh renews them")
+    assert expiry[0] is GroupRisk.EXPIRY and expiry[1].startswith(
+        "expiry 2026-12-07 03:38 UTC, unless a consumer commits; "
+    )
+    assert expiry[1].endswith("; offsetmgr migrate apply p.json --refresh renews")
     assert risks(located(sides[0], held("kafka", 5, members=1), plan=FINAL)) == {}
 
 
@@ -182,8 +184,10 @@ def test_a_store_that_was_not_read_is_a_risk_and_proves_nothing() -> None:
     found = risks(located(held("zookeeper", 5), dead))
     assert found == {GroupRisk.UNREAD: "Kafka: Kafka: no answer"}
     moved = ReportedGroup.of(located(held("zookeeper", 5), dead, plan=FINAL), None)
-    assert (moved.phase, moved.lag) == ("moved (inferred)", None)
-    assert moved.next.text() == "correct the address, the access or the server of Kafka first: it cannot be read"
+    assert (moved.location.evidence.known_phase, moved.location.lag) == ("moved (inferred)", None)
+    assert (
+        moved.location.next.text() == "correct the address, the access or the server of Kafka first: it cannot be read"
+    )
     alike = located(held("zookeeper", 5), held("kafka", 5))
     watched = locate(replace(alike.sample, watched=True))
     assert (
@@ -194,17 +198,39 @@ def test_a_store_that_was_not_read_is_a_risk_and_proves_nothing() -> None:
     assert [*equal] == [GroupRisk.UNKNOWN] and equal[GroupRisk.UNKNOWN].startswith("ZooKeeper and Kafka hold equal")
 
 
-def test_a_section_is_short_and_groups_that_differ_only_in_their_names_share_a_row() -> None:
-    alike = ReportedGroup.of(located(held("zookeeper", 5), held("kafka", 5), plan=FINAL), None)
-    differing = ReportedGroup.of(located(held("zookeeper", 5), held("kafka", 5)), None)
-    assert differing.next.call is not None
-    groups = [alike._replace(name=f"moved-{n}") for n in range(9_000)]
-    for n in range(11_000):
-        call = differing.next.call._replace(positional=(f"g-{n}",))
-        groups.append(differing._replace(name=f"g-{n:05}", next=differing.next._replace(call=call)))
-    report = MigrationReport(0, 1, {"kafka://h": "cluster c"}, groups, (), {})
-    text = to_text(*report.page(" --context prod"))
-    assert "\nmoved-0 and 8,999 more\n" in text and "\ng-00000 and 10,999 more\n" in text
-    assert "  next: offsetmgr migrate report --window 60 --context prod\n" in text
+def named(one: GroupLocation, name: str, wave: int | None = None) -> ReportedGroup:
+    plan = one.sample.plan and replace(one.sample.plan, group=name, target_group=name)
+    location = replace(one, sample=replace(one.sample, group=name, plan=plan))
+    return ReportedGroup.of(location, None)._replace(wave=wave)
+
+
+def page_of(groups: list[ReportedGroup], waves: dict[str, int | None]) -> str:
+    return to_text(
+        *MigrationReport(0, 1, {"kafka://h": "cluster c"}, groups, (), {"p.json": waves}).page(" --context c")
+    )
+
+
+def test_groups_that_differ_only_in_their_names_share_a_row_with_one_command_for_all() -> None:
+    sides = held("zookeeper", 5), held("kafka", 5)
+    moved, unknown = located(*sides, plan=FINAL), located(*sides)
+    groups = [*(named(moved, f"m-{n}") for n in range(9_000)), *(named(unknown, f"g-{n:05}") for n in range(11_000))]
+    text = page_of(groups, {})
+    assert "\nm-0 and 8,999 more\n" in text and "\ng-00000 and 10,999 more\n" in text
+    assert "  next: offsetmgr migrate report --window 60 --context c\n" in text
+    planned = located(held("zookeeper", 5), held("kafka"), plan=replace(PLAN, stage=Stage.PLANNED))
+    wave = [named(planned, f"w-{n:03}", 2) for n in range(150)]
+    whole: dict[str, int | None] = {one.location.name: 2 for one in wave}
+    apply = "  next: offsetmgr migrate apply p.json"
+    assert "\nw-000 and 149 more\n  wave: 2\n" in page_of(wave, whole | {"other": 1})
+    assert f"{apply} --wave 2 --context c\n" in page_of(wave, whole | {"other": 1})
+    assert f"{apply} --wave 2 --exclude-group other --context c\n" in page_of(wave, whole | {"other": 2})
+    assert f"{apply} --group w-000 --group w-001 --context c\n" in page_of(wave[:2], whole)
+
+
+def test_a_section_is_short() -> None:
+    one = located(held("zookeeper", 5), held("kafka", 5))
+    report = MigrationReport(0, 1, {}, [named(one, f"g-{n:05}", n) for n in range(11_000)], (), {})
+    text = to_text(*report.page())
+    assert "\ng-00019\n" in text and "\ng-00020\n" not in text and "\nand 10,980 more groups\n" in text
     assert len(text.splitlines()) < 250 and len(to_html(*report.page())) < 40_000
     assert not report.ok and MigrationReport(0, 1, {}, [], (), {}).ok
