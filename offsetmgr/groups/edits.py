@@ -177,15 +177,15 @@ class OutsideLogChecks:
 
     def warnings(self) -> Iterator[str]:
         """Yields the warnings of the edit, for the lines before its prompt."""
-        if self.outside:
+        if self.outside and not self._rejects:
             yield (
                 f"{count_of(self.outside, 'offset')} would be {self._verb} outside the log: a consumer that starts "
                 "there follows auto.offset.reset, and with latest it skips every record up to the log's end"
             )
-        if self._missing:
+        if self._missing and not self._rejects:
             place = "a partition" if self._missing == 1 else "partitions"
             yield f"{count_of(self._missing, 'offset')} would be {self._verb} in {place} that the brokers do not have"
-        if self._unknown:
+        if self._unknown and not self._rejects:
             its = "its log" if self._unknown == 1 else "their logs"
             yield f"{count_of(self._unknown, 'offset')} would be {self._verb} without a comparison with {its}"
         if self._error is not None:
