@@ -27,11 +27,12 @@ class Names(NamedTuple):
     complete: bool = False
 
 
-def planned_groups(path: Path, limit_s: float) -> list[GroupPlan]:
-    """Returns the groups of a plan file; none if the file cannot be read."""
+def planned_groups(paths: Iterable[Path], limit_s: float) -> list[GroupPlan]:
+    """Returns the groups of plan files; none of a file that cannot be read."""
     from offsetmgr.migration.plan import PlanFile
 
-    return _within_limit([lambda: list(PlanFile(path).groups())], limit_s)[0] or []
+    reads = [lambda path=path: list(PlanFile(path).groups()) for path in paths]
+    return [one for found in _within_limit(reads, limit_s) for one in found or ()]
 
 
 def operations() -> list[str]:

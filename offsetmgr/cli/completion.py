@@ -229,7 +229,8 @@ def names_for(parameter: Any, given: Mapping[str, Any], incomplete: str) -> Iter
     ``given`` maps the parameters that are already on the command line to their values.
     """
     options, metavar = set(parameter.opts), parameter.metavar or ""
-    plan = given.get("plan_path") or given.get("plan") or next(iter(given.get("plans") or ()), None)
+    named = (given.get("plan_path"), given.get("plan"), *(given.get("plans") or ()))
+    plans = [Path(one) for one in named if isinstance(one, str)]
     if "--context" in options or metavar == "CONTEXT":
         from offsetmgr.config.contexts import Contexts  # it imports asyncio, which takes time
 
@@ -238,11 +239,11 @@ def names_for(parameter: Any, given: Mapping[str, Any], incomplete: str) -> Iter
     if metavar == "URI" and "zookeeper, kafka" in (parameter.help or ""):
         return TITLES
     if "--wave" in options:
-        planned = completion.planned_groups(Path(plan), LIMIT_S) if isinstance(plan, str) else []
-        return printable({str(one.wave) for one in planned if one.wave is not None})
+        waves = {one.wave for one in completion.planned_groups(plans, LIMIT_S)}
+        return printable(map(str, waves - {None}))
     if any(option.endswith("-group") for option in options) or "[GROUP]" in metavar or metavar == "GROUP":
-        if isinstance(plan, str):
-            return printable(one.name for one in completion.planned_groups(Path(plan), LIMIT_S))
+        if plans:
+            return printable({one.name for one in completion.planned_groups(plans, LIMIT_S)})
         return _cached("groups", given, completion.groups)
     topic, colon, numbers = incomplete.partition(":")
     if colon and ":" in metavar and "--topic" in options:

@@ -137,7 +137,7 @@ def test_contexts_come_from_the_configuration_file(tmp_path: Path) -> None:
         assert completions(*words, "") == ["words", "zookeeper", "kafka", "manager"]
 
 
-@pytest.mark.parametrize("words", [["migrate", "apply"], ["migrate", "report"], ["runbook", "bounce", "--plan"]])
+@pytest.mark.parametrize("words", [["migrate", "apply"], ["migrate", "report", "x"], ["runbook", "bounce", "--plan"]])
 def test_waves_of_a_plan_are_completed_from_its_file(tmp_path: Path, words: list[str]) -> None:
     migration = Migration(tmp_path)
     commit(migration.source, "billing", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from one_migration import Migration, commit
 
 from offsetmgr.app.connections import Connections
 from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
-from offsetmgr.core.document import to_html, to_text
+from offsetmgr.core.document import to_text
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.selection import literal_pattern
@@ -125,8 +126,7 @@ def test_without_a_server_the_plan_and_its_journal_are_the_page(migration: Migra
         assert command("migrate", "report", *STORE, code=1).stdout == ""
     assert done.stderr.endswith("groups: 3, at risk: 3, errors: 2\n")
     assert "- memory:source: not read: the server: no answer" in done.stdout
-    waves = [line.split()[:5] for line in done.stdout.splitlines() if line.startswith("plan.json ")]
-    assert [wave[3] for wave in waves] == ["1", "0", "0"]  # finalized
+    assert re.findall(r"^plan.json +\d +1 +(\d)", done.stdout, re.MULTILINE) == ["1", "0", "0"]  # finalized
     assert "applied, and the journal records no end" in done.stdout
 
 
@@ -171,11 +171,8 @@ def test_old_consumers_that_were_not_bounced_have_old_settings() -> None:
 
 def test_copied_offsets_that_no_consumer_commits_expire() -> None:
     sides = held("zookeeper", 5), held("kafka", 5)
-    (expiry,) = risks(located(*sides, plan=FINAL)).items()
-    assert expiry[0] is GroupRisk.EXPIRY and expiry[1].startswith(
-        "expiry 2026-12-07 03:38 UTC, unless a consumer commits; "
-    )
-    assert expiry[1].endswith("; offsetmgr migrate apply p.json --refresh renews")
+    expiry = "expiry 2026-12-07 03:38 UTC, unless a consumer commits; offsetmgr migrate apply p.json --refresh renews"
+    assert risks(located(*sides, plan=FINAL)) == {GroupRisk.EXPIRY: expiry}
     assert risks(located(sides[0], held("kafka", 5, members=1), plan=FINAL)) == {}
 
 
@@ -200,37 +197,28 @@ def test_a_store_that_was_not_read_is_a_risk_and_proves_nothing() -> None:
 
 def named(one: GroupLocation, name: str, wave: int | None = None) -> ReportedGroup:
     plan = one.sample.plan and replace(one.sample.plan, group=name, target_group=name)
-    location = replace(one, sample=replace(one.sample, group=name, plan=plan))
-    return ReportedGroup.of(location, None)._replace(wave=wave)
+    return ReportedGroup(replace(one, sample=replace(one.sample, group=name, plan=plan)), {}, wave)
 
 
-def page_of(groups: list[ReportedGroup], waves: dict[str, int | None]) -> str:
-    return to_text(
-        *MigrationReport(0, 1, {"kafka://h": "cluster c"}, groups, (), {"p.json": waves}).page(" --context c")
-    )
+def page_of(groups: list[ReportedGroup], **waves: int) -> str:
+    return to_text(*MigrationReport(0, 1, {}, groups, (), {"p.json": waves}).page(" --context c"))
 
 
 def test_groups_that_differ_only_in_their_names_share_a_row_with_one_command_for_all() -> None:
-    sides = held("zookeeper", 5), held("kafka", 5)
-    moved, unknown = located(*sides, plan=FINAL), located(*sides)
-    groups = [*(named(moved, f"m-{n}") for n in range(9_000)), *(named(unknown, f"g-{n:05}") for n in range(11_000))]
-    text = page_of(groups, {})
-    assert "\nm-0 and 8,999 more\n" in text and "\ng-00000 and 10,999 more\n" in text
+    unknown = located(held("zookeeper", 5), held("kafka", 5))
+    text = page_of([named(unknown, f"g-{n:05}") for n in range(11_000)])
+    assert "\ng-00000 and 10,999 more\n" in text
     assert "  next: offsetmgr migrate report --window 60 --context c\n" in text
     planned = located(held("zookeeper", 5), held("kafka"), plan=replace(PLAN, stage=Stage.PLANNED))
-    wave = [named(planned, f"w-{n:03}", 2) for n in range(150)]
-    whole: dict[str, int | None] = {one.location.name: 2 for one in wave}
-    apply = "  next: offsetmgr migrate apply p.json"
-    assert "\nw-000 and 149 more\n  wave: 2\n" in page_of(wave, whole | {"other": 1})
-    assert f"{apply} --wave 2 --context c\n" in page_of(wave, whole | {"other": 1})
-    assert f"{apply} --wave 2 --exclude-group other --context c\n" in page_of(wave, whole | {"other": 2})
-    assert f"{apply} --group w-000 --group w-001 --context c\n" in page_of(wave[:2], whole)
+    wave, apply = [named(planned, f"w{n:03}", 2) for n in range(150)], "  next: offsetmgr migrate apply p.json"
+    whole = {one.location.name: 2 for one in wave}
+    assert f"{apply} --wave 2 --context c\n" in page_of(wave, **whole, other=1)
+    assert f"{apply} --wave 2 --exclude-group other --context c\n" in page_of(wave, **whole, other=2)
+    assert f"{apply} --group w000 --group w001 --context c\n" in page_of(wave[:2], **whole)
 
 
 def test_a_section_is_short() -> None:
     one = located(held("zookeeper", 5), held("kafka", 5))
-    report = MigrationReport(0, 1, {}, [named(one, f"g-{n:05}", n) for n in range(11_000)], (), {})
-    text = to_text(*report.page())
+    text = page_of([named(one, f"g-{n:05}", n) for n in range(11_000)])
     assert "\ng-00019\n" in text and "\ng-00020\n" not in text and "\nand 10,980 more groups\n" in text
-    assert len(text.splitlines()) < 250 and len(to_html(*report.page())) < 40_000
-    assert not report.ok and MigrationReport(0, 1, {}, [], (), {}).ok
+    assert len(text.splitlines()) < 250
