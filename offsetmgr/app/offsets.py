@@ -92,7 +92,6 @@ class Found(Generic[T]):
         self._items: Iterable[T] = ()
         self._newer: Counter[tuple[str, str]] = Counter()
         self._newer_group = ""
-        self._whole_topics = topics.whole()
 
     def of(self, items: Iterable[T]) -> Found[T]:
         """Sets the items, and returns this object."""
@@ -127,14 +126,12 @@ class Found(Generic[T]):
                 self._newer[row.newer] += 1
                 self._newer_group = row.group
 
-    def committed(self, group: str, partitions: Iterable[TopicPartition], *, named: bool) -> None:
-        """Gets the committed partitions of a group. A group that was selected by name has an error for each topic of
-        the selection in which it has no commit."""
-        if not (named and self._whole_topics):
-            return
-        committed = {tp.topic for tp in partitions}
-        for topic in self._whole_topics:
-            if topic not in committed:
+    def require_topics(self, group: str, committed: Iterable[TopicPartition]) -> None:
+        """Adds an error for each topic of the selection in which the group, which was selected by name, has none of
+        these committed partitions."""
+        topics = {tp.topic for tp in committed}
+        for topic in self.topics.whole():
+            if topic not in topics:
                 self.errors.append(GroupNotFound(f"group {group!r}", f"has no committed offsets in topic {topic}"))
 
     def check_limit(self, one: GroupLag, limit: int, expected: Iterable[TopicPartition], *, named: bool) -> bool:
@@ -175,11 +172,12 @@ class Found(Generic[T]):
                 note(Advice(shows, quote(uri), title_of(uri), where))
 
     def check_topics(self, where: str) -> None:
-        """Adds an error, after the last item, for selected topics that match nothing in ``where``."""
+        """Adds an error, after the last item, for selected topics that match nothing in ``where``, unless there is
+        another error."""
         try:
             self.topics.require_all(where)
         except UnknownTopicOrPartition as missing:
-            self.errors.append(missing)
+            self.errors += [] if self.errors else [missing]
 
     def strict(self) -> Iterator[T]:
         """Yields the items. At the end, raises `UnknownTopicOrPartition` for a selected topic that matches nothing."""
@@ -249,9 +247,8 @@ def _lag(
     for one in connections.ui.progress(read, "reading", len(found.groups)):
         if one.error is not None:
             found.fail(one.error)
-        else:
-            there = (row.partition for row in one.rows if row.note != NOTHING)
-            found.committed(one.name, there, named=one.name in named)
+        elif one.name in named:
+            found.require_topics(one.name, (row.partition for row in one.rows if row.note != NOTHING))
         found.topics.incomplete |= one.error is not None
         found.unrecognised(one.read)
         found.rows(one.rows)
@@ -261,8 +258,7 @@ def _lag(
         if logs and cluster is None:
             rows = [row._replace(note=row.note or "no brokers are known") for row in rows]
         yield one._replace(rows=rows)
-    if not found.errors:
-        found.check_topics(found.uri)
+    found.check_topics(found.uri)
     if not (found.errors or checked):
         found.errors.append(
             OffsetMgrError("nothing to check", f"the selection has no commit in {found.uri}", KNOWN_GROUPS)
@@ -311,14 +307,14 @@ def peek(connections: Connections, selection: GroupSelection, topics: TopicSelec
                     found.fail(absent)
                     continue
                 committed = [tp for tp in (*read.offsets, *read.errors) if topics.matches(tp)]
-                found.committed(read.name, committed, named=read.name in named)
+                if read.name in named:
+                    found.require_topics(read.name, committed)
                 found.errors += [error for tp, error in sorted(read.errors.items()) if topics.matches(tp)]
                 offsets = {tp: one.offset for tp, one in read.offsets.items() if topics.matches(tp)}
                 for one in peeker.next_records(read.name, offsets):
                     found.errors += [] if one.error is None else [one.error]
                     yield one
-        if not found.errors:
-            found.check_topics(found.uri)
+        found.check_topics(found.uri)
 
     return found.of(peeked())
 

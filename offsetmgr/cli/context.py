@@ -103,8 +103,7 @@ def add(
     from offsetmgr.config.connection import SettingsLayer
     from offsetmgr.config.contexts import Contexts
 
-    if command_config is not None:
-        command_config = str(Path(command_config).absolute())
+    command_config = command_config and str(Path(command_config).absolute())
     if store is not None and re.match("file:[^/?]", store):
         store = f"file:{quote_uri(str(Path.cwd()))}/{store.removeprefix('file:')}"
     contexts = Contexts.read(new=True)

@@ -568,9 +568,8 @@ def write_samples(
         found = read()
         rows = iter(samples(found))
         first = next(rows)
-    except OffsetMgrError as error:
-        if not isinstance(error, UsageError):
-            write_rows(columns, [] if COLLECTOR.get() else [_failed(command)], MetricsFormat(PROMETHEUS))
+    except OffsetMgrError:
+        write_rows(columns, [] if COLLECTOR.get() else [_failed(command)], MetricsFormat(PROMETHEUS))
         raise
     return found, write_rows(columns, itertools.chain([first], rows), MetricsFormat(PROMETHEUS))
 
