@@ -332,7 +332,7 @@ class PlannedEdit(Closeable):
         return execute_running(self.store, self._plan, path, on_durable, self._running._replace(on_step=on_step))
 
     def _note_warnings(self) -> None:
-        self._weaknesses = self.store.weaknesses()
+        self._weaknesses = self.store.weaknesses() if self.has_work else ()
         for text in (*(weakness.text for weakness in self._weaknesses), *self.warnings()):
             self._connections.ui.note(text, warning=True)
 

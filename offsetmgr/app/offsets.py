@@ -566,7 +566,7 @@ def _undo(
     fetch = None if options.unchecked else _log_ranges(connections, operation, store)
     checked = OutsideLogChecks(fetch, verb, rejects=kind.is_plan and kind.copied is None)
     noted = checked.noted(found)
-    return operation, as_a_whole(noted) if kind.is_plan else noted, checked
+    return operation, as_a_whole(store, noted) if kind.is_plan else noted, checked
 
 
 def _require_whole(file: str, groups: GroupSelection, topics: TopicSelection, options: ImportOptions) -> str:

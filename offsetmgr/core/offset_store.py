@@ -98,6 +98,14 @@ class Capabilities:
     """The method of conditional writes: ``version`` (compare-and-set for each partition), ``group-lock``, ``file``, or
     ``none``."""
     partitions: PartitionKinds = PartitionKinds.NUMBERED
+    acknowledges: bool = False
+    """Whether the version of an offset is the number of records behind it that are acknowledged."""
+
+    def position(self, found: Offset) -> int | None:
+        """Returns the sum of the offset and the number of acknowledged records behind it; None for `ABSENT`."""
+        if not isinstance(found, Committed):
+            return None
+        return found.offset + (found.version or 0 if self.acknowledges else 0)
 
 
 class Guard(Enum):

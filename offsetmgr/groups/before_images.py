@@ -17,7 +17,7 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import remove_abandoned, replace_file, write_atomically
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
-from offsetmgr.core.model import ABSENT, Committed, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupEditResult, GroupTreeStore, OffsetStore, SavedNode
 from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
@@ -172,7 +172,8 @@ def save_plan(
     for group in plan:
         for tp, before, after, *_ in group.changes:
             new = ABSENT if after is None else Committed(*after)
-            rows.setdefault(group.name, []).append((tp, new, before.value() if isinstance(before, Committed) else None))
+            at = store.capabilities.position(before)
+            rows.setdefault(group.name, []).append((tp, new, None if at is None else OffsetAndMetadata(at)))
             if copied is not None:
                 rows.setdefault(copied[0], []).append((tp, new, after))
     header = header_for(store, store.topic_ids({row[0].topic for of_group in rows.values() for row in of_group}))

@@ -195,6 +195,11 @@ def plan_change(
         note = with_drop(note, after.metadata)
     if not isinstance(before, Committed):  # fast path, because imports into empty stores are the largest edits
         return PlannedChange(partition, before, after, note, None, after is not None)
+    if capabilities.acknowledges and before.version:  # even the same offset discards them
+        if after is not None and (repeated := before.offset + before.version - after.offset) > 0:
+            least = "at least " if after.offset > before.offset else ""
+            note = "; ".join(filter(None, (note, f"repeats {least}{count_of(repeated, 'acknowledged record')}")))
+        return PlannedChange(partition, before, after, note)
     if after is not None and after.offset > before.offset and not before.metadata:  # fast path: imports raise offsets
         return tuple.__new__(PlannedChange, (partition, before, after, note, None, True))
     if keeps_metadata and after is not None and after.offset == before.offset and not after.metadata:

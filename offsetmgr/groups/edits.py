@@ -56,7 +56,6 @@ from offsetmgr.groups.edit_plan import (
     EditPlan,
     GroupEditPlan,
     PlannedChange,
-    holds_offset,
     plan_change,
     plan_replacement,
     replaced_data,
@@ -548,8 +547,10 @@ def plan_undo(
             change = _plan_restored(store, tp, found, source, crossing)
             if restores and change.before is ABSENT and change.writes:
                 change = change._replace(note="restored with its znode", writes=False)
-            if change.writes and not holds_offset(change.before, written_offset):
-                moved_on = _moved_on(found.name, change, written_offset, source.raw.get(tp), of_plan=plan is not None)
+            now = store.capabilities.position(change.before)
+            if change.writes and now != written_offset:
+                then, data = written_offset, source.raw.get(tp)
+                moved_on = _moved_on(found.name, change, now, then, data, of_plan=plan is not None)
                 note = "; ".join(filter(None, (change.note, moved_on.why)))
                 change = change._replace(note=note) if allow_rewind else change._replace(problem=moved_on, writes=False)
             changes.append(change)
@@ -559,13 +560,14 @@ def plan_undo(
         yield GroupEditPlan(found.name, rows, problem, restores=restores, raw=raw)
 
 
-def as_a_whole(found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+def as_a_whole(store: OffsetStore, found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
     """Yields the plans of the undo of a saved plan, which executes it, without the partitions that hold their planned
     offset. If another partition was refused, every group has a problem, because a copy is right only if its source is
     unchanged."""
     plans: list[GroupEditPlan] = []
     for plan in found:
-        there = {one.partition for one in plan.changes if holds_offset(one.before, one.after and one.after.offset)}
+        position = store.capabilities.position
+        there = {one.partition for one in plan.changes if position(one.before) == (one.after and one.after.offset)}
         left = tuple(one for one in plan.changes if one.problem or one.partition not in there)
         plans += [replace(plan, changes=left)] if left or plan.problem is not None else []
     refused = [plan.name for plan in plans if plan.problem or any(change.problem for change in plan.changes)]
@@ -608,11 +610,13 @@ def _plan_restored(
     return plan_change(tp, current, back, store.capabilities)
 
 
-def _moved_on(group: str, change: PlannedChange, wrote: int | None, data: bytes | None, *, of_plan: bool) -> Conflict:
+def _moved_on(
+    group: str, change: PlannedChange, at: int | None, wrote: int | None, data: bytes | None, *, of_plan: bool
+) -> Conflict:
     """Returns the error of an undo of a partition that has changed since the edit. Its reason has the number of
     messages that the consumers repeat or skip if the undo restores the offset, or names ``data`` that is no offset."""
-    tp, current, back = change[:3]
-    now, then = _offset_text(current), "absent" if wrote is None else wrote
+    tp, back = change.partition, change.after
+    now, then = ("absent" if one is None else one for one in (at, wrote))
     if of_plan:
         why = f"has changed since the plan was made: {now} now, and {then} in the plan"
         return Conflict(f"group {group}, {tp}", why, "make a new plan")
@@ -621,9 +625,8 @@ def _moved_on(group: str, change: PlannedChange, wrote: int | None, data: bytes 
         why += f"; the undo restores {data[:40]!r}, which is no offset"
     elif back is None:
         why += "; the undo deletes it, so auto.offset.reset decides where the consumers start"
-    elif isinstance(current, Committed) and current.offset != back.offset:
-        amount = count_of(abs(current.offset - back.offset), "message")
-        why += f"; the undo {'repeats' if current.offset > back.offset else 'skips'} {amount}"
+    elif at is not None and at != back.offset:
+        why += f"; the undo {'repeats' if at > back.offset else 'skips'} {count_of(abs(at - back.offset), 'message')}"
     return Conflict(f"group {group}, {tp}", why, Advice("add {allow_rewind} to restore it anyway"))
 
 

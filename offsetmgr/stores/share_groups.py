@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, value_of
 from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition, Weakness
-from offsetmgr.core.offset_store import Capabilities, CommitErrors, GroupEdit, GroupEditResult, StoreIdentity
+from offsetmgr.core.offset_store import (
+    Capabilities,
+    CommitErrors,
+    EditStatus,
+    GroupEdit,
+    GroupEditResult,
+    StoreIdentity,
+)
 from offsetmgr.kafka.client import share_groups
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import Client, PartitionLeaders
 from offsetmgr.kafka.client.connection import Security, remaining
+from offsetmgr.kafka.client.fetch import LATEST, list_offsets
 from offsetmgr.kafka.groups.group_lock import active_members_error
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.releases import RESETS_SHARE_GROUPS
@@ -21,6 +29,7 @@ from offsetmgr.stores.protocol_edits import (
     ProtocolStore,
     StoreThread,
     check_age,
+    decide,
     edit_each,
     execute,
 )
@@ -33,6 +42,9 @@ COMPARED: Final = (
 )
 """The value of `GroupEditResult.how`."""
 
+_READS: Final = 4
+"""How often start offsets are read at most while logs grow."""
+
 ACKNOWLEDGEMENTS: Final = Weakness(
     "acknowledgements",
     "a new start offset discards which records behind it are acknowledged, so consumers receive them again; an undo"
@@ -43,10 +55,24 @@ ACKNOWLEDGEMENTS: Final = Weakness(
 class ShareEdits(ProtocolEdits):
     """Reads and resets the start offsets of share groups. A partition without a start offset counts as absent."""
 
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        super().__init__(client, timeout_s)
+        self._leaders = PartitionLeaders(client)
+        self._growing: set[TopicPartition] = set()
+        """The partitions whose log grew during a read, so that at least `Committed.version` records are acknowledged"""
+
     async def read(self, partitions: RequestedOffsets, deadline: float) -> FetchedGroups:
-        """Reads all partitions of the groups."""
-        found = await share_groups.fetch(self._client, partitions, deadline)
-        return {group: one if isinstance(one, OffsetMgrError) else _fetched(one) for group, one in found.items()}
+        """Reads all partitions of the groups. The lag fits the log's end that was the same before and after its read"""
+        found, ends = await share_groups.fetch(self._client, partitions, deadline), dict[TopicPartition, Any]()
+        for _ in range(_READS):
+            groups = [one for one in found.values() if not isinstance(one, OffsetMgrError)]
+            known = (tp for one in groups for tp, at in one.offsets.items() if None not in (at.start, at.lag))
+            earlier, ends = ends, await list_offsets(self._leaders, dict.fromkeys(known, LATEST), deadline)
+            if earlier == ends:
+                break
+            found = await share_groups.fetch(self._client, partitions, deadline)
+        self._growing.update(tp for tp, end in ends.items() if earlier.get(tp) != end)
+        return {name: one if isinstance(one, OffsetMgrError) else _fetched(one, ends) for name, one in found.items()}
 
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
         return await edit_each(edits, self._reset)
@@ -75,7 +101,7 @@ class ShareEdits(ProtocolEdits):
         how: str,
         deadline: float,
         at: Address | None,
-        decided: EditDecision | None = None,
+        decided: EditDecision | None = None,  # noqa: ARG002
         read_at: float | None = None,
     ) -> GroupEditResult:
         """Sends each change once. The coordinator rejects it if members have joined the group since the read."""
@@ -91,14 +117,23 @@ class ShareEdits(ProtocolEdits):
             check_age(read_at)
             return await share_groups.alter(connection, edit.group, starts, remaining(deadline))
 
-        return GroupEditResult(edit.group, await execute(edit, current, write, erase, decided), False, how)
+        # A write of the same start offset discards acknowledgements, so it is a change.
+        behind = {tp for tp, start in current.offsets.items() if start.version}
+        for tp in self._growing & behind:  # the numbers of two reads differ
+            current.offsets[tp] = current.offsets[tp]._replace(version=None)
+        outcomes, todo = decide(edit.group, edit.changes, current, whole=edit.whole)
+        todo += [tp for tp in behind & outcomes.keys() if outcomes[tp].status is EditStatus.UNCHANGED]
+        done = await execute(edit, current, write, erase, EditDecision(outcomes, todo))
+        return GroupEditResult(edit.group, done, False, how)
 
 
 class ShareGroupStore(ProtocolStore[ShareEdits]):
     """The start offsets of the share groups of a Kafka cluster. Only groups without members can be edited."""
 
     kind = "kafka"
-    capabilities = Capabilities(metadata=False, leader_epoch=False, commit_timestamp=False, conditional="none")
+    capabilities = Capabilities(
+        metadata=False, leader_epoch=False, commit_timestamp=False, conditional="none", acknowledges=True
+    )
 
     def _new_thread(self, security: Security, timeout_s: float) -> StoreThread[ShareEdits]:
         return StoreThread(Client(self._bootstrap, security), ShareEdits, timeout_s)
@@ -119,6 +154,14 @@ class ShareGroupStore(ProtocolStore[ShareEdits]):
         return thread.run(lambda _deadline: thread.edits.describe(names)) if names else {}
 
 
-def _fetched(found: share_groups.ShareOffsets) -> FetchedGroup:
-    starts = ((tp, one.start) for tp, one in found.offsets.items())
-    return FetchedGroup({tp: Committed(start) for tp, start in starts if start is not None}, found.errors)
+def _fetched(found: share_groups.ShareOffsets, ends: Mapping[TopicPartition, int | OffsetMgrError]) -> FetchedGroup:
+    """Returns the start offsets, each with the number of records behind it that are acknowledged as its version."""
+    read = FetchedGroup({}, dict(found.errors))
+    for tp, (start, _epoch, lag) in found.offsets.items():
+        end = ends.get(tp)
+        if isinstance(end, OffsetMgrError):
+            read.errors[tp] = end
+        elif start is not None:
+            version = None if end is None or lag is None else max(0, end - start - lag)
+            read.offsets[tp] = Committed(start, version=version)
+    return read

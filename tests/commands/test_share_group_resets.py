@@ -48,6 +48,15 @@ def share_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
     thread.close()
 
 
+@contextmanager
+def consumed(kraft: KraftBroker, group: str, directory: Path) -> Iterator[None]:
+    """A running consumer that has acknowledged all records of the topic of the group's name."""
+    arguments = ["--bootstrap-server", kraft.bootstrap, "--topic", group, "--group", group]
+    with program("org.apache.kafka.tools.consumer.ConsoleShareConsumer", arguments, directory / "share.log"):
+        until(lambda: starts(kraft.bootstrap, group, "lag") == {0: 0, 1: 0}, 120)
+        yield
+
+
 @pytest.fixture
 def topic(kraft: KraftBroker, unique: str, make_topic: MakeTopic) -> str:
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
@@ -79,9 +88,7 @@ def test_a_reset_of_a_group_that_has_consumed_and_its_undo(kraft: KraftBroker, g
     servers = ["--bootstrap-server", kraft.bootstrap]
     reset = ["offsets", "reset", group, "--topic", group, *servers, "--execute", "--yes"]
     command(*reset, "--to-earliest")
-    consumer = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
-    with program(consumer, [*servers, "--topic", group, "--group", group], tmp_path / "share.log"):
-        until(lambda: starts(kraft.bootstrap, group, "lag") == {0: 0, 1: 0}, 120)
+    with consumed(kraft, group, tmp_path):
         refused = command(*reset, "--to-latest", code=1).stderr
         assert "STABLE with 1 member: console-share-consumer" in refused
         assert "--running moves" not in refused
@@ -97,6 +104,30 @@ def test_a_reset_of_a_group_that_has_consumed_and_its_undo(kraft: KraftBroker, g
     assert "an undo restores the start offset only" in undone
     assert starts(kraft.bootstrap, group) == before
     assert rows("edits", "list", "--group", group)[-2]["undone_by"]
+
+
+def test_the_consumers_go_on_after_a_reset(kraft: KraftBroker, group: str, tmp_path: Path) -> None:
+    servers = ["--bootstrap-server", kraft.bootstrap]
+    reset = ["offsets", "reset", group, "--topic", group, *servers]
+    execute = ["--execute", "--yes", "--wait-empty", "60"]
+    command(*reset, "--to-offset", "40", *execute)
+    command(*reset, "--to-earliest", "--plan", tmp_path / "plan")
+    command(*reset, "--to-offset", "30", *execute)
+    operation = rows("edits", "list", "--group", group)[-1]
+    with consumed(kraft, group, tmp_path):
+        pass
+    assert starts(kraft.bootstrap, group) == {0: 30, 1: 30}  # the acknowledgements are behind the start offset
+    refused = command("offsets", "import", tmp_path / "plan", *servers, *execute, code=1)
+    assert "has changed since the plan was made: 100 now, and 40 in the plan" in "".join(refused)
+    refused = command("edits", "undo", operation["id"], "--execute", "--yes", code=1)
+    assert "has changed since: 100 now, the edit wrote 30; the undo repeats 60 messages" in "".join(refused)
+    notes = {to: [one["note"] for one in rows(*reset, *to.split())] for to in ("--to-current", "--to-offset 60")}
+    assert notes["--to-current"] == ["repeats 70 acknowledged records", "repeats 20 acknowledged records"]
+    assert notes["--to-offset 60"] == ["repeats at least 40 acknowledged records", "clamped from 60 to the log's end"]
+    command(*reset, "--to-current", *execute)
+    assert starts(kraft.bootstrap, group, "lag") == {0: 70, 1: 20}
+    again = command(*reset, "--to-current").stderr
+    assert "acknowledged" not in again
 
 
 def test_the_undo_of_the_first_start_offset_removes_it(kraft: KraftBroker, group: str) -> None:
