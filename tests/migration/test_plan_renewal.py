@@ -127,8 +127,7 @@ def test_a_plan_that_must_be_unchanged_is_not_written_after_a_new_commit_in_the_
     assert "are both given" in migration.run("apply", "--if-unchanged", "--accept-stale", code=2)
     commit(migration.source, "shop", 10, 17)
     refused = migration.run("apply", "--yes", "--if-unchanged", code=1)
-    assert "1 group changed in the source since then: shop" in refused
-    assert "--accept-stale" not in refused
+    assert re.search(r"1 group changed in the source since then: shop\nhint: plan them again: .* FILE\n", refused)
     assert not migration.target_offsets()
     del migration.source.data["shop"][ORDERS[1]]
     commit(migration.source, "new", 1)
