@@ -930,7 +930,7 @@ def _determine(now: Situation, one: GroupLocation) -> NextStep:
     if now.plan is not None and not has_members and (found := _by_plan(now._replace(location=None), now.plan)):
         return found
     if sample.watched:
-        why = "the watched commits do not show the phase: start the group's consumers, then watch again"
+        why = "the watched commits do not show the phase: let the consumers read new messages, and watch again"
         return NextStep(None, why, is_open=True)
     return NextStep(call_of("groups where", (), one.name, window=60), "watches commits for at most 60 s")
 
