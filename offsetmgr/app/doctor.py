@@ -3,7 +3,7 @@ machine. It writes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -54,7 +54,7 @@ def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckRe
     zookeepers, clusters = _endpoints(resolved)
     if not zookeepers and not clusters:
         raise nothing_named("no server given")
-    checks: list[Callable[[], list[CheckResult]]] = []
+    checks: list[Callable[[], Iterable[CheckResult]]] = []
     for connect in zookeepers:
         checks += [partial(check_server, host) for host in connect.partition("/")[0].split(",")]
         checks.append(partial(check_access, connect))

@@ -182,6 +182,8 @@ class ControllerRequest:
     submit: Callable[[Sequence[RequestStep]], None]
     undo: Invocation | None = None
     cancel: str | None = None
+    image: Path | None = None
+    """The before-image."""
 
     def execute(self, *, wait_s: float = WAIT_S, reason: str = "") -> dict[str, StepOutcome]:
         """Submits the request, and waits up to ``wait_s`` seconds for the controller. Returns the outcome of each step
@@ -198,8 +200,8 @@ class ControllerRequest:
             return {step.name: self.plan.untouched(step) for step in self.plan.steps}
         ui.confirm(f"{self.name}: {self.plan.summary}?")
         undo = () if self.undo is None else (self.undo.command_line(),)
-        stores = (f"zookeeper://{self.session.connect}",)
-        start = OperationStart(self.name, stores, (), 0, len(todo), undo=undo, reason=reason)
+        stores, files = (f"zookeeper://{self.session.connect}",), () if self.image is None else (str(self.image),)
+        start = OperationStart(self.name, stores, (), 0, len(todo), files, undo, reason=reason)
         with OperationLog().recorded(start) as recorded:
             self.submit(todo)
             recorded.written = len(todo)
@@ -298,7 +300,7 @@ def reassign(
     named = {"reassignment_json_file": str(image), **named, "allow_replication_change": changes_replication}
     undo, cancel = Invocation("zk reassign", (), named), cancel_command(str(image), connections.bootstrap())
     send = partial(submit, session, state, save=save)
-    return ControllerRequest("zk reassign", connections, session, plan, send, undo, cancel)
+    return ControllerRequest("zk reassign", connections, session, plan, send, undo, cancel, image)
 
 
 def delete_topic(connections: Connections, topic: Sequence[str]) -> ControllerRequest:

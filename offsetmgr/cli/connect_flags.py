@@ -37,6 +37,7 @@ from offsetmgr.cli.options import (
     OptionGroups,
     Reason,
     Yes,
+    require_state_volume,
     with_parameters,
 )
 from offsetmgr.cli.render import COLLECTOR, Meter, OutputFormat, exit_with, note, offsets_topic_progress, progress
@@ -526,6 +527,7 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
     def run(**values: Any) -> Any:
         groups.combine(values)
         raw = dict(values)
+        require_state_volume(raw)
         option_groups.combine(values)
         flags, repeat = values.pop("connect"), values.pop("repeat", RepeatFlags())
         context, settings = flags.context, flags.settings()

@@ -17,6 +17,7 @@ from offsetmgr.cli.render import (
     write_plain_csv,
     write_rows,
 )
+from offsetmgr.config.user_directories import lost_with_container, state_directory
 from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.errors import FileFailure, GateRefused, GroupActive, OffsetMgrError
 from offsetmgr.core.model import Committed, dropped_text
@@ -61,7 +62,8 @@ class EditOutput(EditListener):
                     edit.save(plan)
                     note(Advice("plan saved in {}; to execute it: {}", plan, edit.saved))
                 elif edit.has_work and not plan:
-                    note("hint: add --execute to do it")
+                    lost = lost_with_container(state_directory())
+                    note("hint: add --execute to do it" if lost is None else f"warning: no edits: {lost}")
                 return FAILED if edit.counts.problems else 0
             try:
                 report = edit.execute(before_image, reason=reason, listener=self, raise_on_failure=False)

@@ -12,6 +12,7 @@ import typer
 
 from offsetmgr.cli.render import COLLECTOR, MetricsFormat, OutputFormat
 from offsetmgr.config.connection import SettingsLayer
+from offsetmgr.config.user_directories import require_kept, state_directory
 from offsetmgr.core import example_uris
 from offsetmgr.core.durations import parse_milliseconds, parse_seconds
 from offsetmgr.core.errors import UsageError
@@ -356,10 +357,18 @@ def without_connection(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
+        require_state_volume(values)
         groups.combine(values)
         return command(**values)
 
     return with_parameters(run, groups.parameters)
+
+
+def require_state_volume(values: Mapping[str, Any]) -> None:
+    """Raises `FileFailure` in a container that would lose before-images, if a command with these options writes. An
+    operator must not stop consumers first, nor answer a question, for an edit that is then refused."""
+    if values.get("execute", "yes" in values and not values.get("dry_run")):
+        require_kept(state_directory())
 
 
 def with_parameters(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ import typer
 from offsetmgr.app.ui import Declined, Interrupted
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import OffsetMgrError, PartialFailure, SparkError, UsageError
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, PartialFailure, SparkError, UsageError
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.core.plurals import printable
 
@@ -848,6 +848,9 @@ def report(error: BaseException, *, debug: bool = False) -> int:
         note(f"error: argument {argument!a}: is not valid UTF-8")
         note("hint: a terminal with the encoding UTF-8 sends valid arguments")
         return USAGE
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        hint = "set TMPDIR to a directory that can be written, or mount a tmpfs at /tmp"
+        return _report_offsetmgr_error(FileFailure("temporary files", str(error.strerror), hint))
     note(f"error: internal: {type(error).__name__}: {_one_line(str(error))}")
     note("hint: this is a bug in offsetmgr; run the command again with --debug for the traceback")
     return FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -61,10 +62,11 @@ def lost_with_container(file: Path) -> FileFailure | None:
     volume = os.environ.get(STATE_VOLUME)
     if not volume:
         return None
-    file = Path(os.path.realpath(file))
+    file, volume = Path(os.path.realpath(file)), os.path.realpath(volume)
     point, kind, source = _mount_of(file)
-    directory = next(parent for parent in file.parents if os.path.exists(parent))  # noqa: PTH110, Path.exists can raise
     hint = f"mount a volume that remains, as in -v NAME:{volume}"
+    if not file.is_relative_to(volume):
+        hint = f"choose a file below {volume}, where a volume belongs"
     if point == Path("/"):
         why = "no volume holds this file, so it would be lost with the container"
     elif kind == "tmpfs":
@@ -72,12 +74,16 @@ def lost_with_container(file: Path) -> FileFailure | None:
     elif "kubernetes.io~empty-dir" in source:
         why = f"{point} is an emptyDir, which Kubernetes deletes with the pod"
         hint = f"mount a persistentVolumeClaim at {volume}"
-    elif not os.access(directory, os.W_OK):
-        why = f"user {os.getuid()} cannot write to {directory}"
-        hint = "change the owner of the volume's directory, or set fsGroup in Kubernetes"
     else:
         return None
     return FileFailure(f"file {file}", why, hint)
+
+
+def require_kept(file: Path) -> None:
+    """Raises `FileFailure` if ``file``, which an edit needs for its undo, would be lost with the container."""
+    if error := lost_with_container(file):
+        error.hint = f"nothing was changed; {error.hint}"
+        raise error
 
 
 def _mount_of(path: Path) -> tuple[Path, str, str]:
@@ -88,7 +94,8 @@ def _mount_of(path: Path) -> tuple[Path, str, str]:
     mounts = {Path("/"): ("", "")}
     for line in lines:
         fields, _, rest = line.partition(" - ")
-        source, point = (field.replace("\\040", " ") for field in fields.split()[3:5])
+        # The kernel writes blanks, tabs, line ends and backslashes as octal numbers.
+        source, point = (re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), one) for one in fields.split()[3:5])
         mounts[Path(point)] = rest.split()[0], source
     found = next(parent for parent in (path, *path.parents) if parent in mounts)
     return found, *mounts[found]
@@ -101,18 +108,15 @@ _FULL_DISK_BYTES: Final = 50 * _MIB
 """Below this free space, the check fails."""
 
 
-def check_state_directory() -> list[CheckResult]:
+def check_state_directory() -> Iterator[CheckResult]:
     """Checks the state directory, which gets the before-images and the operation log, and the disk space there."""
-    return [*_check_state_directory(state_directory())]
+    from offsetmgr.core.check_result import CheckResult, CheckStatus
 
-
-def _check_state_directory(directory: Path) -> Iterator[CheckResult]:
-    from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
-
+    directory = state_directory()
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     fix = "change its owner or permissions, or set XDG_STATE_HOME to a writable directory"
     if error := lost_with_container(directory):
-        yield failed_check("state directory", str(directory), error)
+        yield CheckResult("state directory", str(directory), CheckStatus.WARNING, f"no edits: {error.why}", error.hint)
     elif not existing.is_dir():
         why = f"{existing} is not a directory"
         yield CheckResult("state directory", str(directory), CheckStatus.FAILED, why, fix)

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.config.user_directories import lost_with_container, state_directory
+from offsetmgr.config.user_directories import require_kept, state_directory
 from offsetmgr.core import redact
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.atomic_file import append_line, reason, start_time
@@ -193,12 +193,10 @@ class OperationLog:
         a result of `new_id`, for an operation whose id is part of ``start`` or of another file.
 
         Raises `FileFailure` before the operation begins if the start cannot be recorded, or if the log or a file of
-        ``start`` would be lost with the container (`lost_with_container`).
+        ``start`` would be lost with the container.
         """
         for file in (str(self.path), *start.files):
-            if error := lost_with_container(Path(file)):
-                error.hint = f"nothing was changed; {error.hint}"
-                raise error
+            require_kept(Path(file))
         now = self._clock.now_ms()
         progress = OperationProgress(id_ or self.new_id())
         self._append(

@@ -193,9 +193,22 @@ def test_an_operation_runs_as_long_as_its_process_and_has_no_end(log: Log) -> No
 
 def test_an_edit_in_a_container_needs_a_volume(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFFSETMGR_STATE_VOLUME", "/state")
-    failed = command(*SET, "--to-offset", 8, code=1).stderr
-    assert f"error: file {log.path}: no volume holds this file, so it would be lost with the container" in failed
-    assert "hint: nothing was changed; mount a volume that remains, as in -v NAME:/state" in failed
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    steps = [("migrate", step, "no.plan") for step in ("apply", "rollback", "finalize")]
+    for refused in [(*SET[:-1], "--to-offset", 8, "--wait-empty", 60), *steps]:
+        failed = command(*refused, code=1)
+        # Without --yes: nothing is asked, shown or waited for.
+        assert failed.stderr == (
+            "error: file /state/offsetmgr: no volume holds this file, so it would be lost with the container\n"
+            "hint: nothing was changed; mount a volume that remains, as in -v NAME:/state\n"
+        ), refused
+        assert not failed.stdout
+    shown = command(*SET[:-2], "--to-offset", 8).stderr
+    assert "warning: no edits: file /state/offsetmgr: no volume holds this file" in shown
+    assert "--execute" not in shown
+    monkeypatch.setenv("XDG_STATE_HOME", str(log.path.parent))
+    elsewhere = command(*SET, "--to-offset", 8, code=1).stderr
+    assert "hint: nothing was changed; choose a file below /state, where a volume belongs" in elsewhere
     assert rows("offsets", "get", "shop", "--store", "memory:store")[0]["offset"] == 5
     assert not log.path.parent.exists()
 
