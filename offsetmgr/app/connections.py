@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from offsetmgr.app.ui import Ui, Waits
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
+from offsetmgr.config.user_directories import lost_with_container
 from offsetmgr.core import SCHEMES, TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
@@ -23,6 +24,8 @@ from offsetmgr.core.offset_store import OtherGroupKind
 from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offsetmgr.core.clock import ClockDifference
     from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
     from offsetmgr.core.model import GroupKind
@@ -101,6 +104,11 @@ class Connections(Closeable):
     def warn(self, text: str) -> None:
         """Warns the user, for example of a configured store that does not respond."""
         self.ui.note(text, warning=True)
+
+    def warn_of_lost(self, plan: Path) -> None:
+        """Warns the user if a written plan would be lost with the container."""
+        if error := lost_with_container(plan):
+            self.warn(f"{error}; {error.hint}")
 
     def require_open(self) -> None:
         """Raises `UsageError` if `close` was called."""

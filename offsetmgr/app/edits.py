@@ -217,6 +217,7 @@ class PlannedEdit(Closeable):
             why = "the plan cannot be saved: only an edit of offsets in one store, without a problem, can be made later"
             raise UnsupportedOperation(self.operation, why, "migrations between stores have plans of their own")
         save_plan(path, store, self, self.copied)
+        self._connections.warn_of_lost(path)
         options = self._connections.undo_options(store.uri)
         self.saved = Invocation("offsets import", (str(path),), {"store": store.uri, **options, "execute": True})
 

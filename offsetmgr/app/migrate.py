@@ -170,6 +170,7 @@ def plan(
         planned = planned if waves is None else waves.assigned(planned)
         shown = connections.ui.progress(planned, "groups planned", len(names))
         summary, _ = write_plan(path, header, shown, planner.target.topic_ids)
+        connections.warn_of_lost(path)
     if not summary.actions and not summary.failed_groups:
         path.unlink()
         patterns = options.group_selection.patterns

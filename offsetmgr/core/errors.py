@@ -521,6 +521,6 @@ def install_hint(extra: str) -> str:
     """Returns the hint that names the extra.
 
     >>> install_hint("spark")
-    "install offsetmgr with its extra spark: pip install '.[spark]' in its source directory"
+    "install offsetmgr with its extra spark: pip install '.[spark]' in a clone; an executable has no extras"
     """
-    return f"install offsetmgr with its extra {extra}: pip install '.[{extra}]' in its source directory"
+    return f"install offsetmgr with its extra {extra}: pip install '.[{extra}]' in a clone; an executable has no extras"

@@ -206,6 +206,9 @@ def test_an_edit_in_a_container_needs_a_volume(log: Log, monkeypatch: pytest.Mon
     shown = command(*SET[:-2], "--to-offset", 8).stderr
     assert "warning: no edits: file /state/offsetmgr: no volume holds this file" in shown
     assert "--execute" not in shown
+    copy = ("groups", "copy", "shop", "shop2", "--store", "memory:store")
+    saved = command(*copy, "--plan", log.path.parent.with_name("a.plan")).stderr
+    assert "a.plan: no volume holds this file, so it would be lost with the container; choose a file below /" in saved
     monkeypatch.setenv("XDG_STATE_HOME", str(log.path.parent))
     elsewhere = command(*SET, "--to-offset", 8, code=1).stderr
     assert "hint: nothing was changed; choose a file below /state, where a volume belongs" in elsewhere
