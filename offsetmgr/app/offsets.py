@@ -260,9 +260,7 @@ def _lag(
         yield one._replace(rows=rows)
     found.check_topics(found.uri)
     if not (found.errors or checked):
-        found.errors.append(
-            OffsetMgrError("nothing to check", f"the selection has no commit in {found.uri}", KNOWN_GROUPS)
-        )
+        found.errors.append(OffsetMgrError("nothing to check", "no selected group has a commit", KNOWN_GROUPS))
 
 
 def _expected(connections: Connections, store: OffsetStore, topics: TopicSelection) -> list[TopicPartition]:

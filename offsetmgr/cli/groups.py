@@ -329,9 +329,7 @@ def copy(
     source: ExistingGroup,
     target: NewName,
     topics: TopicFlags,
-    to: Annotated[
-        str | None, opt("--to", "URI", "Another store for the copy: a URI, or zookeeper, kafka or manager.")
-    ] = None,
+    to: Annotated[str | None, opt("--to", "URI", "Another store: a URI, or zookeeper, kafka or manager.")] = None,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     plan: SavePlan = None,

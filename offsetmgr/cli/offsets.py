@@ -130,7 +130,7 @@ def lag(
         opt(
             "--fail-above",
             "N",
-            "Exit with 1 if the total lag of a group is above N records or unknown, or if a commit is missing.",
+            "Exit with 1 if a group's total lag is above N or unknown, or a commit is missing.",
             min=0,
         ),
     ] = None,

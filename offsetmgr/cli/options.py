@@ -295,9 +295,7 @@ class PlanScope(NamedTuple):
         return PlanSelection(groups, tuple(self.wave or ()))
 
 
-SourceStore = Annotated[
-    str, opt("--from", "URI", "The store to read: a URI, or zookeeper, kafka or manager of the context.")
-]
+SourceStore = Annotated[str, opt("--from", "URI", "The store to read: a URI, or zookeeper, kafka or manager.")]
 TargetStore = Annotated[str, opt("--to", "URI", "The store to write: a URI, or zookeeper, kafka or manager.")]
 Rename = Annotated[
     list[str] | None,

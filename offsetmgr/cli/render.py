@@ -558,9 +558,7 @@ MetricsFormat: Any = _Format("MetricsFormat", [*OutputFormat, PROMETHEUS])  # ty
 """The values of ``--format`` of a command with metrics: those of `OutputFormat`, and `PROMETHEUS`."""
 
 
-def write_samples(
-    command: str, read: Callable[[], T], samples: Callable[[T], Iterable[Sequence[Any]]]
-) -> tuple[T, int]:
+def write_samples(command: str, read: Callable[[], T], samples: Callable[[T], Iterable[Any]]) -> tuple[T, int]:
     """Writes the metrics of a read, and returns its result and the number of lines. A read that fails before its first
     sample has the sample of a failed one; if several clusters are read, the error of the cluster stands for it."""
     columns = (Column("metric", title=command), Column("labels", nested=True), Column("value", right=True))

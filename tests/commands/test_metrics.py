@@ -93,8 +93,8 @@ def test_a_group_that_could_not_be_read_has_its_error_and_no_sums(store: MemoryS
     store.broken["a"] = TimedOut("group a", "no response")
     text = lag("a", "b", "--format", "prometheus", code=1).stdout
     assert samples(text, f"{GROUP}_error") == ["a 1", "b 0"] and samples(text, f"{TOPIC}_offset_sum") == ["b t 80"]
-    text = lag("nobody", "--format", "prometheus", code=1).stdout
-    assert samples(text, "offsetmgr_read_errors") == ["offsets lag 1"] and text.endswith("\n# EOF\n")
+    failed = lag("nobody", "--format", "prometheus", code=1).stdout
+    assert samples(failed, "offsetmgr_read_errors") == ["offsets lag 1"]
 
 
 @pytest.mark.usefixtures("store")
@@ -108,8 +108,7 @@ def test_samples_of_several_clusters_have_the_label_cluster(tmp_path: Path, monk
     assert samples(text, f"{GROUP}_lag") == ["one a 50", "two a 50"]
     assert "dead offsets lag 1" in samples(text, "offsetmgr_read_errors") and "error: dead: " in errors
     for contexts, series in (("dea*", "dead offsets lag 1"), ("dead", "offsets lag 1")):
-        text = command(*several, contexts, code=1).stdout
-        assert samples(text, "offsetmgr_read_errors") == [series] and text.endswith("\n# EOF\n")
+        assert samples(command(*several, contexts, code=1).stdout, "offsetmgr_read_errors") == [series]
 
 
 @pytest.mark.servers
@@ -152,7 +151,7 @@ SHOWN = 'evil"} 1\\n\\n東\\x1b[31m'
         ),
         ("idle --fail-above 999", 1, ["nothing committed in 1 group: idle"]),
         (f"{LONG} --fail-above 999", 1, ["nothing committed in 1 group: longlonglonglonglon..onglonglonglonglong"]),
-        ("idle* --fail-above 999", 1, ["nothing to check: the selection has no commit in memory:store"]),
+        ("idle* --fail-above 999", 1, ["nothing to check: no selected group has a commit"]),
         ("a b -t t --fail-above 99", 1, [UNKNOWN, f"{ABSENT} a (6 partitions), b (6 partitions)"]),
         ("[abi]* -t t:0,2 --fail-above 99", 1, [UNKNOWN, f"{ABSENT} a (1 partition), b (1 partition)"]),
         ("[ai]* --fail-above 50 --format prometheus", 0, []),
