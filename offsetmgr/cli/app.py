@@ -40,10 +40,10 @@ REGISTRY: Final[dict[str, str]] = {
     "groups": "Consumer groups: list, describe, delete, copy, rename.",
     "offsets": "Offsets: get, lag, peek, set, reset, export, import, diff, delete.",
     "edits": "The operation log: list, show and undo edits and migrations.",
-    "migrate": "Move groups between stores: plan, apply, status, verify, finalize, rollback, mirror.",
+    "migrate": "Move groups between stores: plan, apply, renew, status, report, verify, finalize, rollback, mirror.",
     "cluster": "Kafka clusters: the brokers' releases and capabilities.",
     "doctor": "Check every configured server and this machine; changes nothing.",
-    "context": "Contexts of the config file: list, show, use.",
+    "context": "Contexts of the config file: list, show, use, add.",
     "runbook": "Rolling-bounce runbooks: write, check, bounce.",
     "zk": "Kafka in ZooKeeper: tree, brokers, topics, members, owners, check, elect, reassign, delete-topic.",
     "manager": "The offset manager: serve, status, dump.",
@@ -52,7 +52,7 @@ REGISTRY: Final[dict[str, str]] = {
     "period": "Runs of the period coordinator: status, history, rerun, abort.",
     "sandbox": "Real ZooKeeper and Kafka servers on this machine, for experiments.",
     "help": "Help on a subject: connection.",
-    "mcp": "Serve offsets to an agent by the Model Context Protocol; changes nothing.",
+    "mcp": "Serve offsets to an agent by the Model Context Protocol; changes no cluster.",
     "completion": "Shell completion: bash, zsh, fish.",
 }
 """Command group -> one line of help. The group's typer app is ``app`` in the module of its name; that of ``help`` is in

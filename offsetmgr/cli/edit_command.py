@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from offsetmgr.app.edits import EditListener, EditReport, PlannedEdit
 from offsetmgr.cli.render import (
+    COLLECTOR,
     FAILED,
     PLANNED_WRITE,
     Column,
@@ -180,8 +181,9 @@ def _outcome_rows(edit: PlannedEdit) -> Iterator[tuple[Any, ...]]:
 
 
 def _list_failures(*failures: Iterable[FailedWrite]) -> int:
-    """Prints one line on stderr for each of the first `MAX_FAILURES_SHOWN` failures. Returns the number of failures."""
-    count = 0
+    """Prints one line on stderr for each of the first `MAX_FAILURES_SHOWN` failures, or collects their errors. Returns
+    the number of failures."""
+    count, collector = 0, COLLECTOR.get()
     hints: dict[str, None] = {}
     for group, tp, error in (entry for some in failures for entry in some):
         count += 1
@@ -189,8 +191,11 @@ def _list_failures(*failures: Iterable[FailedWrite]) -> int:
             place = f"group {group}" + (f", {tp}" if tp is not None else "")
             text = " ".join(worded(error).split()).removeprefix(f"{tp}: ")
             quoted = f"group {group!r}" + (f", {tp}" if tp is not None else "")
-            note(f"error: {text if text.startswith((place, quoted)) else f'{place}: {text}'}")
-        if error.hint:
+            if collector is not None:
+                collector.errors.append(OffsetMgrError(place, text.removeprefix(f"{place}: "), error.hint))
+            else:
+                note(f"error: {text if text.startswith((place, quoted)) else f'{place}: {text}'}")
+        if error.hint and collector is None:
             hints[for_command_line(error.hint)] = None
     if count > MAX_FAILURES_SHOWN:
         note(f"error: and {count - MAX_FAILURES_SHOWN} more")

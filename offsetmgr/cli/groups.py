@@ -80,7 +80,7 @@ def list_groups(
     state: Annotated[
         str | None,
         opt(
-            "--state", "[STATE,...]", "Also show each group's state; with names, list only the groups in these states."
+            "--state", "[STATE,...]", f"Show the states; with names, only groups in these: {', '.join(groups.STATES)}."
         ),
     ] = None,
     of_type: Annotated[
@@ -98,9 +98,9 @@ def list_groups(
     ] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> int:
-    """List the groups of a store.
+    """List the groups of a store. --type or --protocol also lists share groups and the groups of Connect workers.
 
-    Share groups and the groups of Connect workers have no committed offsets: --type, or their names, list them.
+    These have no committed offsets. Their names list them, too.
     """
     given = {"in state": state, "of type": of_type, "of protocol": protocol}
     states, types, protocols = ([one for one in (text or "").split(",") if one.strip()] for text in given.values())

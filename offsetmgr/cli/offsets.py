@@ -198,7 +198,7 @@ def peek(
     connect: ConnectFlags,
     groups: GroupFlags,
     topics: TopicFlags,
-    max_bytes: Annotated[int, opt("--max-bytes", "N", "Show at most N bytes of a key or value.", min=0)] = 1_000,
+    max_bytes: Annotated[int, opt("--max-bytes", "N", "At most N bytes of a key, value or header.", min=0)] = 1_000,
     output: FormatOption = OutputFormat.TABLE,
 ) -> int:
     """Show the record at the committed offset of each partition: the one that a consumer gets next.
@@ -216,9 +216,9 @@ def _peeked_row(one: NextRecord, max_bytes: int, output: OutputFormat) -> tuple[
         return (one.group, *one.partition, one.offset, *(None,) * 7, one.note)
     age = None if record.timestamp is None else SystemClock().now_ms() - record.timestamp
     shown_age = duration(age) if table and age is not None else age
-    cells = (_text(record.key, max_bytes, table), _text(record.value, max_bytes, table), _headers(record, table))
+    texts = (_text(one, max_bytes, table) for one in (record.key, record.value))
     numbers = (one.offset, record.offset, record.timestamp, shown_age, _size(record))
-    return (one.group, *one.partition, *numbers, *cells, one.note)
+    return (one.group, *one.partition, *numbers, *texts, _headers(record, max_bytes, table), one.note)
 
 
 def _text(data: bytes | None, max_bytes: int, table: bool) -> Any:
@@ -236,15 +236,14 @@ def _text(data: bytes | None, max_bytes: int, table: bool) -> Any:
     return f"{text[:_CELL]}... ({len(data):,} bytes)" if cut or len(text) > _CELL else text
 
 
-def _headers(record: Record, table: bool) -> Any:
+def _headers(record: Record, max_bytes: int, table: bool) -> Any:
     from offsetmgr.cli.log import display_text
 
     if not record.headers:
         return None
-    pairs = [(name, raw_json(value)) for name, value in record.headers]
     if not table:
-        return [{"name": name, "value": value} for name, value in pairs]
-    text = ", ".join(f"{name}={display_text(value)}" for name, value in pairs)
+        return [{"name": name, "value": _text(value, max_bytes, table)} for name, value in record.headers]
+    text = ", ".join(f"{name}={display_text(raw_json(value))}" for name, value in record.headers)
     return text if len(text) <= _CELL else f"{text[:_CELL]}..."
 
 
@@ -517,10 +516,10 @@ def diff(
     topics: TopicFlags,
     output: FormatOption = OutputFormat.TABLE,
 ) -> int:
-    """Show the differences between two stores; the exit code is 1 on any difference.
+    """Show the differences between two stores.
 
-    Without --from and --to, the command compares the configured ZooKeeper with the configured brokers, also of several
-    contexts. Without --group it compares all groups of both stores.
+    The exit code is 1 on any difference. Without --from and --to, the command compares the configured ZooKeeper with
+    the configured brokers, also of several contexts. Without --group it compares all groups of both stores.
     """
     selection = groups._replace(all_groups=groups.all_groups or not groups.group).selection()
     given = {"--from": source not in TITLES and source, "--to": target not in TITLES and target}

@@ -24,12 +24,12 @@ _PROBE_TIMEOUT_S: Final = 2.0
 
 def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
     """Returns the settings of a client. Ignores properties that do not concern TLS. Raises `ConfigError`."""
+    authorities = properties.get("ssl.ca.location")
     try:
-        context = ssl.create_default_context(
-            cafile=properties.get("ssl.ca.location"), cadata=properties.get("ssl.ca.pem")
-        )
+        context = ssl.create_default_context(cafile=authorities, cadata=properties.get("ssl.ca.pem"))
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError("TLS certificate authorities", f"cannot be loaded: {_reason(error)}") from None
+        where = "" if authorities is None else f" of ssl.ca.location {authorities}"
+        raise ConfigError(f"TLS certificate authorities{where}", f"cannot be loaded: {_reason(error)}") from None
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").lower()
     context.check_hostname = algorithm not in ("none", "")
     if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":

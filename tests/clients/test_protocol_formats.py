@@ -240,7 +240,6 @@ def test_kerberos_names_the_extra_if_its_package_is_missing(monkeypatch: pytest.
         ({"security.protocol": "sasl_plaintext", "sasl.mechanism": "CRAM-MD5"}, UnsupportedOperation),
         ({"security.protocol": "ssl", "ssl.keystore.location": "k.p12"}, UnsupportedOperation),
         ({"security.protocol": "ssl", "ssl.certificate.location": "missing.pem"}, ConfigError),
-        ({"security.protocol": "ssl", "ssl.ca.location": "missing.pem"}, ConfigError),
         ({"security.protocol": "ssl", "ssl.ca.pem": "not a certificate"}, ConfigError),
         ({"security.protocol": "ssl", "ssl.certificate.pem": "not a certificate"}, ConfigError),
     ],
@@ -248,3 +247,8 @@ def test_kerberos_names_the_extra_if_its_package_is_missing(monkeypatch: pytest.
 def test_unsupported_settings_are_rejected(properties: dict[str, str], error: type[OffsetMgrError]) -> None:
     with pytest.raises(error):
         Security.of(properties)
+
+
+def test_a_missing_file_of_certificate_authorities_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"of ssl\.ca\.location missing\.pem: cannot be loaded: No such file"):
+        Security.of({"security.protocol": "ssl", "ssl.ca.location": "missing.pem"})

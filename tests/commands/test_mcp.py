@@ -69,7 +69,8 @@ def execute(line: str, home: Path, *program: str) -> tuple[int, str]:
 def produce(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(20):
-        producer.produce(topic, f"{HOSTILE}{number}".encode(), partition=0)
+        headers: dict[str, str | bytes | None] = {HOSTILE: "h" * 200_000} if number == 7 else {}
+        producer.produce(topic, f"{HOSTILE}{number}".encode(), partition=0, headers=headers)
     producer.flush(60)
 
 
@@ -103,28 +104,33 @@ async def test_a_session_of_15_calls_with_a_read_only_login(secured_kraft: Secur
         assert len((await call("list", state="Empty"))["rows"]) == 2
         (lag,) = (await call("lag", group=[HOSTILE]))["rows"]
         assert (lag["group"], lag["offset"], lag["lag"]) == (HOSTILE, 7, 13)
-        assert [row["lag"] for row in (await call("lag", all_groups=True, show_totals=True))["rows"]] == [13, 15]
+        assert [row["lag"] for row in (await call("lag", all_groups=True, totals=True))["rows"]] == [13, 15]
         assert {row["group"] for row in (await call("where", all_groups=True))["rows"]} == {HOSTILE, "shop"}
         assert "ok" in {row["result"] for row in (await call("doctor"))["rows"]}
-        assert (await call("peek", group=[HOSTILE]))["rows"][0]["value"] == f"{HOSTILE}7"
+        peeked = await call("peek", all_groups=True)
+        assert [row["value"] for row in peeked["rows"]] == [f"{HOSTILE}7", f"{HOSTILE}5"]
+        assert 1_000 < len(json.dumps(peeked["rows"][0]["headers"])) < 2_000
         assert "do not name ZooKeeper" in (await call("diff"))["errors"][0]["why"]
         assert (await call("plan_migrate", **{"from": "file:x", "to": "kafka", "group": ["shop"]}))["failed"]
         assert (await call("plan_copy", source="--execute", target="--yes", topic=[True]))["failed"]
-        assert (await call("lag", group=["shop"], execute=True))["errors"][0]["what"] == "argument 'execute'"
+        assert "'execute' was unexpected" in (await call("lag", group=["shop"], execute=True))["errors"][0]["why"]
         assert (await call("lag", group=["absent"]))["errors"][0]["why"].startswith("does not exist")
         copied = await call("plan_copy", source=HOSTILE, target=f"{HOSTILE}2")
         assert [(row["group"], row["new_offset"]) for row in copied["rows"]] == [(f"{HOSTILE}2", 7)]
+        (rewind,) = (await call("plan_copy", source="shop", target=HOSTILE))["errors"]
+        assert (rewind["what"], "--allow-rewind" in rewind["hint"]) == (f"group {HOSTILE}, {topic}-0", True)
         reset = await call("plan_reset", group=[HOSTILE], topic=[topic], to_offset=3)
         assert [(row["current_offset"], row["new_offset"]) for row in reset["rows"]] == [(7, 3)]
     assert set(broker.admin.list_topics(timeout=60).topics) == {topic, "__consumer_offsets"}
-    code, shown = execute(reset["plan"]["command"], tmp_path, "bash")
+    own_login = f" --command-config {login}"
+    code, shown = execute(reset["plan"]["command"] + own_login, tmp_path, "bash")
     assert code == 1, shown  # this login may not write
     assert committed(store, HOSTILE) == {0: 7}
     broker.grant([allowed(kind, "*", AclOperation.READ) for kind in (ResourceType.TOPIC, ResourceType.GROUP)])
     for planned, group, offset in ((reset, HOSTILE, 3), (copied, f"{HOSTILE}2", 7)):
-        assert HOSTILE not in planned["plan"]["command"]
+        assert not {HOSTILE, "--command-config"} & {*shlex.split(planned["plan"]["command"])}
         refused = group != HOSTILE  # the source of the copy has been reset
-        code, shown = execute(planned["plan"]["command"], tmp_path, "bash")
+        code, shown = execute(planned["plan"]["command"] + own_login, tmp_path, "bash")
         assert code == refused, shown
         assert committed(store, group) == ({} if refused else {0: offset})
     assert not (tmp_path / "pwned").exists()
@@ -146,13 +152,17 @@ async def test_a_plan_is_executed_only_while_its_offsets_are_unchanged(
         ("plan_copy", in_kafka, copy, {"source": unique, "target": copy}),
         ("plan_migrate", f"zookeeper://{in_zookeeper}", moved, {"from": "zookeeper", "to": "kafka", "group": [moved]}),
     ]
+    commit(f"zookeeper://{in_zookeeper}", moved, topic, {0: 1})
     async with agent(tmp_path, "--context", "new,both", "--plans", str(tmp_path / "plans")) as (_, call):
+        listed = {name: (await call("list", context="both", store=name))["rows"] for name in ("kafka", "zookeeper")}
+        assert ({"group": moved} in listed["zookeeper"], {"group": moved} in listed["kafka"]) == (True, False)
         for number, (tool, source, target, arguments) in enumerate(plans, 1):
             group = target if tool == "plan_migrate" else unique
             commit(source, group, topic, {0: 2 * number})
             assert (await call(tool, **arguments))["failed"]  # no context is chosen
             stale = (await call(tool, context="both", **arguments))["plan"]
             assert Path(stale["file"]).parent == tmp_path / "plans"
+            assert "--context" not in stale["command"]  # the person may have other contexts
             commit(source, group, topic, {0: 2 * number + 1})
             before = committed(in_kafka, target)
             code, shown = execute(stale["command"], tmp_path)
@@ -164,6 +174,37 @@ async def test_a_plan_is_executed_only_while_its_offsets_are_unchanged(
             (undo,) = re.findall(r"^undo: (.*)$", shown, re.MULTILINE)
             code, shown = execute(undo, tmp_path)
             assert (code, committed(in_kafka, target)) == (0, before), shown
+
+
+WRONG: list[tuple[str, str, dict[str, Any]]] = [
+    ("lag", "group", {"group": [None]}),
+    ("lag", "group", {"group": {"a": 1}}),
+    ("lag", "all_groups", {"all_groups": "true"}),
+    ("lag", "all_groups", {"all_groups": 1}),
+    ("lag", "top", {"top": [1, 2]}),
+    ("where", "window", {"all_groups": True, "window": 3_600}),
+    ("plan_copy", "source", {"source": ["a", "b"], "target": "c"}),
+    ("plan_copy", "target", {"source": "a", "target": ""}),
+    ("plan_migrate", "from", {"from": ["zookeeper"], "to": "kafka", "group": ["a"]}),
+]
+
+
+@async_test
+async def test_an_argument_of_another_type_is_named_and_null_is_absent(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(f"{name},t,0,7\n")
+    config = tmp_path / "config/offsetmgr/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("default-context = 'a'\n[context.a]\nstore = 'file:a.csv'\n[context.b]\nstore = 'file:b.csv'\n")
+    async with agent(tmp_path) as (_, call):
+        for tool, argument, arguments in WRONG:
+            (error,) = (await call(tool, **arguments))["errors"]
+            assert error["what"] == f"argument {argument!r}"
+        config.write_text(config.read_text().replace("'a'", "'b'"))  # for servers that are started later
+        assert (await call("list", group=None, state=None))["rows"] == [{"group": "a"}]
+        assert (await call("plan_copy", source="a", target=None))["failed"]
+    done = command("mcp", "--store", "file:a.csv", "--plans", str(config), code=1)
+    assert f"error: the directory of plans {config}: File exists" in done.stderr
 
 
 @async_test
@@ -192,14 +233,19 @@ def test_a_call_can_be_cancelled_and_the_end_of_stdin_ends_the_server(tmp_path: 
         client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
         send(id=1, method="initialize", params=client)
         assert json.loads(stdout.readline())["id"] == 1
-        for number in range(2, 8):
+        for number in range(2, 6):
             send(id=number, method="tools/call", params={"name": "lag", "arguments": {"group": ["g"]}})
+        connected = [silent.accept()[0] for _ in range(4)]
+        for number in range(2, 6):
             send(method="notifications/cancelled", params={"requestId": number})
+        send(id=7, method="tools/call", params={"name": "absent"})  # waits for their threads
         send(id=8, method="ping")
         assert json.loads(stdout.readline()) == {"jsonrpc": "2.0", "id": 8, "result": {}}
         began = time.monotonic()
-        assert finish(server).stdout == ""
+        assert json.loads(finish(server).stdout)["id"] == 7
         assert time.monotonic() - began < 30
+        for one in connected:
+            one.close()
 
 
 def test_an_installation_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
