@@ -266,12 +266,12 @@ def mcp(
         require_many_clusters(flags.context, flags.settings(), "")
     for one in resolved:
         _ = Connections(one).uri  # raises an error if no server is named
-    create_no_offsets_topic()
     offered = [name for name in TOOLS if payloads or name != "peek"]
     contexts, directory = [one.context for one in resolved], (plans or state_directory() / "plans").absolute()
     tools = Tools(offered, flags, contexts, directory)
     if plans is not None:
         tools.check_plans()
+    create_no_offsets_topic()
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # nothing is left half done
     anyio.run(_serve, tools)
