@@ -45,6 +45,7 @@ from offsetmgr.groups.scan import (
     choose_groups,
     not_known,
     require_kind,
+    require_known,
     require_topics,
     scan_in_order,
 )
@@ -380,10 +381,11 @@ def reset(
     topics = TopicMatches(topics)
     if isinstance(to, FromFile) and isinstance(scenario, ToOffsets) and groups.patterns is None:
         chosen = groups.within(scenario.offsets, f"file {os.fspath(to.path)}", hint="")
+        store = _with_share_groups(connections, store, chosen, chosen, create=create)
     else:
         chosen = choose_groups(store, groups)
-    store = _with_share_groups(connections, store, chosen)
-    create = create or store.describe_groups is not None  # the share groups are known to exist
+        store = _with_share_groups(connections, store, chosen, groups.named(chosen), create=create)
+    create = create or store.describe_groups is not None  # the share groups exist
     running = _wait(connections, store, chosen, active)
     if isinstance(scenario, PastRecords):
         from offsetmgr.consumer.simple import SimpleConsumer, offset_after
@@ -629,13 +631,24 @@ def export(
         )
 
 
-def _with_share_groups(connections: Connections, store: OffsetStore, groups: Sequence[str]) -> OffsetStore:
-    """Returns the share groups of the cluster if the first of ``groups`` is one, otherwise ``store``. Other groups are
-    errors in share groups."""
-    for found in store.scan(groups[:1]) if store.uri.startswith("kafka:") else ():
-        if isinstance(found.error, OtherGroupKind) and found.error.type == "share":
-            return connections.share_groups(store)
-    return store
+def _with_share_groups(
+    connections: Connections, store: OffsetStore, groups: Sequence[str], named: Iterable[str], *, create: bool
+) -> OffsetStore:
+    """Returns the share groups of the cluster if ``groups`` are share groups, otherwise ``store``. Only groups of
+    ``named`` can be share groups. Raises `UsageError` for share groups with others, and `GroupNotFound`."""
+    from offsetmgr.groups.reset import NEW_GROUP
+
+    scanned = store.scan(sorted(named)) if store.uri.startswith("kafka:") else ()
+    kinds = {one.name: one.error.type for one in scanned if isinstance(one.error, OtherGroupKind)}
+    shares, others = ([one for one in groups if (kinds.get(one) == "share") is share] for share in (True, False))
+    if not shares:
+        return store
+    if others:
+        with connections.refusing("offsets reset"):
+            require_known([store], () if create else {*others} - {*kinds}, NEW_GROUP)
+        why = f"group {shares[0]!r} is a share group, and group {others[0]!r} is not"
+        raise UsageError("offsets reset", why, "reset share groups in a command of their own")
+    return connections.share_groups(store)
 
 
 def _wait(

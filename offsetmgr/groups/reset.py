@@ -47,7 +47,7 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import KafkaCluster
 
-_NEW: Final = Advice("{create:new_group} creates a new one; {} shows the existing ones", Invocation("groups list"))
+NEW_GROUP: Final = Advice("{create:new_group} creates a new one; {} shows the existing ones", Invocation("groups list"))
 _REPLACES: Final = "replaces a negative offset, which an undo does not restore"
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose log ranges are requested together."""
@@ -153,7 +153,7 @@ def plan_reset(
         chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
         for found in batch:
             if not (found.offsets or found.errors or found.error or create):
-                require_known([store], [found.name], _NEW)
+                require_known([store], [found.name], NEW_GROUP)
             chosen.append((found, _partitions(found, topics, scenario, counts)))
         logs.load(tp for _, partitions in chosen for tp in partitions)
         for found, partitions in chosen:
@@ -204,7 +204,7 @@ def _plan_group(
     if (problem := found.error or unread.error) is not None:
         return GroupEditPlan(found.name, (), problem)
     if not partitions:
-        return GroupEditPlan(found.name, (), _nothing_to_reset(found.name, scenario))
+        return GroupEditPlan(found.name, (), _nothing_to_reset(store, found.name, scenario))
     explicit_offsets = file.offsets.get(found.name, {})
 
     def change(tp: TopicPartition) -> PlannedChange:
@@ -226,10 +226,11 @@ def _plan_group(
     return GroupEditPlan(found.name, changes, unrecognised=found.unrecognised)
 
 
-def _nothing_to_reset(group: str, scenario: Scenario) -> GroupNotFound:
+def _nothing_to_reset(store: OffsetStore, group: str, scenario: Scenario) -> GroupNotFound:
     what = f"group {group!r}"
     if not isinstance(scenario, ToOffsets):
-        return GroupNotFound(what, "it has no committed offsets in these topics", Advice("name the topic with {topic}"))
+        offsets = "start offset" if store.capabilities.acknowledges else "committed offsets"
+        return GroupNotFound(what, f"it has no {offsets} in these topics", Advice("name the topic with {topic}"))
     if scenario.offsets.get(group):
         return GroupNotFound(
             what, "the file has no offsets for it in these topics", Advice("correct or leave out {topic}")
@@ -311,7 +312,7 @@ def plan_set(
     if found.error is not None:
         raise found.error
     if not (found.offsets or found.errors or create):
-        require_known([store], [group], _NEW)
+        require_known([store], [group], NEW_GROUP)
     if isinstance(to, OffsetAndMetadata):
         to = dict.fromkeys(filter(topics.matches, [*named, *found.offsets, *found.errors]), to)
     if not to:

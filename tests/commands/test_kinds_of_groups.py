@@ -119,10 +119,12 @@ def test_a_share_group(
     consumer = ["--bootstrap-server", kraft.bootstrap, "--topic", topic, "--group", topic]
     with program("org.apache.kafka.tools.consumer.ConsoleShareConsumer", consumer, tmp_path / "share.log"):
         until(lambda: "kafka 1" in group.run("groups where {g}")[1], 120)
-        tool = f"kafka-share-groups.sh --bootstrap-server {kraft.bootstrap} --group {topic} {{end}}"
+        tool = f"kafka-share-groups.sh --bootstrap-server {kraft.bootstrap} --group {topic} "
         lines = {**EDITS, **dict.fromkeys(READS.split("\n")[1:-1], "--describe")}
-        lines = {line: end.format(option="--topic") for line, end in lines.items() if line != RESET}
-        assert group.unlike(lines, "is a share group", tool) == {}
+        lines = {line: tool + end.format(option="--topic") for line, end in lines.items() if line != RESET}
+        reset = f"offsetmgr offsets reset {topic} --to-offset N resets its start offset"
+        lines |= {line: reset for line, end in EDITS.items() if end == SETS and line != RESET}
+        assert group.unlike(lines, "is a share group", "{end}") == {}
         code, listed, _ = group.run("groups list --state")
         assert (code, f"{topic} " in listed) == (0, False)
 

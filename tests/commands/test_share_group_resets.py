@@ -130,6 +130,20 @@ def test_the_consumers_go_on_after_a_reset(kraft: KraftBroker, group: str, tmp_p
     assert "acknowledged" not in again
 
 
+def test_a_reset_of_share_groups_and_others_is_refused(kraft: KraftBroker, group: str) -> None:
+    servers = ["--topic", group, "--bootstrap-server", kraft.bootstrap]
+    others = [f"a-{group}", f"z-{group}"]
+    for other in others:
+        reset = ["offsets", "reset", group, other, *servers, "--to-latest"]
+        assert f"group '{other}': does not exist" in command(*reset, code=1).stderr
+        set_at = ["--topic", f"{group}:0", *servers[2:], "--to-offset", "3"]
+        command("offsets", "set", other, *set_at, "--new-group", "--execute", "--yes")
+        refused = command(*reset, code=2).stderr
+        assert f"group '{group}' is a share group, and group '{other}' is not" in refused
+    none = command("offsets", "reset", group, *servers[2:], "--all-topics", "--to-latest", code=1)
+    assert "it has no start offset in these topics" in "".join(none)
+
+
 def test_the_undo_of_the_first_start_offset_removes_it(kraft: KraftBroker, group: str) -> None:
     with OffsetAdmin(f"kafka://{kraft.bootstrap}") as admin:
         report = admin.plan_reset(group, ToLatest(), topics=f"{group}:0").execute()

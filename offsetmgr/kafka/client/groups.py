@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import (
     Conflict,
@@ -55,6 +56,19 @@ _KINDS: Final = {
     "streams": "is a group of Kafka Streams' protocol, whose application keeps state",
 }
 """The reason of the refusal for each type. The tool of a type has its name, as in kafka-share-groups.sh."""
+_SETS: Final = ("offsets reset", "offsets set", "offsets import", "offsets import undo", "offsets import plan")
+_ACTIONS: Final = {
+    ("", "groups delete"): "--delete",
+    ("share", "groups delete"): "--delete",
+    ("share", "offsets delete"): "--delete-offsets --topic TOPIC",
+    ("streams", "groups delete"): "--delete",
+    ("streams", "offsets delete"): "--delete-offsets --input-topic TOPIC",
+    **{
+        ("streams", one): "--reset-offsets --input-topic TOPIC --to-offset N --execute (from Kafka 4.2 on)"
+        for one in _SETS
+    },
+}
+"""The action of Kafka's tool for each type and operation; the empty type is that of groups without consumers."""
 _KNOWN_PROTOCOLS: Final = {
     "connect": "a Kafka Connect cluster; its connectors commit in groups named connect-NAME",
     "sr": "a Schema Registry cluster",
@@ -69,23 +83,18 @@ def no_consumers(protocol_type: str) -> str:
 
 def refusal(group: str, type_: str, server: str, operation: str = "") -> OtherGroupKind:
     """Returns the error of an edit of a group of another kind. ``type_`` is a key of `_KINDS` or a protocol type, such
-    as "connect". The error names the command of Kafka's that does ``operation``, or one that shows the group."""
-    why, tool = _KINDS.get(type_, no_consumers(type_)), f"kafka-{type_ if type_ in _KINDS else 'consumer'}-groups.sh"
-    topic = f"--{'input-' if type_ == 'streams' else ''}topic TOPIC"
-    commands = {"groups delete": "--delete"}
-    if type_ in _KINDS:
-        reset = f"--reset-offsets {topic} --to-offset N --execute"
-        commands |= {"offsets delete": f"--delete-offsets {topic}"}
-        commands |= dict.fromkeys(("offsets reset", "offsets set", "offsets import", "offsets import undo"), reset)
-    does = "use Kafka's own command" if operation in commands else "Kafka's own command shows it"
-    action = commands.get(operation, "--describe")
-    text = f"{does}: {tool} --bootstrap-server {server} --group {shlex.quote(group)} {action}"
-    if (type_, operation) == ("share", "offsets reset"):
-        text = "reset share groups in a command of their own"
-    if type_ == "connect" and operation not in commands:
+    as "connect". The error names the command that does ``operation``, or Kafka's command that shows the group."""
+    kind = type_ if type_ in _KINDS else ""
+    action, why = _ACTIONS.get((kind, operation)), _KINDS.get(type_, no_consumers(type_))
+    does = "Kafka's own command shows it" if action is None else "use Kafka's own command"
+    tool = f"kafka-{kind or 'consumer'}-groups.sh --bootstrap-server {server} --group {shlex.quote(group)}"
+    text = f"{does}: {tool} {action or '--describe'}"
+    if kind == "share" and operation in _SETS:
+        text = Advice("{} {to_offset=N} resets its start offset", Invocation("offsets reset", (group,)))
+    if type_ == "connect" and action is None:
         verb = "DELETE" if operation == "offsets delete" else "PATCH"
         text = f"use Kafka's REST API of Connect for the offsets of a connector: {verb} /connectors/NAME/offsets"
-    error = OtherGroupKind(f"group {group!r}", f"{why}; {text}")
+    error = OtherGroupKind(f"group {group!r}", Advice.joined((why, text)))
     error.group, error.type, error.server = group, type_, server
     return error
 

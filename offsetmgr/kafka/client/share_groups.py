@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, NotAuthorized, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors
 from offsetmgr.kafka.client.client import Client
@@ -90,7 +90,10 @@ async def alter(
     """
     topics = topics_with(((tp, {"start_offset": at}) for tp, at in starts.items()), "topic_name")
     request = Request(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, {"group_id": group, "topics": topics})
-    answer = checked(await connection.call(request, timeout_s), f"share group {group}")
+    answer = await connection.call(request, timeout_s)
+    if answer["error_code"] == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        raise NotAuthorized(f"share group {group}", "may not be reset by this login", "allow Read on the group")
+    checked(answer, f"share group {group}")
     return {tp: _error(group, tp, part) for tp, part in parts_of(answer, "responses", "topic_name")}
 
 
