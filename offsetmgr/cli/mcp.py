@@ -140,7 +140,7 @@ class Tools:
     def __init__(self, names: Iterable[str], flags: ConnectionFlags, contexts: Sequence[str | None], plans: Path):
         from offsetmgr.cli.app import root
 
-        self._flags, self._contexts, self._plans = flags, contexts, plans
+        self._flags, self._contexts, self._plans = flags, contexts, plans.absolute()
         self._tools: dict[str, tuple[Any, dict[str, Any]]] = {}
         for name in names:
             command: Any = typer.main.get_command(root)
@@ -267,8 +267,7 @@ def mcp(
     for one in resolved:
         _ = Connections(one).uri  # raises an error if no server is named
     offered = [name for name in TOOLS if payloads or name != "peek"]
-    contexts, directory = [one.context for one in resolved], (plans or state_directory() / "plans").absolute()
-    tools = Tools(offered, flags, contexts, directory)
+    tools = Tools(offered, flags, [one.context for one in resolved], plans or state_directory() / "plans")
     if plans is not None:
         tools.check_plans()
     create_no_offsets_topic()
