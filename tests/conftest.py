@@ -25,25 +25,16 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from processes import is_led
-from release_fixtures import (
-    bootstrap,
-    broker,
-    current_broker,
-    pytest_generate_tests,
-    release_cluster,
-    start_kraft,
-    start_release,
-)
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.sandbox.broker import NEWEST_VERSION
 from offsetmgr.sandbox.java import class_archive
 
-__all__ = [
-    "bootstrap", "broker", "current_broker", "pytest_generate_tests", "release_cluster", "start_kraft", "start_release",
+pytest_plugins = [
+    "checked_cluster", "damaged_log_fixtures", "everyday_fixtures", "group_lock_fixtures", "memory_listener_fixtures",
+    "period_runs", "planted_tree", "relay_fixtures", "release_fixtures", "secured_fixtures", "zookeeper_store_fixtures",
 ]  # fmt: skip
-"""The fixtures and the hook of another module, which pytest finds here."""
-
+"""The modules with fixtures that several tests share."""
 
 _INHERITED: Final = re.compile(
     r"OFFSETMGR_(?!CACHE$|BROWSER$|CLIENTS$|SOAK$|SEED$|TAKEOVERS$|RUNNING_).*"

@@ -102,9 +102,7 @@ class LogContract:
         }
         assert all(abs(record.timestamp - before) < 60_000 for record in records)
 
-    def test_the_records_of_an_append_are_consecutive_and_the_last_offset_is_returned(
-        self, claim: Claimer, reader: LogReader
-    ) -> None:
+    def test_the_records_of_an_append_are_consecutive_and_the_last_offset_is_returned(self, claim, reader) -> None:
         writer = claim(0)
         reader.follow({0: 0, 8: 0})
 
@@ -126,9 +124,7 @@ class LogContract:
         reader.load(dict.fromkeys(batches, 0), {p: end + 1 for p, end in ends.items()}, newest)
         assert newest == {partition: dict(records) for partition, records in batches.items()}
 
-    def test_only_a_batch_that_is_too_large_is_rejected_and_the_writer_continues(
-        self, log: PartitionLog, claim: Claimer, reader: LogReader
-    ) -> None:
+    def test_only_a_batch_that_is_too_large_is_rejected_and_the_writer_continues(self, log, claim, reader) -> None:
         writer = claim(1)
         with pytest.raises(TooLarge):
             writer.append({1: [(b"small", b"1")], 9: [(b"big", b"x" * self.too_large)]}, TIMEOUT_S)
@@ -167,9 +163,7 @@ class LogContract:
 
     # --- claiming -----------------------------------------------------------------------------------
 
-    def test_a_later_claim_fences_the_earlier_writer_for_good(
-        self, log: PartitionLog, claim: Claimer, reader: LogReader
-    ) -> None:
+    def test_a_later_claim_fences_the_earlier_writer_for_good(self, log, claim, reader) -> None:
         earlier = claim(1)
         earlier.append({1: [(b"k", b"before")]}, TIMEOUT_S)
         later = claim(1)
@@ -195,9 +189,7 @@ class LogContract:
         writers[-1].append({1: [(b"k", b"v")]}, TIMEOUT_S)
         other.append({2: [(b"k", b"v")]}, TIMEOUT_S)
 
-    def test_a_writer_created_before_but_claiming_later_fences_the_others(
-        self, log: PartitionLog, claim: Claimer
-    ) -> None:
+    def test_a_writer_created_before_but_claiming_later_fences_the_others(self, log, claim) -> None:
         prepared = BlockingWriter(log.writer(1))
         current = claim(1)
 
@@ -208,9 +200,7 @@ class LogContract:
         prepared.append({1: [(b"k", b"v")]}, TIMEOUT_S)
         prepared.close()
 
-    def test_after_a_claim_the_end_offset_covers_everything_that_was_acknowledged(
-        self, log: PartitionLog, claim: Claimer, reader: LogReader
-    ) -> None:
+    def test_after_a_claim_the_end_offset_covers_everything_that_was_acknowledged(self, log, claim, reader) -> None:
         for round_ in range(5):
             acknowledged = claim(1).append({1: [(b"%d" % round_, b"v")], 9: [(b"%d" % round_, b"v")]}, TIMEOUT_S)
 
@@ -224,9 +214,7 @@ class LogContract:
 
     # --- loading ------------------------------------------------------------------------------------
 
-    def test_load_keeps_the_newest_value_of_each_key_and_tombstones(
-        self, log: PartitionLog, claim: Claimer, reader: LogReader
-    ) -> None:
+    def test_load_keeps_the_newest_value_of_each_key_and_tombstones(self, log, claim, reader) -> None:
         writer = claim(0)
         writer.append({0: [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], 8: [(b"a", b"8")]}, TIMEOUT_S)
         writer.append({0: [(b"b", None), (b"c", None), (b"c", b"1")]}, TIMEOUT_S)
@@ -285,9 +273,7 @@ class LogContract:
 
         assert [(record.partition, record.key) for record in records] == [(9, b"k")]
 
-    def test_poll_returns_at_most_the_requested_number_and_loses_nothing(
-        self, claim: Claimer, reader: LogReader
-    ) -> None:
+    def test_poll_returns_at_most_the_requested_number_and_loses_nothing(self, claim, reader) -> None:
         claim(0).append({0: numbered(0, 30), 8: numbered(0, 30)}, TIMEOUT_S)
         reader.follow({0: 0, 8: 0})
         got: list[LogRecord] = []
@@ -300,9 +286,7 @@ class LogContract:
         for partition in (0, 8):
             assert [r.key for r in got if r.partition == partition] == [key for key, _ in numbered(0, 30)]
 
-    def test_the_position_passes_claims_and_gaps_up_to_the_end(
-        self, log: PartitionLog, claim: Claimer, reader: LogReader
-    ) -> None:
+    def test_the_position_passes_claims_and_gaps_up_to_the_end(self, log, claim, reader) -> None:
         writer = claim(1)
         reader.follow({1: 0, 9: 0})
         for number in range(3):
@@ -317,9 +301,7 @@ class LogContract:
         assert [record.value for record in records] == [b"0", b"1", b"2", b"small"]
         assert {partition: reader.position(partition) for partition in ends} == ends
 
-    def test_following_other_partitions_keeps_the_positions_of_the_rest(
-        self, claim: Claimer, reader: LogReader
-    ) -> None:
+    def test_following_other_partitions_keeps_the_positions_of_the_rest(self, claim, reader) -> None:
         one, two = claim(1), claim(2)
         one.append({1: numbered(0, 5)}, TIMEOUT_S)
         reader.follow({1: 0})

@@ -129,9 +129,7 @@ def test_range_and_round_robin_assign_as_kafkas_own_classes_do(zookeeper: ZooKee
     assert compared > 100 * len(clusters)
 
 
-def test_java_orders_partitions_with_equal_hashes_as_the_registration_does(
-    zookeeper: ZooKeeperServer, unique: str
-) -> None:
+def test_java_orders_partitions_with_equal_hashes_as_the_registration_does(zookeeper, unique) -> None:
     """``Aa`` and ``BB`` have the same hash, and so have their partitions. Kafka's order then depends on the order of
     the topics in a registration; ours is alphabetical."""
     cluster = Cluster(f"/{unique[-8:]}-{uuid.uuid4().hex[:6]}", {"Aa": [0], "BB": [0]})

@@ -77,9 +77,7 @@ def test_a_plan_is_applied_verified_and_rolled_back_after_the_upgrade(
         assert env.committed(env.kafka, groups[4]) == {0: 5, 1: 6}
 
 
-def test_a_bounce_that_stopped_before_the_upgrade_goes_on_after_it(
-    zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
-) -> None:
+def test_a_bounce_that_stopped_before_the_upgrade_goes_on_after_it(zookeeper, unique, tmp_path) -> None:
     """The second member's restart fails, the broker is upgraded, and the same command line restarts that member."""
     with cluster("0.10.2.2", zookeeper, unique, tmp_path) as upgraded:
         env = upgraded.env

@@ -14,7 +14,6 @@ import pytest
 from checked_cluster import PARTITIONS, Cluster, found
 from conftest import MakeTopic
 from everyday import Cli
-from kazoo.client import KazooClient
 from kazoo_client import connected
 from processes import fill, wait_for
 from repeated import repeated
@@ -26,8 +25,6 @@ from offsetmgr.migration.observation import ZookeeperRegistry
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import registry
-
-pytest_plugins = ["checked_cluster"]
 
 pytestmark = pytest.mark.servers
 
@@ -83,9 +80,7 @@ def test_the_owner_of_every_partition_is_known_and_a_healthy_group_has_no_findin
     assert {owner.member_id for owner in owners.values()} == {member}
 
 
-def test_an_id_that_ends_like_a_thread_is_told_apart_by_its_session(
-    cluster: Cluster, session: ZookeeperSession, clients: list[KazooClient]
-) -> None:
+def test_an_id_that_ends_like_a_thread_is_told_apart_by_its_session(cluster, session, clients) -> None:
     """Member w owns with thread 3, and another member has the id w-3."""
     cluster.register("g", "w")
     clients[1].create(f"{cluster.chroot}/consumers/g/ids/w-3", GO.encode(), ephemeral=True)
@@ -98,9 +93,7 @@ def test_an_id_that_ends_like_a_thread_is_told_apart_by_its_session(
     assert {tp.partition: owner.member for tp, owner in owners.items()} == {0: "w", 1: "w-3", 2: "w-3"}
 
 
-def test_an_owner_of_a_go_client_that_has_left_is_a_stranger_and_not_unreadable(
-    cluster: Cluster, session: ZookeeperSession, clients: list[KazooClient]
-) -> None:
+def test_an_owner_of_a_go_client_that_has_left_is_a_stranger_and_not_unreadable(cluster, session, clients) -> None:
     join(cluster, "kazoo-go")
     path = f"{cluster.chroot}/consumers/g/owners/orders/2"
     cluster.client.delete(path)
@@ -152,9 +145,7 @@ def flags(zookeeper: ZooKeeperServer, cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_persistent_registration_needs_one_word_in_every_edit(
-    cluster: Cluster, flags: list[str], edit: str, tmp_path: Path
-) -> None:
+def test_a_persistent_registration_needs_one_word_in_every_edit(cluster, flags, edit: str, tmp_path) -> None:
     join_spark(cluster)
     cluster.create("/consumers/source/offsets/orders/0", "7")
     cli = Cli(tmp_path)
@@ -210,9 +201,7 @@ def test_an_edit_of_the_same_program_is_no_commit_of_a_group_with_persistent_reg
         assert admin.plan_undo(tmp_path / "10.avro").execute(tmp_path / "undo.avro").ok
 
 
-def test_the_check_sees_that_a_group_with_persistent_registrations_commits(
-    cluster: Cluster, session: ZookeeperSession
-) -> None:
+def test_the_check_sees_that_a_group_with_persistent_registrations_commits(cluster, session) -> None:
     join_spark(cluster)
 
     assert {finding.code for finding in found(session, recheck_after_s=0.5)} == {
@@ -223,9 +212,7 @@ def test_the_check_sees_that_a_group_with_persistent_registrations_commits(
         assert found(other, recheck_after_s=0.5, fetch_log_ranges=None) == []
 
 
-def test_the_remedy_that_is_printed_for_persistent_nodes_works(
-    cluster: Cluster, flags: list[str], tmp_path: Path
-) -> None:
+def test_the_remedy_that_is_printed_for_persistent_nodes_works(cluster: Cluster, flags: list[str], tmp_path) -> None:
     join_spark(cluster)
     cluster.client.set(f"{cluster.chroot}/consumers/g/ids/orders", b"10.1.2.3")  # Curator's default data of a directory
     cluster.register("flat", "flat_x y", ephemeral=False)

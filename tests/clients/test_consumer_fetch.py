@@ -107,9 +107,7 @@ def delivered(stream: MessageStream) -> list[int]:
     return [message.offset for message in stream]
 
 
-def test_a_recreated_log_is_read_from_its_start_even_if_the_batch_had_messages_of_the_old_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_recreated_log_is_read_from_its_start_even_if_the_batch_had_messages_of_the_old_log(monkeypatch) -> None:
     mixed = [message(990), message(991), message(7, 1), error_message(OUT_OF_RANGE), message(992)]
     world = World(monkeypatch, Client(mixed, [message(offset) for offset in range(5)], log=(0, 5)))
     stream, other = world.add(P0, 990), world.add(P1, 7)
@@ -135,9 +133,7 @@ def test_an_out_of_range_position_is_reset_to_the_start_or_the_end(
     assert client.fetched == {P0: position}
 
 
-def test_a_retried_reset_does_not_move_a_partition_that_was_revoked_and_assigned_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_retried_reset_does_not_move_a_partition_that_was_revoked_and_assigned_again(monkeypatch) -> None:
     streams: list[MessageStream] = []
 
     def reassigned() -> tuple[int, int]:

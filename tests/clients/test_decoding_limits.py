@@ -80,9 +80,7 @@ def test_a_name_longer_than_any_group_is_rejected(listening: MemoryListener, len
 
 
 @pytest.mark.parametrize(("number", "read"), [(64, True), (65, False)])
-def test_sixty_four_tagged_fields_are_read_and_one_more_is_not(
-    listening: MemoryListener, number: int, read: bool
-) -> None:
+def test_sixty_four_tagged_fields_are_read_and_one_more_is_not(listening, number: int, read: bool) -> None:
     with WireClient(listening.port) as client:
         client.send(DELETE_GROUPS, 2, b"\x01" + bytes([number]) + b"\x01\x00" * number)
         assert client.is_disconnected() is not read
@@ -178,9 +176,7 @@ TOPICS = {"t": 0, "y" * 249: 0, "x" * 250: INVALID_TOPIC, "é" * 125: INVALID_TO
 """Topic names, and the expected error codes."""
 
 
-def test_offsets_of_a_topic_with_too_long_a_name_are_neither_committed_nor_fetched_nor_deleted(
-    listening: MemoryListener,
-) -> None:
+def test_offsets_of_a_topic_with_too_long_a_name_are_neither_committed_nor_fetched_nor_deleted(listening) -> None:
     stored = listening.backend.offsets
     by_topic = {(topic, 0): error for topic, error in TOPICS.items()}
     with WireClient(listening.port) as client:

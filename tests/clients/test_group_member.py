@@ -170,9 +170,7 @@ def owners_in_zookeeper(session: ZookeeperSession) -> dict[int, str]:
     return {tp.partition: member_of(owner) for tp, owner in owners(session, "g").items()}
 
 
-def test_a_member_that_joins_before_the_first_broker_consumes_once_it_registers(
-    join: Join, session: ZookeeperSession
-) -> None:
+def test_a_member_that_joins_before_the_first_broker_consumes_once_it_registers(join, session) -> None:
     member, listener = join("a", LONG_BACKOFF)
     assert owned(member) == set()
 
@@ -181,9 +179,7 @@ def test_a_member_that_joins_before_the_first_broker_consumes_once_it_registers(
     wait_for(lambda: listener.active == {0, 1, 2, 3}, "all consumed")
 
 
-def test_an_owner_node_deleted_after_the_connection_was_lost_is_claimed_again(
-    join: Join, session: ZookeeperSession, zookeeper: ZooKeeperServer, unique: str
-) -> None:
+def test_an_owner_node_deleted_after_the_connection_was_lost_is_claimed_again(join, session, zookeeper, unique) -> None:
     proxy = StallingProxy(zookeeper.connect)
     try:
         _, listener = join("a", LONG_BACKOFF, f"{proxy.address}/{unique}")
@@ -205,9 +201,7 @@ def test_an_owner_node_deleted_after_the_connection_was_lost_is_claimed_again(
         proxy.close()
 
 
-def test_a_claim_without_a_response_is_released_if_the_assignment_has_changed(
-    join: Join, session: ZookeeperSession, faults: Faults
-) -> None:
+def test_a_claim_without_a_response_is_released_if_the_assignment_has_changed(join, session, faults) -> None:
     faults.lost_responses = 1
     slow = MemberSettings(session_timeout_ms=4000, backoff_ms=1000)
     late: list[tuple[ConsumerMember, RecordingListener]] = []
@@ -223,9 +217,7 @@ def test_a_claim_without_a_response_is_released_if_the_assignment_has_changed(
 
 
 @pytest.mark.parametrize("failing", ["release", "stop"])
-def test_partitions_assigned_again_before_their_release_are_consumed_again(
-    failing: str, join: Join, session: ZookeeperSession, faults: Faults
-) -> None:
+def test_partitions_assigned_again_before_their_release_are_consumed_again(failing: str, join, session, faults) -> None:
     member, listener = join("a")
     faults.no_release.set()
     listener.stop_error = TimedOut("the broker", "injected: no response") if failing == "stop" else None
@@ -256,9 +248,7 @@ def test_an_owner_node_changed_manually_is_repaired_and_can_be_released(join: Jo
 # --- unreadable registrations ----------------------------------------------------------------------
 
 
-def test_a_member_keeps_its_partitions_while_a_registration_is_unreadable(
-    join: Join, session: ZookeeperSession
-) -> None:
+def test_a_member_keeps_its_partitions_while_a_registration_is_unreadable(join, session) -> None:
     member, listener = join("a")
     junk = f"{IDS}/g_junk"
     commit(session, Create(junk, b"{"))

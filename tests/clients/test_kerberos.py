@@ -109,9 +109,7 @@ def login(directory: Path, **more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("source", ["keytab", "tickets"])
-def test_a_keytab_and_a_ticket_cache_log_in(
-    broker: str, realm: Realm, tmp_path: Path, source: str, unique: str
-) -> None:
+def test_a_keytab_and_a_ticket_cache_log_in(broker: str, realm: Realm, tmp_path, source: str, unique: str) -> None:
     module = "com.sun.security.auth.module.Krb5LoginModule required"
     if source == "keytab":
         jaas = f'{module} useKeyTab=true keyTab="{realm.keytab("alice")}" principal="{CLIENT}";'

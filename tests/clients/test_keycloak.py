@@ -125,9 +125,7 @@ def options(directory: Path, settings: dict[str, str], broker: Broker) -> list[s
 
 
 @pytest.mark.parametrize("names", ["java", "librdkafka"])
-def test_client_credentials_are_accepted(
-    broker: Broker, issuer: Keycloak, tmp_path: Path, names: str, unique: str
-) -> None:
+def test_client_credentials_are_accepted(broker: Broker, issuer: Keycloak, tmp_path, names: str, unique: str) -> None:
     settings = java(issuer) if names == "java" else librdkafka(issuer)
     login = options(tmp_path, settings, broker)
     commands = Commands(tmp_path)
@@ -150,9 +148,7 @@ def test_client_credentials_are_accepted(
     ],
     ids=["wrong secret", "unknown authority"],
 )
-def test_a_refused_login_is_one_line(
-    broker: Broker, issuer: Keycloak, tmp_path: Path, secret: str, trusted: bool, reason: str
-) -> None:
+def test_a_refused_login_is_one_line(broker, issuer, tmp_path, secret: str, trusted: bool, reason: str) -> None:
     login = options(tmp_path, java(issuer, secret, trusted=trusted), broker)
     done = Commands(tmp_path).run("groups", "list", *login, code=1)
 

@@ -41,7 +41,6 @@ from offsetmgr.server.network.socket_server import (
     StreamSink,
 )
 
-pytest_plugins = ["memory_listener_fixtures"]
 pytestmark = pytest.mark.usefixtures("quick_sweeps")
 
 FORWARDED = 1
@@ -141,9 +140,7 @@ def test_a_client_that_stops_sending_is_closed(listening: MemoryListener) -> Non
     assert wait_until(lambda: not listening.service.connections)
 
 
-def test_clients_that_disconnect_during_requests_leave_nothing_behind(
-    listening: MemoryListener, backend: MemoryBackend
-) -> None:
+def test_clients_that_disconnect_during_requests_leave_nothing_behind(listening, backend) -> None:
     release_commits = listening.block_commits()
     for _ in range(20):
         with WireClient(listening.port) as client:
@@ -320,9 +317,7 @@ def test_a_request_that_does_not_end_closes_the_connection_and_a_long_pipeline_d
 
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
-def test_connections_over_the_limit_are_closed_and_ended_connections_make_room(
-    backend: MemoryBackend, limit: str
-) -> None:
+def test_connections_over_the_limit_are_closed_and_ended_connections_make_room(backend, limit: str) -> None:
     with MemoryListener(backend, limits=limits(**{limit: 3})) as listening:
         clients = [WireClient(listening.port) for _ in range(3)]
         for client in clients:
@@ -380,9 +375,7 @@ def test_the_connection_reads_no_more_requests_than_may_be_in_flight(backend: Me
     assert backend.offsets["g"]["t"][0][0] == 19
 
 
-def test_a_backend_with_backpressure_receives_no_more_commits(
-    listening: MemoryListener, backend: MemoryBackend
-) -> None:
+def test_a_backend_with_backpressure_receives_no_more_commits(listening, backend) -> None:
     async def make() -> asyncio.Future[None]:
         return asyncio.get_running_loop().create_future()
 

@@ -19,8 +19,6 @@ from offsetmgr.core.errors import AuthenticationFailed, ConfigError
 from offsetmgr.kafka.client.sasl import mechanism
 from offsetmgr.server.manager_process import load_authentication, load_authorizer
 
-pytest_plugins = ["memory_listener_fixtures"]
-
 HANDSHAKE, AUTHENTICATE, API_VERSIONS, METADATA = 17, 36, 18, 3
 EMPTY = {"topics": []}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -152,9 +150,7 @@ def authenticate(client: WireClient, user: str, password: str, *, name: str = "S
 )
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_after_the_login_all_requests_are_answered(
-    secured: MemoryListener, name: str, version: int, user: str, password: str
-) -> None:
+def test_after_the_login_all_requests_are_answered(secured, name: str, version: int, user: str, password: str) -> None:
     with WireClient(secured.port) as client:
         client.ask(API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"})
         assert authenticate(client, user, password, name=name, version=version) == 0
@@ -193,9 +189,7 @@ def test_a_request_sent_right_after_a_login_waits_for_its_outcome(secured: Memor
     ],
 )
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_wrong_credentials_are_an_error_and_close_the_connection(
-    secured: MemoryListener, name: str, user: str, password: str
-) -> None:
+def test_wrong_credentials_are_an_error_and_close_the_connection(secured, name: str, user: str, password: str) -> None:
     with WireClient(secured.port) as client:
         assert authenticate(client, user, password, name=name) == 58
         assert client.is_disconnected()
@@ -224,9 +218,7 @@ def test_failed_logins_are_counted_and_no_bytes_of_clients_are_in_a_log_or_a_rep
     assert "bobs secret" not in shown
 
 
-def test_login_steps_out_of_order_and_large_requests_before_the_login_close_the_connection(
-    secured: MemoryListener,
-) -> None:
+def test_login_steps_out_of_order_and_large_requests_before_the_login_close_the_connection(secured) -> None:
     with WireClient(secured.port) as client:
         answer = client.ask(AUTHENTICATE, 2, {"auth_bytes": b"\0bob\0bobs secret"})
         assert answer["error_code"] == KafkaError.ILLEGAL_SASL_STATE

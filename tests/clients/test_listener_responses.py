@@ -149,9 +149,7 @@ def test_an_unsupported_api_closes_the_connection(client: WireClient, api_key: i
 
 
 @every_version(METADATA)
-def test_metadata_names_managers_as_brokers_and_this_one_as_every_leader(
-    client: WireClient, listening: MemoryListener, version: int
-) -> None:
+def test_metadata_names_managers_as_brokers_and_this_one_as_every_leader(client, listening, version) -> None:
     answer = client.ask(METADATA, version, {"topics": [{"name": "orders", "topic_id": None}]})
 
     assert [(b["node_id"], b["host"], b["port"]) for b in answer["brokers"]] == [(NODE_ID, "127.0.0.1", listening.port)]
@@ -190,9 +188,7 @@ def test_metadata_of_a_topic_without_a_name_is_rejected_in_versions_that_cannot_
     assert "defect" not in caplog.text
 
 
-def test_metadata_of_an_unreachable_cluster_is_an_error_and_never_an_empty_list(
-    client: WireClient, cluster: FakeCluster
-) -> None:
+def test_metadata_of_an_unreachable_cluster_is_an_error_and_never_an_empty_list(client, cluster) -> None:
     cluster.reachable = False
 
     answer = client.ask(METADATA, 9, {"topics": [{"name": "orders"}]})
@@ -219,9 +215,7 @@ def test_describe_cluster(client: WireClient, backend: MemoryBackend, version: i
     assert [b["broker_id"] for b in answer["brokers"]] == [NODE_ID, 9]
 
 
-def test_describe_cluster_with_an_unknown_id_or_of_controllers_is_an_error(
-    client: WireClient, cluster: FakeCluster
-) -> None:
+def test_describe_cluster_with_an_unknown_id_or_of_controllers_is_an_error(client, cluster) -> None:
     cluster.reachable = False
     for kind, error in ((1, KafkaError.REQUEST_TIMED_OUT), (2, 115)):
         answer = client.ask(DESCRIBE_CLUSTER, 1, {"endpoint_type": kind})
@@ -253,9 +247,7 @@ def test_find_coordinator(client: WireClient, backend: MemoryBackend, listening:
 
 
 @every_version(COMMIT)
-def test_a_commit_reaches_the_backend_and_its_outcomes_are_returned(
-    client: WireClient, backend: MemoryBackend, version: int
-) -> None:
+def test_a_commit_reaches_the_backend_and_its_outcomes_are_returned(client, backend, version) -> None:
     backend.partition_errors = {("orders", 1): KafkaError.OFFSET_METADATA_TOO_LARGE}
 
     answer = client.commit("new", {("orders", 0): 10, ("orders", 1): 11, ("bills", 0): 12}, version=version)
@@ -280,9 +272,7 @@ def test_a_commit_for_another_coordinator_is_an_error_of_each_partition_and_one_
     assert errors == dict.fromkeys([("t", 0), ("t", 1)], KafkaError.NOT_COORDINATOR)
 
 
-def test_a_defect_of_the_backend_is_an_error_of_the_partitions(
-    client: WireClient, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_of_the_backend_is_an_error_of_the_partitions(client, backend, monkeypatch) -> None:
     async def broken(request: CommitRequest) -> CommitResponse:
         raise RuntimeError("a defect")
 
@@ -382,9 +372,7 @@ def test_groups_are_listed_as_simple_ones(client: WireClient, backend: MemoryBac
 
 
 @every_version(DESCRIBE_GROUPS)
-def test_groups_are_described_as_kafka_describes_simple_ones(
-    client: WireClient, backend: MemoryBackend, version: int
-) -> None:
+def test_groups_are_described_as_kafka_describes_simple_ones(client, backend, version) -> None:
     backend.errors["moved"] = KafkaError.NOT_COORDINATOR
     answer = client.ask(
         DESCRIBE_GROUPS, version, {"groups": ["g", "unknown", "moved"], "include_authorized_operations": True}
@@ -533,9 +521,7 @@ def test_other_requests_for_foreign_groups_are_rejected(restricted: WireClient, 
 
 
 @pytest.mark.parametrize("restricted", [["read"], ["describe"]], indirect=True)
-def test_a_user_with_read_may_only_fetch_and_one_with_describe_not_even_that(
-    restricted: WireClient, request: pytest.FixtureRequest
-) -> None:
+def test_a_user_with_read_may_only_fetch_and_one_with_describe_not_even_that(restricted: WireClient, request) -> None:
     assert commit_errors(restricted.commit("mine-1", {("orders", 0): 9})) == {("orders", 0): GROUP_FORBIDDEN}
     deleted = restricted.ask(DELETE_GROUPS, 2, {"groups_names": ["mine-1"]})
     assert deleted["results"][0]["error_code"] == GROUP_FORBIDDEN

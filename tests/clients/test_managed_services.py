@@ -8,16 +8,13 @@ import struct
 from typing import Any
 
 import pytest
-from everyday import Cli
 from processes import create_topic, fill
 from stalling_proxy import StallingProxy
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_response, request_is_flexible
-from offsetmgr.sandbox import KafkaBroker
 
-pytest_plugins = ["everyday_fixtures"]
 pytestmark = pytest.mark.servers
 
 
@@ -54,9 +51,7 @@ class EventHubs(StallingProxy):
         return frame[:head] + encode_response(key, version, {**found, "api_keys": apis})
 
 
-def test_a_dead_group_with_offsets_is_edited_but_its_state_proves_nothing(
-    kafka: KafkaBroker, cli: Cli, unique: str
-) -> None:
+def test_a_dead_group_with_offsets_is_edited_but_its_state_proves_nothing(kafka, cli, unique) -> None:
     partition = TopicPartition(create_topic(kafka.bootstrap, unique, 1), 0)
     fill(kafka.bootstrap, unique, 9)
     with open_store(f"kafka://{kafka.bootstrap}") as store:

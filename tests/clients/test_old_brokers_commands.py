@@ -66,9 +66,7 @@ def test_offsets_are_set_listed_exported_compared_and_imported(env: Environment,
     env.run("groups", "delete", "--group", f"{unique}-2", *env.servers, "--execute", "--yes")
 
 
-def test_a_reset_by_time_is_rejected_if_brokers_lack_the_capability(
-    env: Environment, release_cluster: ReleaseCluster, unique: str
-) -> None:
+def test_a_reset_by_time_is_rejected_if_brokers_lack_the_capability(env, release_cluster, unique) -> None:
     env.commit(env.kafka, unique, {0: 3, 1: 4})
     reset = ("offsets", "reset", "--group", unique, *env.servers, "--to-datetime", "2020-01-01T00:00:00.000")
     old = release_cluster.release in ("0.8.2.2", "0.9.0.1")
@@ -92,9 +90,7 @@ def test_a_migration_goes_there_and_back(env: Environment, unique: str) -> None:
     assert env.committed(env.zookeeper, unique) == {0: 7, 1: 8}
 
 
-def test_the_retention_of_written_offsets_is_reported(
-    env: Environment, release_cluster: ReleaseCluster, unique: str
-) -> None:
+def test_the_retention_of_written_offsets_is_reported(env, release_cluster, unique) -> None:
     """Before 2.1 each offset has its own retention, which a write restarts. From 2.1 on the group lock of a write
     restarts the retention of the whole group."""
     env.commit(env.kafka, unique, {0: 5})
@@ -112,9 +108,7 @@ def test_the_retention_of_written_offsets_is_reported(
     assert (apart in env.run(*set_one, "--execute", "--yes")) == (release_cluster.release != "2.8.2")
 
 
-def test_the_fallback_setting_does_not_hide_that_a_broker_is_newer(
-    env: Environment, release_cluster: ReleaseCluster, unique: str
-) -> None:
+def test_the_fallback_setting_does_not_hide_that_a_broker_is_newer(env, release_cluster, unique) -> None:
     """The setting only distinguishes 0.8.2 from 0.9."""
     env.commit(env.kafka, unique, {0: 2, 1: 3})
     (env.commands.directory / "old.properties").write_text(
@@ -124,9 +118,7 @@ def test_the_fallback_setting_does_not_hide_that_a_broker_is_newer(
     assert {row["partition"]: row["offset"] for row in rows} == {0: 2, 1: 3}
 
 
-def test_a_rollback_restores_the_before_images_and_reports_offsets_that_remain(
-    env: Environment, release_cluster: ReleaseCluster, unique: str
-) -> None:
+def test_a_rollback_restores_the_before_images_and_reports_offsets_that_remain(env, release_cluster, unique) -> None:
     env.commit(env.kafka, unique, {0: 2})
     env.commit(env.zookeeper, unique, {0: 5, 1: 6})
     env.run("migrate", "plan", "--from", env.zookeeper, "--to", env.kafka, "--group", unique, "-o", "p.json")
@@ -138,9 +130,7 @@ def test_a_rollback_restores_the_before_images_and_reports_offsets_that_remain(
     assert (stays in output) == (release_cluster.release != "2.8.2")
 
 
-def test_a_mirror_reports_missing_capabilities_and_the_retention(
-    env: Environment, release_cluster: ReleaseCluster, unique: str
-) -> None:
+def test_a_mirror_reports_missing_capabilities_and_the_retention(env, release_cluster, unique) -> None:
     env.commit(env.zookeeper, unique, {0: 5, 1: 6})
     follow = ("migrate", "mirror", "--from", env.zookeeper, "--to", env.kafka, "--group", unique)
     output = env.run(*follow, "--once", "--settle", "0", "--yes")
@@ -174,9 +164,7 @@ def test_a_mirror_follows_and_a_dual_store_reads_the_larger(env: Environment, un
     assert {row["partition"]: row["offset"] for row in rows} == {0: 9, 1: 20}
 
 
-def test_a_manager_does_not_start_if_brokers_cannot_fence_writers(
-    env: Environment, release_cluster: ReleaseCluster, unique: str
-) -> None:
+def test_a_manager_does_not_start_if_brokers_cannot_fence_writers(env, release_cluster, unique) -> None:
     topic = ("--offsets-topic", unique[-60:] + "-offsets", "--partitions", "2", "--replication-factor", "1")
     serve = ("manager", "serve", *env.servers, "--listen", "127.0.0.1:0", *topic)
     if release_cluster.release != "2.8.2":
@@ -246,9 +234,7 @@ def two_brokers(
 
 
 @pytest.mark.parametrize("releases", [("2.8.2", "3.9.1"), ("0.10.2.2", "1.1.1")])
-def test_a_cluster_of_two_releases_is_served_as_one(
-    zookeeper: ZooKeeperServer, releases: tuple[str, str], unique: str, tmp_path: Path
-) -> None:
+def test_a_cluster_of_two_releases_is_served_as_one(zookeeper, releases: tuple[str, str], unique, tmp_path) -> None:
     with two_brokers(zookeeper, tmp_path, releases, unique) as env:
         assert "the brokers run different releases" in env.run("cluster", "describe", *env.servers)
         test_offsets_are_set_listed_exported_compared_and_imported(env, unique)

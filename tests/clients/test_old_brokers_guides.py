@@ -138,9 +138,7 @@ def test_a_migration_is_refreshed_and_finalized_in_both_directions(guide: Guide,
         wait_for(lambda: env.committed(env.kafka, unique) == {}, "Kafka's offsets are gone")
 
 
-def test_a_runbook_is_written_executed_and_checked_in_both_directions(
-    guide: Guide, unique: str, tmp_path: Path
-) -> None:
+def test_a_runbook_is_written_executed_and_checked_in_both_directions(guide: Guide, unique: str, tmp_path) -> None:
     env, records = guide.env, guide.records
     member = OldConsumer(
         tmp_path / "member",

@@ -110,9 +110,7 @@ def secured(
 
 @pytest.mark.parametrize("protocol", LISTENERS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_migration_goes_there_and_back_over_a_login(
-    secured: Secured, tmp_path: Path, unique: str, protocol: str, mechanism: str
-) -> None:
+def test_a_migration_goes_there_and_back_over_a_login(secured, tmp_path, unique, protocol: str, mechanism: str) -> None:
     commands = Commands(tmp_path)
     login = secured.properties(tmp_path, protocol, mechanism)
     kafka, zookeeper = f"kafka://{secured.logins[protocol]}", f"zookeeper://{secured.zookeeper}"

@@ -221,9 +221,7 @@ def test_a_fetch_from_any_offset_returns_the_same_messages(
             assert java == written[offset:]
 
 
-def test_zstd_and_headers_are_read_though_the_old_consumer_cannot(
-    broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
-) -> None:
+def test_zstd_and_headers_are_read_though_the_old_consumer_cannot(broker, old, ours, make_topic, unique) -> None:
     topic = make_topic(unique, 2, bootstrap=broker.bootstrap, config=KEPT)
     zstd, headers = TopicPartition(topic, 0), TopicPartition(topic, 1)
     written = produce(broker, topic, 30, codec="zstd")
@@ -241,9 +239,7 @@ def test_zstd_and_headers_are_read_though_the_old_consumer_cannot(
         old.fetch({zstd: 0})
 
 
-def test_a_fetch_of_several_partitions_reports_empty_and_missing_ones(
-    broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
-) -> None:
+def test_a_fetch_of_several_partitions_reports_empty_and_missing_ones(broker, old, ours, make_topic, unique) -> None:
     # In a format that the old consumer supports, so that the broker does not convert the messages.
     config = {**KEPT, "message.format.version": FORMATS["1"]}
     topic = make_topic(unique, 4, bootstrap=broker.bootstrap, config=config)
@@ -272,9 +268,7 @@ def test_a_fetch_of_several_partitions_reports_empty_and_missing_ones(
     assert {tp: error.code for tp, error in failed.items()} == codes
 
 
-def test_a_fetch_size_below_one_message_still_returns_every_message(
-    broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
-) -> None:
+def test_a_fetch_size_below_one_message_still_returns_every_message(broker, old, ours, make_topic, unique) -> None:
     topic = make_topic(unique, 2, bootstrap=broker.bootstrap, config=KEPT)
     tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     written = {tp: produce(broker, topic, 20, partition=tp.partition, size=4000) for tp in tps}
@@ -323,9 +317,7 @@ def test_an_offset_out_of_range_is_an_error_or_reset_by_the_callers_choice(
         assert resetting.fetch({tp: 0})[tp].fetch_offset == 12
 
 
-def test_offsets_before_a_time_are_the_same_across_segments(
-    broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
-) -> None:
+def test_offsets_before_a_time_are_the_same_across_segments(broker, old, ours, make_topic, unique) -> None:
     topic = make_topic(unique, 2, bootstrap=broker.bootstrap, config={**KEPT, "segment.bytes": "1000"})
     tp, empty = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(broker, topic, 60, size=80)
@@ -362,9 +354,7 @@ def test_offsets_before_a_time_are_the_same_across_segments(
     assert old.offsets_before(TopicPartition(topic, 9), LATEST, 1) == (UNKNOWN_TOPIC_OR_PARTITION, ())
 
 
-def test_both_consumers_find_the_same_coordinator_and_commits(
-    broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
-) -> None:
+def test_both_consumers_find_the_same_coordinator_and_commits(broker, old, ours, make_topic, unique) -> None:
     topic = make_topic(unique, 3, bootstrap=broker.bootstrap)
     theirs, mine, uncommitted = (TopicPartition(topic, number) for number in range(3))
     at = ours.find_coordinator(unique)

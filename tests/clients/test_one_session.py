@@ -41,9 +41,7 @@ def test_a_session_reports_the_timeout_that_the_server_granted(zookeeper: ZooKee
         assert session.granted_timeout_s == pytest.approx(60, abs=0.01)  # the sandbox's maxSessionTimeout
 
 
-def test_an_expired_session_rejects_every_call_and_writes_nothing(
-    proxy: StallingProxy, direct: ZookeeperSession, unique: str
-) -> None:
+def test_an_expired_session_rejects_every_call_and_writes_nothing(proxy, direct, unique) -> None:
     with ZookeeperSession(proxy.address, session_timeout_ms=SESSION_MS) as session:
         ephemeral, persistent = f"/{unique}-ephemeral", f"/{unique}-persistent"
         assert (
@@ -71,9 +69,7 @@ def test_an_expired_session_rejects_every_call_and_writes_nothing(
         assert found.data == b""
 
 
-def test_a_lease_runs_out_before_the_server_expires_the_session(
-    proxy: StallingProxy, direct: ZookeeperSession, unique: str
-) -> None:
+def test_a_lease_runs_out_before_the_server_expires_the_session(proxy, direct, unique) -> None:
     notified = threading.Event()
     seconds = 6  # long enough to read the node between the end of the lease and the end of the session
     with ZookeeperSession(proxy.address, session_timeout_ms=seconds * 1000) as session:
@@ -122,9 +118,7 @@ class Defective(ZookeeperSession):
         super().sync()
 
 
-def test_a_lease_whose_heartbeat_crashes_expires_and_logs_the_error(
-    zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lease_whose_heartbeat_crashes_expires_and_logs_the_error(zookeeper: ZooKeeperServer, caplog) -> None:
     notified = threading.Event()
     with Defective(zookeeper.connect, session_timeout_ms=SESSION_MS) as session:
         lease = SessionLease(session, notified.set)

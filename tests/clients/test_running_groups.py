@@ -233,9 +233,7 @@ def near_end(moments: random.Random, end: int) -> int:
 
 
 @pytest.mark.timeout(3600 if SOAK else 900)
-def test_the_group_goes_on_exactly_at_each_edit(
-    request: pytest.FixtureRequest, unique: str, make_topic: MakeTopic
-) -> None:
+def test_the_group_goes_on_exactly_at_each_edit(request, unique: str, make_topic: MakeTopic) -> None:
     """Edits several groups side by side, because most of the time of an edit is a wait for consumers."""
     named = os.environ.get("OFFSETMGR_RUNNING_KINDS", "")
     chosen = named.split(",") if named else [name for name in KINDS if SOAK or name in IN_MATRIX]

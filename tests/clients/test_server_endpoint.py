@@ -23,8 +23,6 @@ from offsetmgr.kafka.client.backing_cluster import BackingClusterClient, FoundOf
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.sandbox import KafkaBroker, java_tool
 
-pytest_plugins = ["memory_listener_fixtures"]
-
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PATIENT = ("--timeout", "30000")
 """The tool's default of 5 s is too short if Java has just started on a busy machine."""
@@ -233,9 +231,7 @@ def listening_with_cluster(kafka: KafkaBroker, backend: MemoryBackend) -> Iterat
 
 
 @pytest.mark.servers
-def test_topics_and_log_offsets_come_from_the_real_cluster(
-    listening_with_cluster: MemoryListener, kafka: KafkaBroker, topic: str
-) -> None:
+def test_topics_and_log_offsets_come_from_the_real_cluster(listening_with_cluster, kafka, topic) -> None:
     admin = AdminClient({"bootstrap.servers": listening_with_cluster.bootstrap})
     real = AdminClient({"bootstrap.servers": kafka.bootstrap})
 
@@ -252,9 +248,7 @@ def test_topics_and_log_offsets_come_from_the_real_cluster(
 
 
 @pytest.mark.servers
-def test_each_partition_and_each_leader_has_its_own_outcome(
-    kafka: KafkaBroker, topic: str, listening_with_cluster: MemoryListener
-) -> None:
+def test_each_partition_and_each_leader_has_its_own_outcome(kafka, topic, listening_with_cluster) -> None:
     async def query_offsets() -> dict[str, list[FoundOffset]]:
         upstream = BackingClusterClient(kafka.bootstrap, Security())
         try:
@@ -274,9 +268,7 @@ def test_each_partition_and_each_leader_has_its_own_outcome(
 
 @pytest.mark.servers
 @pytest.mark.parametrize("tools", [pytest.param("kafka-3.9", marks=pytest.mark.matrix), "kafka-4.4"])
-def test_every_command_of_the_java_tool(
-    listening_with_cluster: MemoryListener, backend: MemoryBackend, topic: str, tools: str, tmp_path: Path
-) -> None:
+def test_every_command_of_the_java_tool(listening_with_cluster, backend, topic, tools: str, tmp_path) -> None:
     """Each command uses its own group. A few commands run concurrently, because Java starts slowly."""
     for group in ("described", "reset", "exported", "imported", "shortened", "deleted"):
         backend.offsets[group] = {topic: {0: (5, -1, ""), 1: (6, -1, "")}}

@@ -74,9 +74,7 @@ class TestCreatedNodes:
 
             assert acl_of(client, f"/consumers/{unique}/offsets/t/0") == [(31, "world", "anyone")]
 
-    def test_the_creator_owns_nodes_and_old_consumers_can_write_them(
-        self, zookeeper: ZooKeeperServer, unique: str
-    ) -> None:
+    def test_the_creator_owns_nodes_and_old_consumers_can_write_them(self, zookeeper, unique) -> None:
         tp = TopicPartition("t", 0)
         with (
             ZookeeperStore(zookeeper.connect, config=config(TOOL, "creator")) as store,
@@ -124,9 +122,7 @@ class TestCreatedNodes:
             assert acl_of(app, f"/consumers/{unique}/offsets/t") == restricted
             assert acl_of(app, f"/consumers/{unique}/offsets/t/0") == restricted
 
-    def test_the_acl_of_a_parent_is_not_copied_without_permission_to_see_all_of_it(
-        self, zookeeper: ZooKeeperServer, unique: str
-    ) -> None:
+    def test_the_acl_of_a_parent_is_not_copied_without_permission_to_see_all_of_it(self, zookeeper, unique) -> None:
         """Without the admin permission the server hides the digests, so a copy of the ACL would admit no client."""
         tool = make_digest_acl("tool", "hunter2", read=True, write=True, create=True)
         with (
@@ -148,9 +144,7 @@ class TestCreatedNodes:
 
             assert app.get_children(f"/consumers/{unique}/offsets") == []
 
-    def test_ephemeral_nodes_are_writable_by_their_creator_and_readable_by_all(
-        self, zookeeper: ZooKeeperServer, unique: str
-    ) -> None:
+    def test_ephemeral_nodes_are_writable_by_their_creator_and_readable_by_all(self, zookeeper, unique) -> None:
         with ZookeeperSession(zookeeper.connect, config(TOOL, "creator")) as session, plain(zookeeper.connect) as other:
             assert session.transaction([Create(f"/{unique}", b"me", ephemeral=True)]).state is OperationState.COMMITTED
 
@@ -270,9 +264,7 @@ class TestSasl:
             (None, "the server rejects sessions without credentials"),
         ],
     )
-    def test_wrong_or_missing_credentials_are_reported(
-        self, sasl: ZooKeeperServer, auth: tuple[str, str] | None, why: str
-    ) -> None:
+    def test_wrong_or_missing_credentials_are_reported(self, sasl, auth: tuple[str, str] | None, why: str) -> None:
         began = time.monotonic()
         with ZookeeperStore(sasl.connect, config=config(auth)) as store, pytest.raises(OffsetMgrError) as caught:
             store.fetch("g")

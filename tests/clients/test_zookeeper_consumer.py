@@ -104,9 +104,7 @@ class Reader:
 # --- sharing and starting positions ----------------------------------------------------------------
 
 
-def test_members_share_the_partitions_and_each_partition_goes_to_one_stream(
-    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_members_share_the_partitions_and_each_partition_goes_to_one_stream(kafka, join, make_topic, unique) -> None:
     topic = make_topic(unique, 5)
     produce(kafka, topic, 5, 20)
     one, two = join(consumer_id="1"), join(consumer_id="2")
@@ -129,9 +127,7 @@ def test_members_share_the_partitions_and_each_partition_goes_to_one_stream(
 
 
 @pytest.mark.parametrize("where", ["zookeeper", "kafka", "dual"])
-def test_the_next_consumer_starts_at_the_committed_offset(
-    where: str, kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_the_next_consumer_starts_at_the_committed_offset(where: str, kafka, join, make_topic, unique) -> None:
     topic = make_topic(unique)
     produce(kafka, topic, 1, 10)
     first = join(offsets=where, settings={"auto_commit": False})
@@ -155,9 +151,7 @@ def test_the_next_consumer_starts_at_the_committed_offset(
             assert getattr(found, "offset", found) == 10
 
 
-def test_a_partition_lost_while_its_stream_is_full_is_resumed_when_it_returns(
-    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_a_partition_lost_while_its_stream_is_full_is_resumed_when_it_returns(kafka, join, make_topic, unique) -> None:
     topic = make_topic(unique)
     produce(kafka, topic, 1, 1000)
     late = join(consumer_id="b", settings={"queued_max_messages": 20})
@@ -174,9 +168,7 @@ def test_a_partition_lost_while_its_stream_is_full_is_resumed_when_it_returns(
     assert [message.offset for message in take(stream, 995)] == list(range(5, 1000))
 
 
-def test_without_a_commit_a_consumer_starts_at_the_end_and_keeps_that_position(
-    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_without_a_commit_a_consumer_starts_at_the_end_and_keeps_that_position(kafka, join, make_topic, unique) -> None:
     topic = make_topic(unique)
     produce(kafka, topic, 1, 10)
     first = join(settings={"auto_offset_reset": "largest"})
@@ -190,9 +182,7 @@ def test_without_a_commit_a_consumer_starts_at_the_end_and_keeps_that_position(
     assert [message.offset for message in take(stream, 1)] == [10]
 
 
-def test_an_offset_outside_the_log_is_reset(
-    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_an_offset_outside_the_log_is_reset(kafka, join, make_topic, unique) -> None:
     topic = make_topic(unique)
     produce(kafka, topic, 1, 3)
     with ZookeeperStore(kafka.zookeeper) as store:
@@ -204,9 +194,7 @@ def test_an_offset_outside_the_log_is_reset(
     assert [message.offset for message in take(stream, 3)] == [0, 1, 2]
 
 
-def test_uncommitted_and_aborted_messages_are_read_as_by_old_members(
-    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_uncommitted_and_aborted_messages_are_read_as_by_old_members(kafka, join, make_topic, unique) -> None:
     topic = make_topic(unique)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": unique})
     producer.init_transactions(30)
@@ -244,9 +232,7 @@ def test_topics_that_match_later_and_partitions_that_are_added_are_consumed_too(
     assert {message.topic for message in take(stream, 6)} == {f"{unique}-b"}
 
 
-def test_several_changes_at_once_lead_to_one_rebalance(
-    join: Join, session: ZookeeperSession, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_several_changes_at_once_lead_to_one_rebalance(join, session, make_topic, unique) -> None:
     topic = make_topic(unique, 6)
     consumer = join(consumer_id="m")
     consumer.create_message_streams({topic: 1})
@@ -262,9 +248,7 @@ def test_several_changes_at_once_lead_to_one_rebalance(
     assert consumer.rebalances == before + 1
 
 
-def test_a_claim_waits_for_the_owner_and_follows_at_once(
-    kafka: KafkaBroker, join: Join, session: ZookeeperSession, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_a_claim_waits_for_the_owner_and_follows_at_once(kafka, join, session, make_topic, unique) -> None:
     topic = make_topic(unique, 2)
     path = f"/consumers/{unique}/owners/{topic}/1"
     with connected(kafka.zookeeper) as client:
@@ -306,9 +290,7 @@ def test_a_consumer_that_can_no_longer_fetch_commits_and_releases_its_partitions
     assert (second.owned, first.owned) == ({TopicPartition(topic, 0): 0}, {})
 
 
-def test_a_second_consumer_with_the_same_id_is_rejected_and_the_first_continues(
-    join: Join, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_a_second_consumer_with_the_same_id_is_rejected_and_the_first_continues(join, make_topic, unique) -> None:
     topic = make_topic(unique)
     first = join(consumer_id="same")
     first.create_message_streams({topic: 1})
@@ -320,9 +302,7 @@ def test_a_second_consumer_with_the_same_id_is_rejected_and_the_first_continues(
     assert first.owned == {TopicPartition(topic, 0): 0}
 
 
-def test_empty_or_repeated_creation_of_streams_is_rejected(
-    join: Join, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_empty_or_repeated_creation_of_streams_is_rejected(join, make_topic, unique) -> None:
     topic = make_topic(unique)
     consumer = join()
     with pytest.raises(UsageError, match="0 streams"):

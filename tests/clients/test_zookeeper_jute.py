@@ -10,18 +10,10 @@ import pytest
 from kazoo.exceptions import UnimplementedError
 
 from offsetmgr.core.errors import ServerError, Unreachable
-from offsetmgr.zookeeper.client import jute
+from offsetmgr.zookeeper.client import jute, transactions
 from offsetmgr.zookeeper.client.connection import Completion, KazooConnection
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError, ZookeeperProtocolError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import (
-    BULK_DATA,
-    BulkRead,
-    Delete,
-    OperationState,
-    TransactionRequest,
-    failed_operation,
-)
 
 STAT = struct.pack("!qqqqiiiqiiq", 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)
 END = struct.pack("!iBi", -1, 1, -1)
@@ -69,13 +61,13 @@ def test_the_codes_of_a_committed_and_of_a_rejected_transaction() -> None:
         (b"".join(map(failed, (0, 0, -103, -2, -2))), [0, 0, -103, -2, -2], 2),
     ):
         assert jute.multi_codes(answer + END, 0, len(codes)) == codes
-        assert failed_operation(codes) == first
+        assert transactions.failed_operation(codes) == first
 
 
 def test_results_are_kept_if_the_session_ends_before_all_transactions_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([struct.pack("!iBi", Op.DELETE, 0, 0) + END] * 12)
 
-    def send(_: KazooConnection, request: TransactionRequest, completion: Completion) -> None:
+    def send(_: KazooConnection, request: transactions.TransactionRequest, completion: Completion) -> None:
         answer = next(answers, None)
         if answer is None:
             raise Unreachable("ZooKeeper", "the session has been closed")
@@ -84,8 +76,10 @@ def test_results_are_kept_if_the_session_ends_before_all_transactions_are_sent(m
 
     monkeypatch.setattr(KazooConnection, "ready", lambda *_: None)
     monkeypatch.setattr(KazooConnection, "send", send)
-    found = ZookeeperSession("h1:2181").transactions([[Delete("/a", -1)]] * 15)
-    assert [one.state for one in found] == [OperationState.COMMITTED] * 12 + [OperationState.NOT_SENT] * 3
+    found = ZookeeperSession("h1:2181").transactions([[transactions.Delete("/a", -1)]] * 15)
+    assert [one.state for one in found] == [transactions.OperationState.COMMITTED] * 12 + [
+        transactions.OperationState.NOT_SENT
+    ] * 3
     assert {str(one.error) for one in found[12:]} == {"ZooKeeper: the session has been closed"}
 
 
@@ -96,8 +90,8 @@ def test_a_request_that_the_server_does_not_know_is_a_server_error(monkeypatch: 
     )
     session = ZookeeperSession("h1:2181")
     with pytest.raises(ServerError) as read:
-        session.begin_reads([BulkRead.of(BULK_DATA, [b"/a"])])()
-    errors = [read.value, session.transaction([Delete("/a", -1)]).error]
+        session.begin_reads([transactions.BulkRead.of(transactions.BULK_DATA, [b"/a"])])()
+    errors = [read.value, session.transaction([transactions.Delete("/a", -1)]).error]
     assert [type(error) for error in errors] == [ServerError, ServerError]  # the names of the types are recorded
 
 

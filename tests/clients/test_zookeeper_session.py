@@ -66,9 +66,7 @@ def create_all(session: ZookeeperSession, paths: list[str], data: bytes = b"") -
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_many_nodes_are_read_in_the_requested_order_including_missing_ones(
-    session: ZookeeperSession, unique: str
-) -> None:
+def test_many_nodes_are_read_in_the_requested_order_including_missing_ones(session, unique) -> None:
     names = [f"/{unique}/n{n}" for n in range(1300)]
     operations: list[TransactionOperation] = [
         Create(f"/{unique}"),
@@ -108,9 +106,7 @@ def test_an_unreadable_node_is_its_own_error(session: ZookeeperSession, server: 
     assert missing is None
 
 
-def test_support_of_multi_reads_is_probed_once_and_old_servers_are_read_without_them(
-    zookeeper: ZooKeeperServer, zookeeper34: ZooKeeperServer
-) -> None:
+def test_support_of_multi_reads_is_probed_once_and_old_servers_are_read_without_them(zookeeper, zookeeper34) -> None:
     seen = []
     for server in (zookeeper, zookeeper34):
         with connect(server) as session:
@@ -147,9 +143,7 @@ def test_paths_are_relative_to_the_chroot(server: ZooKeeperServer, session: Zook
     assert session.children(f"/{unique}/deep") == ["x"]
 
 
-def test_a_chroot_deleted_under_a_live_session_is_detected(
-    server: ZooKeeperServer, session: ZookeeperSession, unique: str
-) -> None:
+def test_a_chroot_deleted_under_a_live_session_is_detected(server, session, unique) -> None:
     create_all(session, [f"/{unique}"])
     with connect(server, chroot=f"/{unique}") as inner:
         assert inner.children("/consumers") is None

@@ -43,9 +43,7 @@ VIEWS = pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", 
 
 
 @VIEWS
-def test_the_lag_counts_from_kafkas_newer_offset_which_the_note_names(
-    both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
-) -> None:
+def test_the_lag_counts_from_kafkas_newer_offset_which_the_note_names(both, unique, kafka, command) -> None:
     rows, said = shown(both, command, unique)
     assert rows == [(100, 20, "older than Kafka's 480")]
     assert "warning: 1 offset in ZooKeeper is older than the group's in Kafka" in said
@@ -53,9 +51,7 @@ def test_the_lag_counts_from_kafkas_newer_offset_which_the_note_names(
 
 
 @VIEWS
-def test_a_partition_or_a_group_that_is_only_in_kafka_is_shown(
-    both: Commands, unique: str, kafka: KafkaBroker, make_topic: MakeTopic, command: tuple[str, str]
-) -> None:
+def test_a_partition_or_a_group_that_is_only_in_kafka_is_shown(both, unique, kafka, make_topic, command) -> None:
     uri, new = f"kafka://{kafka.bootstrap}", f"{unique}-new"
     later = make_topic(f"{unique}-later")
     commit(uri, unique, later, {0: 0})
@@ -72,9 +68,7 @@ def test_a_partition_or_a_group_that_is_only_in_kafka_is_shown(
 
 
 @VIEWS
-def test_the_lag_of_kafka_counts_from_zookeepers_newer_offset(
-    both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
-) -> None:
+def test_the_lag_of_kafka_counts_from_zookeepers_newer_offset(both, unique, kafka, command) -> None:
     uri = f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}"
     commit(uri, unique, unique, {0: 495})
     rows, said = shown(both, command, unique, "--store", f"kafka://{kafka.bootstrap}")
@@ -84,9 +78,7 @@ def test_the_lag_of_kafka_counts_from_zookeepers_newer_offset(
 
 
 @VIEWS
-def test_a_group_that_exists_only_in_zookeeper_is_shown(
-    both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
-) -> None:
+def test_a_group_that_exists_only_in_zookeeper_is_shown(both, unique, kafka, command) -> None:
     uri, old = f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}", f"{unique}-old"
     commit(uri, old, unique, {0: 490})
     selected = ("--store", f"kafka://{kafka.bootstrap}")

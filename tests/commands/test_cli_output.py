@@ -99,9 +99,7 @@ def test_an_unknown_type_of_a_group_is_no_mismatch(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", list(OutputFormat))
-def test_fifty_thousand_rows_cost_little_more_than_the_standard_library_needs(
-    output: OutputFormat, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fifty_thousand_rows_cost_little_more_than_the_standard_library_needs(output: OutputFormat, capsys) -> None:
     # The bound is relative to a peer in the same run, because a bound in seconds would measure the machine.
     rows = [(f"group-{n // 50}", n, None, n % 7) for n in range(50_000)]
     names = [column.name for column in COLUMNS]
@@ -291,9 +289,7 @@ def test_progress_is_silent_at_first_and_yields_every_item(capsys: pytest.Captur
     assert capsys.readouterr().err == ""
 
 
-def test_progress_without_a_terminal_is_a_line_from_time_to_time(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_without_a_terminal_is_a_line_from_time_to_time(monkeypatch, capsys) -> None:
     now: Iterator[int] = iter(range(1000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
     list(progress(range(64), "reading", 128))
@@ -379,9 +375,7 @@ def test_every_command_has_complete_help() -> None:
         (["manager", "serve", "--listen", "h:1", "--bootstrap-server", "h:1", "--relay-ports", "2-3"], "add --relay"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     done = command(*arguments, code=2)
@@ -457,9 +451,7 @@ def test_a_pipe_that_closes_is_no_error(tmp_path: Path) -> None:
     assert (usage[:7], code in ("0", "141"), done.stderr) == ("Usage: ", True, "")
 
 
-def test_a_stop_signal_during_a_write_to_stderr_is_handled(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stop_signal_during_a_write_to_stderr_is_handled(monkeypatch, capfd) -> None:
     class InUse(io.StringIO):
         def write(self, text: str) -> int:
             raise RuntimeError("reentrant call")

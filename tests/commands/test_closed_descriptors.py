@@ -47,9 +47,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", PROMPTS.values(), ids=PROMPTS.keys())
-def test_a_prompt_without_stdin_is_refused_and_names_the_flag(
-    directory: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_without_stdin_is_refused_and_names_the_flag(directory: Path, command: str, monkeypatch) -> None:
     source, plan = ["--from", "file:new.csv", "--group", "g"], ["migrate", "plan"]
     monkeypatch.chdir(directory)
     monkeypatch.setenv("XDG_STATE_HOME", str(directory / "state"))

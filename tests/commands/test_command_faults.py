@@ -139,9 +139,7 @@ EXPECTED_ERRORS = {
 
 
 @pytest.mark.parametrize(("side", "fault"), list(EXPECTED_ERRORS), ids=str)
-def test_an_unusable_server_is_one_error_line_in_time(
-    scene: Scene, addresses: Callable[[str], str], side: str, fault: str
-) -> None:
+def test_an_unusable_server_is_one_error_line_in_time(scene, addresses, side: str, fault: str) -> None:
     bad = addresses(fault)
     zookeeper, bootstrap = (f"{bad}/kafka", scene.bootstrap) if side == "zookeeper" else (scene.zookeeper, bad)
     plans = [scene.plan_for_addresses(f"{side}-{fault}-{n}", zookeeper, bootstrap) for n in range(5)]
@@ -197,9 +195,7 @@ def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
 
 
-def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_space(
-    scene: Scene, tmp_path: Path, unique: str
-) -> None:
+def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_space(scene, tmp_path, unique) -> None:
     commands = Commands(tmp_path)
     groups = [f"{unique}-{n:03}" for n in range(GROUP_COUNT)]
     tp = TopicPartition(scene.topic, 0)

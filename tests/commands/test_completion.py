@@ -169,9 +169,7 @@ def test_partitions_follow_the_colon_of_a_topic(tmp_path: Path, monkeypatch: pyt
     assert bash("offsetmgr offsets lag --topic=orders:2") == ["2"]
 
 
-def test_a_cluster_that_does_not_answer_delays_one_completion_only(
-    silent_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_does_not_answer_delays_one_completion_only(silent_port: int, monkeypatch) -> None:
     words = ("groups", "describe", "--bootstrap-server", f"127.0.0.1:{silent_port}", "")
     monkeypatch.setattr(completion_names, "_REQUEST_MS", 300_000)
     monkeypatch.setattr(completion_names, "CACHE_S", 300.0)
@@ -206,9 +204,7 @@ def test_ids_of_recorded_operations_are_completed(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("store")
-def test_groups_of_the_living_store_are_completed_if_another_store_is_dead(
-    silent_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_of_the_living_store_are_completed_if_another_store_is_dead(silent_port: int, monkeypatch) -> None:
     monkeypatch.setattr(completion_names, "LIMIT_S", 1.0)
     for name in ("OFFSETMGR_BOOTSTRAP_SERVER", "OFFSETMGR_ZOOKEEPER"):
         monkeypatch.setenv(name, f"127.0.0.1:{silent_port}")

@@ -13,11 +13,8 @@ from pathlib import Path
 
 import pytest
 from committed_offsets import commit
-from conftest import MakeTopic
 from one_migration import Migration
 from terminal import Terminal
-
-from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -114,9 +111,7 @@ def test_a_dead_cluster_causes_no_message(shell: Terminal) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash"], indirect=True)
-def test_groups_and_topics_of_a_real_cluster(
-    shell: Terminal, home: Path, kafka: KafkaBroker, unique: str, make_topic: MakeTopic
-) -> None:
+def test_groups_and_topics_of_a_real_cluster(shell: Terminal, home, kafka, unique, make_topic) -> None:
     topic = make_topic(f"t-{unique}")
     commit(f"kafka://{kafka.bootstrap}", f"g-{unique}", topic, {0: 7})
     command = f"offsetmgr offsets lag --bootstrap-server {kafka.bootstrap}"

@@ -266,9 +266,7 @@ ssl.enabled.protocols=TLSv1.3,TLSv1.2
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_settings_of_java_that_do_not_concern_the_connection_are_ignored_with_one_note(
-    tmp_path: Path, mark: str
-) -> None:
+def test_settings_of_java_that_do_not_concern_the_connection_are_ignored_with_one_note(tmp_path, mark: str) -> None:
     (tmp_path / "client.properties").write_text(mark + CLIENT_PROPERTIES, "utf-8")
     (tmp_path / "saved.csv").write_text("g,t,0,5\n")
     read = ("offsets", "get", "g", "--store", f"file:{tmp_path}/saved.csv")
@@ -330,9 +328,7 @@ def test_addresses_and_timeouts_of_a_properties_file_are_the_fallback(tmp_path: 
 @pytest.mark.parametrize(
     "before", [None, "\ufeff# mine\r\n[context.b]  # kept\r\nstore = 'file:b'\r\n", FILE + "# end"]
 )
-def test_a_context_is_added_at_the_end_and_nothing_else_changes(
-    before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_is_added_at_the_end_and_nothing_else_changes(before: str | None, tmp_path, monkeypatch) -> None:
     config, properties = tmp_path / "new" / "c.toml", tmp_path / "client.properties"
     properties.write_text("security.protocol=PLAINTEXT\n")
     monkeypatch.chdir(tmp_path)

@@ -208,9 +208,7 @@ def test_wrong_usage_of_several_contexts(arguments: str, why: str, monkeypatch: 
 
 
 @pytest.mark.usefixtures("clusters")
-def test_a_terminal_shows_the_error_of_a_cluster_within_its_width(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_the_error_of_a_cluster_within_its_width(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -20,8 +20,6 @@ from offsetmgr.zookeeper.admin.plan import DeletionStep, RequestPlan, RequestPro
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import TransactionResult
 
-pytest_plugins = ["planted_tree"]
-
 BROKER = '{"version":1,"host":"h","port":9092}'
 EXECUTE = ("--execute", "--yes", "--wait", "0")
 ELECTION, MOVES = "/admin/preferred_replica_election", "/admin/reassign_partitions"
@@ -161,9 +159,7 @@ def test_requests_are_refused_without_a_controller_that_reads_them(
         ("/brokers/ids/2", "changed meanwhile"),
     ],
 )
-def test_a_request_is_refused_if_the_state_changed_since_the_check(
-    cluster: Planted, moves: Any, around: Any, path: str, why: str
-) -> None:
+def test_a_request_is_refused_if_the_state_changed_since_the_check(cluster, moves, around, path: str, why: str) -> None:
     topic(cluster, "orders", Partition((0, 1)))
     around(before=[(path, "")])
     _, err = cluster.zk(*moves(("orders", 0, (1, 2))), *EXECUTE, code=1)
@@ -280,9 +276,7 @@ def test_reassignments_that_would_never_end_are_refused(cluster: Planted, moves:
 
 
 @pytest.mark.servers
-def test_a_second_reassignment_an_empty_one_and_one_larger_than_a_znode_are_rejected(
-    cluster: Planted, moves: Any
-) -> None:
+def test_a_second_reassignment_an_empty_one_and_one_larger_than_a_znode_are_rejected(cluster, moves) -> None:
     name, count = "x" * 249, 3200
     cluster.node(f"/brokers/topics/{name}", json.dumps({"version": 1, "partitions": {n: [0, 1] for n in range(count)}}))
     request = moves(*((name, n, (1, 2)) for n in range(count)))

@@ -168,9 +168,7 @@ def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before
     assert "nothing to change" in again.stderr
 
 
-def test_a_stuck_reassignment_is_cancelled_by_the_command_in_the_hint(
-    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
-) -> None:
+def test_a_stuck_reassignment_is_cancelled_by_the_command_in_the_hint(trio, session, unique, tmp_path) -> None:
     topic, commands = create_topic(trio.bootstrap, unique, 1, replicas=1), Commands(tmp_path)
     before, leading = assigned(session, topic)[0].replicas, controller_of(session)
     target = next(b for b in trio.brokers if b.broker_id not in (*before, leading))
@@ -198,9 +196,7 @@ def test_a_stuck_reassignment_is_cancelled_by_the_command_in_the_hint(
     assert (back.replicas, back.moving) == (before, False)
 
 
-def test_a_reassignment_is_followed_across_a_controller_failover(
-    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
-) -> None:
+def test_a_reassignment_is_followed_across_a_controller_failover(trio, session, unique, tmp_path) -> None:
     first = controller_of(session)
     others = [broker for broker in trio.brokers if broker.broker_id != first]
     topic, commands = create_topic(trio.bootstrap, unique, 1, replicas=1), Commands(tmp_path)
@@ -223,9 +219,7 @@ def test_a_reassignment_is_followed_across_a_controller_failover(
     assert controller_of(session) != first
 
 
-def test_preferred_leaders_lead_again_after_a_broker_restart(
-    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
-) -> None:
+def test_preferred_leaders_lead_again_after_a_broker_restart(trio, session, unique, tmp_path) -> None:
     topic, commands = create_topic(trio.bootstrap, unique, 3, replicas=2), Commands(tmp_path)
     preferred = {n: partition.replicas[0] for n, partition in assigned(session, topic).items()}
     victim = trio.brokers[2]
@@ -247,9 +241,7 @@ def test_preferred_leaders_lead_again_after_a_broker_restart(
     assert session.get("/admin/preferred_replica_election") is None
 
 
-def test_a_deletion_of_a_topic_with_a_dead_broker_ends_when_the_broker_returns(
-    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
-) -> None:
+def test_a_deletion_of_a_topic_with_a_dead_broker_ends_when_the_broker_returns(trio, session, unique, tmp_path) -> None:
     commands = Commands(tmp_path)
     plain, waiting = (create_topic(trio.bootstrap, f"{unique}-{n}", 2, replicas=3) for n in range(2))
     servers = ("--zookeeper", trio.zookeeper, "--bootstrap-server", trio.bootstrap)
@@ -271,9 +263,7 @@ def test_a_deletion_of_a_topic_with_a_dead_broker_ends_when_the_broker_returns(
     assert f"error: topic {plain}: there is no /brokers/topics/{plain}" in refused.stderr
 
 
-def test_disabled_topic_deletion_is_reported_before_or_after_the_request(
-    trio: Trio, unique: str, tmp_path: Path
-) -> None:
+def test_disabled_topic_deletion_is_reported_before_or_after_the_request(trio: Trio, unique: str, tmp_path) -> None:
     commands, keeper = Commands(tmp_path), trio.keeper
     topic = create_topic(keeper.bootstrap, unique, 1)
     options = ("zk", "delete-topic", "--zookeeper", keeper.zookeeper, "--topic", topic, "--execute", "--yes")

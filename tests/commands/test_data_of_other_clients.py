@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeTopic
 from everyday import Cli
 from kazoo.client import KazooClient
 from kazoo.security import ACL, make_acl, make_digest_acl
@@ -88,9 +87,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("prepare", PLACES)
-def test_data_that_is_not_understood_is_named_wherever_the_group_is_shown(
-    old: Old, prepare: str, tmp_path: Path
-) -> None:
+def test_data_that_is_not_understood_is_named_wherever_the_group_is_shown(old: Old, prepare: str, tmp_path) -> None:
     old.plant(prepare)
     known = prepare == "beside_offsets"  # the group is not empty, and the other data is no offset
     code = 0 if known else 1
@@ -195,9 +192,7 @@ def test_a_rename_loses_only_data_that_the_user_names(old: Old) -> None:
 
 
 @pytest.mark.parametrize("broken", ["", "junk", "hidden"])
-def test_a_group_of_a_dual_store_is_deleted_and_restored_in_both_stores(
-    old: Old, make_topic: MakeTopic, unique: str, broken: str
-) -> None:
+def test_a_group_of_a_dual_store_is_deleted_and_restored_in_both_stores(old, make_topic, unique, broken: str) -> None:
     """``broken``: the offset in ZooKeeper cannot be read, and the one in Kafka can."""
     old.create(f"{unique}/newrate", b"500")
     config = Path(old.cli.environ["XDG_CONFIG_HOME"]) / "offsetmgr" / "config.toml"
@@ -310,9 +305,7 @@ SPOUT = b'{"topology":{"id":"x","name":"x"},"offset":5,"partition":0,"broker":{"
     ],
     ids=["topic", "other-topic", "address", "foreign", "trident", "trident-batch"],
 )
-def test_storms_nodes_are_checked_against_their_place(
-    old: Old, nodes: dict[str, bytes], code: int, expected: str
-) -> None:
+def test_storms_nodes_are_checked_against_their_place(old, nodes: dict[str, bytes], code: int, expected: str) -> None:
     for path, data in nodes.items():
         old.client.ensure_path(f"/spouts/{path}")
         old.client.set(f"/spouts/{path}", data)

@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import NewTopic
-from conftest import MakeTopic
 from documented_commands import TOOLS
 from in_process import rows
 from kazoo.security import make_acl, make_digest_acl
@@ -23,7 +22,6 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox.java import java_command
 
-pytest_plugins = ["secured_fixtures"]
 pytestmark = pytest.mark.servers
 
 DEAD = "127.0.0.1:1"
@@ -37,9 +35,7 @@ def results(shown: list[dict[str, Any]], check: str) -> list[str]:
     return [row["result"] for row in shown if row["check"] == check]
 
 
-def test_every_endpoint_is_checked(
-    zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str
-) -> None:
+def test_every_endpoint_is_checked(zookeeper, kafka, make_topic, unique) -> None:
     topic = make_topic(unique)
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
     consumer.commit(offsets=[Position(topic, 0, 0)], asynchronous=False)
@@ -115,9 +111,7 @@ def test_a_digest_acl_is_compared_with_the_password(
     assert results(shown, "permissions in ZooKeeper") == [result]
 
 
-def test_an_unreachable_cluster_of_many_is_a_row(
-    kraft: KraftBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_cluster_of_many_is_a_row(kraft: KraftBroker, tmp_path, monkeypatch) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
         f'[context.prod-1]\nbootstrap-server = "{kraft.bootstrap}"\n'
@@ -129,9 +123,7 @@ def test_an_unreachable_cluster_of_many_is_a_row(
     assert {row["cluster"] for row in shown if row["result"] == "failed"} == {"prod-2"}
 
 
-def test_permissions_and_the_login_on_a_broker_with_an_authorizer(
-    secured: Secured, unique: str, tmp_path: Path
-) -> None:
+def test_permissions_and_the_login_on_a_broker_with_an_authorizer(secured: Secured, unique: str, tmp_path) -> None:
     """The remedies are commands for Kafka's own tool; after these commands nothing is missing."""
     for created in secured.admin.create_topics([NewTopic(unique, 1, 1)]).values():
         created.result(90)

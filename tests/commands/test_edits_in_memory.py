@@ -228,9 +228,7 @@ def test_a_list_of_groups_names_each_name_and_glob_without_a_group(saved: Cli) -
     assert "error: group 'missing': does not exist in memory:store\n" in done.stderr
 
 
-def test_a_group_that_only_one_of_two_clusters_has_is_excluded_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_that_only_one_of_two_clusters_has_is_excluded_there(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, groups in (("one", "xy"), ("two", "yz")):
         Path(f"{name}.csv").write_text("".join(f"{group},t,0,1\n" for group in groups))
@@ -445,9 +443,7 @@ def test_an_import_clamps_offsets_to_their_logs_except_those_that_the_store_hold
         assert "--unchecked writes the offset without a check" in saved("offsets", "import", "x.avro", code=1).stderr
 
 
-def test_a_copy_leaves_the_group_and_a_changed_original_is_a_difference(
-    saved: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_leaves_the_group_and_a_changed_original_is_a_difference(saved: Cli, monkeypatch) -> None:
     before = saved.offsets()["a"]
     saved("groups", "copy", "a", "copy", *DO)
     assert saved.offsets()["a"] == saved.offsets()["copy"] == before

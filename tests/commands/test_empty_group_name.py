@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from conftest import MakeTopic
 from processes import Commands
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers
 
 
 @pytest.mark.parametrize("server", ["kafka", "kraft"])
-def test_the_group_without_a_name_is_a_group(
-    server: str,
-    request: pytest.FixtureRequest,
-    zookeeper: ZooKeeperServer,
-    make_topic: MakeTopic,
-    unique: str,
-    tmp_path: Path,
-) -> None:
+def test_the_group_without_a_name_is_a_group(server: str, request, zookeeper, make_topic, unique, tmp_path) -> None:
     broker: KafkaBroker = request.getfixturevalue(server)
     topic = make_topic(unique, 2, bootstrap=broker.bootstrap)
     uri, run = f"kafka://{broker.bootstrap}", Commands(tmp_path).run

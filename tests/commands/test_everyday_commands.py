@@ -25,8 +25,6 @@ from same_cluster import join_cluster
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 
-pytest_plugins = ["everyday_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 DO = ("--execute", "--yes")
@@ -154,9 +152,7 @@ def test_groups_are_copied_renamed_and_deleted(cli: Cli, flags: list[str], topic
     assert "matches" in cli("groups", "list", "--group", f"{topic}*", *flags, code=1).stderr
 
 
-def test_exported_offsets_are_equal_and_a_change_is_a_difference(
-    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str, tmp_path: Path
-) -> None:
+def test_exported_offsets_are_equal_and_a_change_is_a_difference(cli, kafka, zookeeper, topic, tmp_path) -> None:
     there, here = ["--zookeeper", zookeeper.connect], ["--bootstrap-server", kafka.bootstrap]
     set_offsets(cli, there, topic, "0,1")
     for name in ("x.avro", "x.csv", "x.zk", "x.json"):
@@ -178,9 +174,7 @@ def test_exported_offsets_are_equal_and_a_change_is_a_difference(
     assert "exists already" in again.stderr
 
 
-def test_a_group_with_live_members_is_described_and_never_edited(
-    cli: Cli, kafka: KafkaBroker, topic: str, member: Consumer
-) -> None:
+def test_a_group_with_live_members_is_described_and_never_edited(cli, kafka, topic, member) -> None:
     here = ["--bootstrap-server", kafka.bootstrap]
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         before = dict(store.fetch(topic))
@@ -207,9 +201,7 @@ def test_a_group_with_live_members_is_described_and_never_edited(
         assert dict(store.fetch(topic)) == before
 
 
-def test_old_consumers_in_zookeeper_are_members_too(
-    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str, tmp_path: Path
-) -> None:
+def test_old_consumers_in_zookeeper_are_members_too(cli, kafka, zookeeper, topic, tmp_path) -> None:
     there = ["--zookeeper", f"{zookeeper.connect}/kafka", "--bootstrap-server", kafka.bootstrap]
     consumer = OldConsumer(
         tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=topic, topic=topic, offsets_storage="zookeeper",
@@ -261,9 +253,7 @@ def test_old_consumers_in_zookeeper_are_members_too(
     assert committed(cli, ["--store", f"zookeeper://{there[1]}"], topic)[0] == 0
 
 
-def test_members_in_the_zookeeper_of_another_cluster_are_ignored(
-    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
-) -> None:
+def test_members_in_the_zookeeper_of_another_cluster_are_ignored(cli, kafka, zookeeper, topic) -> None:
     registration = b'{"version":1,"subscription":{"orders":1},"pattern":"static","timestamp":"1"}'
     create_node(zookeeper, f"/{topic}/consumers/{topic}/ids/consumer-1", registration)
     cli.environ["OFFSETMGR_ZOOKEEPER"] = f"{zookeeper.connect}/{topic}"
@@ -333,9 +323,7 @@ def test_an_empty_store_is_named(cli: Cli, zookeeper: ZooKeeperServer, unique: s
         assert re.match(rf"no groups in zookeeper://{address}[^ ]*\n", done.stderr), command
 
 
-def test_one_invalid_group_name_does_not_break_a_list_of_two_stores(
-    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
-) -> None:
+def test_one_invalid_group_name_does_not_break_a_list_of_two_stores(cli, kafka, zookeeper, topic) -> None:
     odd = f"{topic}/odd"
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         for name in (topic, odd):

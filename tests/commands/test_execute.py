@@ -96,9 +96,7 @@ def test_a_plan_counts_what_it_writes_what_stays_and_what_has_a_problem() -> Non
     assert EditPlan.of(counted).counts == Counts(1, 1, 3, 7)
 
 
-def test_a_plan_moves_its_changes_to_disk_each_time_that_too_many_are_in_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_plan_moves_its_changes_to_disk_each_time_that_too_many_are_in_memory(monkeypatch) -> None:
     files: list[io.BytesIO] = []
 
     def temporary_file(**_: object) -> io.BytesIO:
@@ -253,9 +251,7 @@ def test_a_file_of_before_images_is_complete_before_the_first_edit(tmp_path: Pat
     assert log.calls == ["durable", "edit a", "edit c"]
 
 
-def test_a_full_disk_during_an_edit_is_an_error_of_its_group_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_during_an_edit_is_an_error_of_its_group_only(tmp_path, monkeypatch) -> None:
     image = BeforeImageFile(tmp_path / "images.avro", header_for(LoggingStore(Log())))
     image.intend(())
 

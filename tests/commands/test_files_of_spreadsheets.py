@@ -117,9 +117,7 @@ def test_lines_of_the_old_export_tool_may_be_in_utf_16(tmp_path: Path) -> None:
     assert (row["group"], row["topic"], row["partition"], row["offset"]) == ("g", "t", 0, 5)
 
 
-def test_an_export_names_its_columns_if_asked_and_an_edit_of_the_file_keeps_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_names_its_columns_if_asked_and_an_edit_of_the_file_keeps_them(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "source.csv").write_text(CSV)
     saved, edit = tmp_path / "saved.csv", ("--execute", "--yes", "--store")

@@ -23,8 +23,6 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 
-pytest_plugins = ["secured_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 EVERYTHING = make_digest_acl("owner", "secret", all=True)
@@ -98,9 +96,7 @@ WHOLE.remove(("groups delete", "junk"))  # the before-image holds the whole tree
 
 
 @pytest.mark.parametrize(("edit", "how"), WHOLE)
-def test_a_group_with_an_unreadable_partition_stays_whole_and_the_others_are_edited(
-    world: World, edit: str, how: str
-) -> None:
+def test_a_group_with_an_unreadable_partition_stays_whole_and_the_others_are_edited(world, edit: str, how: str) -> None:
     rows = [f"{group},{world.topic},{n},8" for group in ("bad", "good") for n in range(2)]
     (world.commands.directory / "saved.csv").write_text("\n".join(rows) + "\n")
     world.break_partition(how)

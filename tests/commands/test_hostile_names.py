@@ -64,13 +64,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "-".join(command[:2]))
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
-def test_no_command_prints_control_characters(
-    command: tuple[str, ...],
-    output: str,
-    home: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_command_prints_control_characters(command: tuple[str, ...], output: str, home, capsys, monkeypatch) -> None:
     capsys.readouterr()
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")

@@ -15,8 +15,6 @@ from processes import fill
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 
-pytest_plugins = ["everyday_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 TIMEOUT_S = 6
@@ -65,9 +63,7 @@ def clusters(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, zookeeper: ZooKee
     ],
     ids=" ".join,
 )
-def test_forty_clusters_are_asked_at_the_same_time(
-    cli: Cli, clusters: list[str], kafka: KafkaBroker, topic: str, command: tuple[str, ...]
-) -> None:
+def test_forty_clusters_are_asked_at_the_same_time(cli, clusters, kafka, topic, command: tuple[str, ...]) -> None:
     commit(f"kafka://{kafka.bootstrap}", topic, topic, {0: 4})
     # The shared servers have the groups of all earlier tests, so only a glob makes the duration comparable.
     words = [word.format(group=topic) for word in command]
@@ -159,9 +155,7 @@ def test_a_diff_compares_the_stores_of_each_cluster(cli: Cli, two: str) -> None:
     assert [(row["group"], row["from_offset"], row["to_offset"]) for row in alone] == [(two, 9, 4)]
 
 
-def test_the_stores_of_a_migration_are_named_as_in_the_context(
-    cli: Cli, two: str, kafka: KafkaBroker, tmp_path: Path
-) -> None:
+def test_the_stores_of_a_migration_are_named_as_in_the_context(cli, two, kafka, tmp_path) -> None:
     plan = ("migrate", "plan", two, "--from", "zookeeper", "-o", str(tmp_path / "p"))
     cli(*plan, "--to", "kafka", "--context", "prod-a")
     (header, *_) = (tmp_path / "p").read_text().splitlines()

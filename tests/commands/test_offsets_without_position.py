@@ -19,7 +19,6 @@ from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.stores.kafka import KafkaStore
 
-pytest_plugins = ["everyday_fixtures"]
 pytestmark = pytest.mark.servers
 
 
@@ -160,9 +159,7 @@ def test_an_explicit_option_deletes_a_group_with_unreadable_offsets(
     assert committed(current_broker.bootstrap, f"{pending}-new") == ({0: 5} if command == "rename" else {})
 
 
-def test_a_group_whose_only_commit_is_pending_is_not_empty(
-    cli: Cli, current_broker: KafkaBroker | KraftBroker, here: list[str], made_topic: str, unique: str
-) -> None:
+def test_a_group_whose_only_commit_is_pending_is_not_empty(cli, current_broker, here, made_topic, unique) -> None:
     with pending_commit(current_broker.bootstrap, unique, made_topic, 3) as producer:
         (row,) = cli.rows("offsets", "get", "--group", unique, *here, code=1)
         assert (row["partition"], row["state"]) == (3, "pending")

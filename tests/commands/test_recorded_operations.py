@@ -11,8 +11,6 @@ from test_help import commands
 
 from offsetmgr.sandbox import KafkaBroker
 
-pytest_plugins = ["everyday_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 TABLE: Final = {

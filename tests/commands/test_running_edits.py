@@ -16,9 +16,7 @@ from processes import fill, until
 from repeated import repeated
 
 from offsetmgr import OffsetAdmin, RunningEdit, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
-
-pytest_plugins = ["everyday_fixtures"]
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 pytestmark = pytest.mark.servers
 
@@ -93,9 +91,7 @@ def test_a_poison_record_is_skipped_and_a_moving_group_is_not(cli: Cli, kafka: K
     assert "give one of them" in both.stderr
 
 
-def test_a_running_group_goes_on_at_an_import_and_after_a_deletion(
-    cli: Cli, kafka: KafkaBroker, topic: str, tmp_path: Path
-) -> None:
+def test_a_running_group_goes_on_at_an_import_and_after_a_deletion(cli, kafka, topic, tmp_path) -> None:
     flags = ["--bootstrap-server", kafka.bootstrap]
     saved = str(tmp_path / "saved.avro")
     with consuming(kafka.bootstrap, topic) as received:
@@ -126,9 +122,7 @@ def test_a_running_group_goes_on_at_an_import_and_after_a_deletion(
         assert len(received) == 50
 
 
-def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(
-    cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic
-) -> None:
+def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(cli, kraft, unique, make_topic) -> None:
     flags = ["--bootstrap-server", kraft.bootstrap]
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
     fill(kraft.bootstrap, unique, 0, 5)
@@ -194,9 +188,7 @@ def reset_to_2(cli: Cli, kraft: KraftBroker, topic: str) -> str:
 
 
 @pytest.mark.matrix
-def test_static_members_of_the_consumer_protocol_go_on_while_one_is_stopped(
-    cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic
-) -> None:
+def test_static_members_of_the_consumer_protocol_go_on_while_one_is_stopped(cli, kraft, unique, make_topic) -> None:
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
     with consuming(kraft.bootstrap, unique, **CONSUMER_PROTOCOL, **{"group.instance.id": "running"}) as received:
         start_and_stop_a_static_member(cli, kraft, unique, received)
@@ -249,9 +241,7 @@ def test_an_edit_waits_until_the_group_is_empty(cli: Cli, kafka: KafkaBroker, to
     assert committed(cli, flags, topic) == {0: 0, 1: 0, 2: 0}
 
 
-def test_what_cannot_be_exact_is_refused_by_name(
-    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
-) -> None:
+def test_what_cannot_be_exact_is_refused_by_name(cli, kafka, zookeeper, topic) -> None:
     flags = ["--bootstrap-server", kafka.bootstrap]
     edit = ["offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:1", "--running"]
     beyond = cli(*edit, "--to-offset", "21", *flags, code=1)

@@ -7,7 +7,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -217,9 +216,7 @@ def test_a_read_without_an_offset_while_the_members_come_back_is_not_an_earlier_
     assert len(takeover.commits) == 1
 
 
-def test_an_edit_that_members_overwrite_can_be_undone(
-    edit: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_that_members_overwrite_can_be_undone(edit: Edit, tmp_path, monkeypatch) -> None:
     done = edit.run({A: 15, B: 15}, Takeover({A: 20, B: 20}), {A: 12, B: 15})
     assert edit.takeovers == 3
     assert edit.listener.steps.count("group g: t-0 at 12 was committed again; the edit is repeated") == 2
@@ -252,9 +249,7 @@ class SlowTakeover(Takeover):
         raise TimedOut("broker h:1", "no answer within 0.402 s")
 
 
-def test_the_report_of_a_slow_edit_names_the_limit_of_the_whole_edit(
-    edit: Edit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_of_a_slow_edit_names_the_limit_of_the_whole_edit(edit: Edit, monkeypatch) -> None:
     monkeypatch.setattr(running_edits, "_TAKEOVER_S", 0.05)
     done = edit.run({A: 4}, SlowTakeover(), {A: 4})
     why = "it was not taken over, read and written within 0.05 s; the last request waited for broker h:1"

@@ -17,7 +17,7 @@ from repeated import repeated
 from running_consumers import Deliveries, RdkafkaMember
 from running_group import RunningGroup
 
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer, jars
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
@@ -100,9 +100,7 @@ def test_a_kafka_streams_application(kraft: KraftBroker, unique: str, make_topic
         assert committed(kraft.bootstrap, topic, topic) == 100
 
 
-def test_a_live_old_consumer_with_dual_commit(
-    kafka: KafkaBroker, zookeeper: ZooKeeperServer, unique: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_a_live_old_consumer_with_dual_commit(kafka, zookeeper, unique, make_topic, tmp_path) -> None:
     topic = make_topic(unique, 1)
     fill(kafka.bootstrap, topic, 100)
     chroot = f"{zookeeper.connect}/kafka"

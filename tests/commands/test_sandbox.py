@@ -44,9 +44,7 @@ def test_a_server_that_cannot_start_reports_the_reason_and_stops(zookeeper: ZooK
     assert (taken.running(), broken.running()) == (False, False)
 
 
-def test_a_server_that_loses_the_race_for_a_port_starts_on_another(
-    zookeeper: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_loses_the_race_for_a_port_starts_on_another(zookeeper, tmp_path, monkeypatch) -> None:
     # another process takes the port after the sandbox has chosen it
     offered = iter([zookeeper.port, ports.free_port()])
     monkeypatch.setattr(ports, "free_port", lambda: next(offered))

@@ -122,9 +122,7 @@ def test_a_set_of_jars_is_fetched_with_its_progress(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_a_failed_resolution_reports_the_reason_and_leaves_no_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_resolution_reports_the_reason_and_leaves_no_files(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OFFSETMGR_CACHE", str(tmp_path))
     # Given a repository that cannot be reached: the JVM uses a proxy that does not exist.
     monkeypatch.setenv(
@@ -151,9 +149,7 @@ def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(bystander: s
     assert process.alive() is False
 
 
-def test_down_does_not_stop_another_process_with_a_recycled_pid(
-    bystander: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+def test_down_does_not_stop_another_process_with_a_recycled_pid(bystander: subprocess.Popen[bytes], tmp_path) -> None:
     recycled = ServerRecord("broker", "broker-0", "3.9.1", str(tmp_path), bystander.pid, "another start", "127.0.0.1:1")
     state.save(tmp_path, SandboxState(1, False, True, (recycled,)))
     assert Sandbox(tmp_path).down() == []

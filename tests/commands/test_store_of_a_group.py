@@ -117,9 +117,7 @@ def test_an_edit_of_a_store_that_the_group_has_left_is_refused_and_store_accepts
     assert world.offsets(unique) == after
 
 
-def test_a_group_that_was_moved_and_finalized_is_neither_edited_nor_offered_to_be_moved_again(
-    world: World, unique: str
-) -> None:
+def test_a_group_that_was_moved_and_finalized_is_neither_edited_nor_offered_to_be_moved_again(world, unique) -> None:
     renamed = f"{unique}-b"
     world.commit(world.old, renamed, 100)
     world.migrate(renamed, "--rename", f"{renamed}={renamed}-new")
@@ -192,9 +190,7 @@ def test_the_default_may_be_kafka_and_a_new_group_lives_nowhere(world: World, un
     assert (world.offsets(old), world.offsets(f"{unique}-new")) == ((100, None), (None, 7))
 
 
-def test_the_library_refuses_an_edit_with_the_settings_of_a_context(
-    world: World, unique: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_library_refuses_an_edit_with_the_settings_of_a_context(world: World, unique: str, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(world.directory))
     monkeypatch.setenv("XDG_STATE_HOME", str(world.directory / "state"))
     with OffsetAdmin.from_settings("old") as admin:

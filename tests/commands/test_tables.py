@@ -70,9 +70,7 @@ def test_a_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch
     set_wide(False)
 
 
-def test_a_wide_terminal_and_a_pipe_show_everything(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wide_terminal_and_a_pipe_show_everything(capsys, monkeypatch) -> None:
     use_terminal(monkeypatch, 200)
     write_rows(COLUMNS, [ROW], OutputFormat.TABLE)
     whole = capsys.readouterr()
@@ -187,9 +185,7 @@ def test_80_columns_show_the_most_important_identifier(
     assert "AT-MS" not in shown.err
 
 
-def test_columns_of_wide_characters_are_aligned(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_of_wide_characters_are_aligned(capsys, monkeypatch) -> None:
     columns = Column("group"), Column("lag", right=True), Column("note")
     names = [("請求グループ-東京", 1, "x"), ("billing", 20, "y" * 10), ("e\u0301clair", 3, " ".join(["z" * 9] * 7))]
     use_terminal(monkeypatch)
@@ -200,18 +196,14 @@ def test_columns_of_wide_characters_are_aligned(
     assert text_width(shortened("請求グループ-東京", 10)) in (9, 10)
 
 
-def test_a_command_is_not_broken_into_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_is_not_broken_into_lines(capsys, monkeypatch) -> None:
     use_terminal(monkeypatch)
     command = "offsetmgr migrate plan --from zookeeper://zk1:2181/kafka --to kafka://broker1:9092 -o billing.plan"
     write_rows((Column("group"), Column("next", command=True)), [("billing", command)], OutputFormat.TABLE)
     assert command in capsys.readouterr().out
 
 
-def test_colours_only_on_a_terminal_without_no_color(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colours_only_on_a_terminal_without_no_color(capsys, monkeypatch) -> None:
     use_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "xterm")
     write_rows(COLUMNS, [ROW], OutputFormat.TABLE)
@@ -242,9 +234,7 @@ def test_wide_is_accepted_by_every_command(capsys: pytest.CaptureFixture[str]) -
         ["127.20.30.40:19092", "127.21.30.40:19092", "127.20.31.40:19092", "127.20.30.41:19092"],
     ],
 )
-def test_a_shortened_address_keeps_the_part_that_differs(
-    endpoints: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shortened_address_keeps_the_part_that_differs(endpoints: list[str], capsys, monkeypatch) -> None:
     """No server listens at these addresses."""
     use_terminal(monkeypatch)
     assert run(["doctor", "--bootstrap-server", ",".join(endpoints), "--timeout", "3000"]) == 1
@@ -275,9 +265,7 @@ def test_rows_are_sorted_limited_and_added_up(lag: list[str]) -> None:
     assert [tuple(row.values()) for row in totals] == [("b", 1, 70, 70, 0), ("c", 1, 9, 9, 0), ("a", 2, 5, 5, 1)]
 
 
-def test_watched_rows_have_a_time_the_change_and_the_rate(
-    lag: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watched_rows_have_a_time_the_change_and_the_rate(lag: list[str], tmp_path, monkeypatch) -> None:
     def commit(_seconds: float) -> None:
         (tmp_path / "x.csv").write_text("a,t,0,97\na,t,1,93\nb,t,0,30\n")
 
@@ -372,9 +360,7 @@ def test_a_missing_group_at_first_and_wrong_usage_end_the_watch(
         (["--watch", "shop"], 5.0),
     ],
 )
-def test_the_interval_is_a_number_or_a_duration(
-    words: list[str], seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_interval_is_a_number_or_a_duration(words: list[str], seconds: float, tmp_path, monkeypatch) -> None:
     (tmp_path / "x.csv").write_text("shop,t,0,99\n")
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
@@ -405,9 +391,7 @@ def test_the_interval_has_a_minimum() -> None:
         ("PT-5S", "PT-5S is not allowed"),
     ],
 )
-def test_another_timeout_is_a_usage_error_that_names_the_unit(
-    text: str, why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_timeout_is_a_usage_error_that_names_the_unit(text: str, why: str, capsys) -> None:
     assert run(["groups", "list", "--store", "file:none.avro", f"--timeout={text}"]) == 2
     errors = " ".join(capsys.readouterr().err.split())
     assert "--timeout" in errors

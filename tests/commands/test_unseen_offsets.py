@@ -20,7 +20,6 @@ from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.model import Committed
 from offsetmgr.sandbox import ZooKeeperServer
 
-pytest_plugins = ["everyday_fixtures", "secured_fixtures"]
 pytestmark = pytest.mark.servers
 
 MISSING = "leave out groups and offsets of topics that this login may not describe"
@@ -130,9 +129,7 @@ def test_the_group_is_deleted_with_the_option_that_accepts_it(filtered: Filtered
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("reads_log", [False, True])
-def test_a_group_without_a_hidden_offset_is_deleted_if_that_is_proved(
-    filtered: Filtered, command: str, reads_log: bool
-) -> None:
+def test_a_group_without_a_hidden_offset_is_deleted_if_that_is_proved(filtered, command: str, reads_log: bool) -> None:
     if reads_log:
         filtered.allow(*OFFSETS_LOG)
     filtered.commit(filtered.group, seen=10)
@@ -170,9 +167,7 @@ def test_one_group_that_is_refused_does_not_stop_the_others(filtered: Filtered) 
 
 
 @pytest.mark.parametrize("reads_log", [False, True])
-def test_finalize_keeps_the_source_of_a_group_with_hidden_offsets(
-    filtered: Filtered, tmp_path: Path, reads_log: bool
-) -> None:
+def test_finalize_keeps_the_source_of_a_group_with_hidden_offsets(filtered, tmp_path, reads_log: bool) -> None:
     filtered.commit(filtered.group, seen=10, hidden=20)
     if reads_log:
         filtered.allow(*OFFSETS_LOG)

@@ -22,9 +22,6 @@ from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
 
-pytest_plugins = ["checked_cluster"]
-
-
 pytestmark = pytest.mark.servers
 
 
@@ -61,9 +58,7 @@ def plant_owners(cluster: Cluster, other: KazooClient) -> None:
     cluster.create("/consumers/old/offsets/clicks/2-0", "99")
 
 
-def test_each_fault_of_owners_is_found_in_its_group_alone(
-    cluster: Cluster, session: ZookeeperSession, clients: list[KazooClient]
-) -> None:
+def test_each_fault_of_owners_is_found_in_its_group_alone(cluster, session, clients) -> None:
     plant_owners(cluster, clients[1])
     sessions = [client.client_id[0] for client in clients]
     findings = found(session)
@@ -205,9 +200,7 @@ def test_groups_unused_since_a_date(cluster: Cluster, session: ZookeeperSession)
     assert found(session, unused_since_ms=earlier) == []
 
 
-def test_a_rebalance_that_ends_before_the_second_check_is_no_finding(
-    cluster: Cluster, session: ZookeeperSession
-) -> None:
+def test_a_rebalance_that_ends_before_the_second_check_is_no_finding(cluster, session) -> None:
     member = cluster.group("busy", owned=0)
     cluster.group("lazy", owned=1)
     clock = SleepingClock(lambda: [cluster.own("busy", n, f"{member}-0") for n in range(PARTITIONS)])
@@ -218,9 +211,7 @@ def test_a_rebalance_that_ends_before_the_second_check_is_no_finding(
     assert [(finding.code, finding.partitions) for finding in results["lazy"]] == [("no-owner", (1, 2))]
 
 
-def test_a_finding_keeps_only_the_partitions_that_both_checks_report(
-    cluster: Cluster, session: ZookeeperSession
-) -> None:
+def test_a_finding_keeps_only_the_partitions_that_both_checks_report(cluster, session) -> None:
     """A finding that no rebalance causes is reported by the second check alone, and a transient one is not."""
     member = cluster.group("busy", owned=1)
 
@@ -258,9 +249,7 @@ def test_a_server_without_multi_reads_gives_the_same_findings(zookeeper34: ZooKe
     assert (finding.code, finding.group, finding.partitions) == ("no-owner", "lazy", (1, 2))
 
 
-def test_every_kind_of_unreadable_node_is_a_finding_and_the_rest_is_checked(
-    cluster: Cluster, session: ZookeeperSession
-) -> None:
+def test_every_kind_of_unreadable_node_is_a_finding_and_the_rest_is_checked(cluster, session) -> None:
     cluster.group("broken", owned=1)
     cluster.create("/consumers/broken/ids/odd", "{", ephemeral=True)
     cluster.create("/consumers/broken/owners/orders/1", "", ephemeral=True)
@@ -327,9 +316,7 @@ def test_every_group_is_checked_even_if_nodes_contain_random_data(cluster: Clust
 
 
 @pytest.mark.parametrize("hidden", ["", "/ids", "/owners", "/owners/orders", "/offsets", "/offsets/orders"])
-def test_nodes_without_read_permission_are_findings_and_cause_no_others(
-    cluster: Cluster, session: ZookeeperSession, hidden: str
-) -> None:
+def test_nodes_without_read_permission_are_findings_and_cause_no_others(cluster, session, hidden: str) -> None:
     cluster.group("secret", owned=1 if hidden.startswith("/owners") else PARTITIONS)
     path = f"/consumers/secret{hidden}"
     cluster.client.set_acls(cluster.chroot + path, [make_digest_acl("u", "p", all=True)])

@@ -15,15 +15,10 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
-pytest_plugins = ["checked_cluster"]
-
-
 pytestmark = pytest.mark.servers
 
 
-def test_the_command_reports_its_findings_and_the_skipped_checks(
-    zookeeper: ZooKeeperServer, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_the_command_reports_its_findings_and_the_skipped_checks(zookeeper, cluster, tmp_path) -> None:
     cluster.group("lazy", owned=1)
     commands = Commands(tmp_path)
     command = ("zk", "check", "--zookeeper", zookeeper.connect + cluster.chroot, "--settle", "0")

@@ -24,8 +24,6 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper.offsets.layouts import layout_named
 
-pytest_plugins = ["planted_tree"]
-
 pytestmark = pytest.mark.servers
 
 CREATOR = "10.0.0.1-1330000000000"
@@ -314,9 +312,7 @@ def test_usage_errors_and_missing_nodes(planted: Planted) -> None:
 
 
 @pytest.mark.parametrize("version", ["zookeeper", "zookeeper34"])
-def test_a_walk_returns_nodes_before_their_children_and_sorts_numbers_by_value(
-    version: str, request: pytest.FixtureRequest, unique: str
-) -> None:
+def test_a_walk_returns_nodes_before_their_children_and_sorts_numbers_by_value(version: str, request, unique) -> None:
     server: ZooKeeperServer = request.getfixturevalue(version)
     created = ["/"]
     for group in ("g1", "g10", "g2", "g-a", "g3", "g4", "g5", "g6"):  # sorted as text, not by creation
@@ -418,9 +414,7 @@ def test_a_real_brokers_notice_of_a_changed_config(kafka: KafkaBroker, make_topi
     assert [row["value"] for row in tree if row["path"] == f"/config/topics/{topic}"] == ["retention.ms=60000"]
 
 
-def test_a_group_can_be_in_zookeeper_exactly_if_the_server_accepts_the_name(
-    zookeeper: ZooKeeperServer, unique: str
-) -> None:
+def test_a_group_can_be_in_zookeeper_exactly_if_the_server_accepts_the_name(zookeeper, unique) -> None:
     names = [".", "..", "...", "ü", "a b", "a:b"]
     names += [f"g{chr(code)}" for code in (1, 0x1F, 0x20, 0x7E, 0x7F, 0x9F, 0xA0, 0xD7FF, 0xE000, 0xF8FF, 0xF900)]
     names += [f"g{chr(code)}" for code in (0xFFEF, 0xFFF0, 0xFFFF, 0x10000, 0x1F600, 0x10FFFF)]

@@ -13,8 +13,6 @@ from same_cluster import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
-pytest_plugins = ["everyday_fixtures"]
-
 pytestmark = pytest.mark.servers
 READS_AND_EDITS = [
     ["groups", "list"],
@@ -95,9 +93,7 @@ def test_an_unknown_group_is_one_error_line(
     assert f"group '{unknown}'" in line
 
 
-def test_the_wrong_kind_of_server_is_one_error_line(
-    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, tmp_path: Path
-) -> None:
+def test_the_wrong_kind_of_server_is_one_error_line(cli, kafka, zookeeper, tmp_path) -> None:
     assert kafka.bootstrap in check_fault(cli, ["groups", "list", "--zookeeper", kafka.bootstrap], tmp_path)
     line = check_fault(cli, ["groups", "list", "--bootstrap-server", zookeeper.connect], tmp_path)
     assert zookeeper.connect in line

@@ -14,24 +14,10 @@ import os
 from itertools import islice
 from typing import NamedTuple
 
+import fenced_log_scenarios
 import pytest
 from faulty_writers import FAULTS, Fault
 from fenced_log_oracle import FOREIGN_VALUE, Violation
-from fenced_log_scenarios import (
-    FOREIGN,
-    MANAGERS,
-    NETWORK,
-    REPLICAS,
-    STORM,
-    Scenario,
-    Weather,
-    claim_freezes,
-    claims_race,
-    epochs_end,
-    epochs_repeat,
-    state_expires,
-    storm,
-)
 from processes import fails
 from simulated_cluster import Settings
 from simulated_managers import CLAIM_TIMEOUT_S, REFRESH_S, Simulation
@@ -49,23 +35,23 @@ PRINTED_LINES = 100
 class Case(NamedTuple):
     """A scenario, the frequency of its faults, and the brokers."""
 
-    scenario: Scenario
-    weather: Weather
+    scenario: fenced_log_scenarios.Scenario
+    weather: fenced_log_scenarios.Weather
     settings: Settings = Settings()
 
 
 CASES = {
-    "all faults": Case(storm, STORM),
-    "network": Case(storm, NETWORK),
-    "replicas": Case(storm, REPLICAS),
-    "managers": Case(storm, MANAGERS),
-    "one broker": Case(storm, STORM, Settings(brokers=1, min_in_sync=1)),
-    "other clients": Case(storm, NETWORK._replace(foreign=3)),
-    "epochs end": Case(epochs_end, MANAGERS),
-    "claims race": Case(claims_race, NETWORK),
-    "epochs repeat": Case(epochs_repeat, NETWORK),
-    "state expires": Case(state_expires, NETWORK),
-    "a claim freezes": Case(claim_freezes, NETWORK),
+    "all faults": Case(fenced_log_scenarios.storm, fenced_log_scenarios.STORM),
+    "network": Case(fenced_log_scenarios.storm, fenced_log_scenarios.NETWORK),
+    "replicas": Case(fenced_log_scenarios.storm, fenced_log_scenarios.REPLICAS),
+    "managers": Case(fenced_log_scenarios.storm, fenced_log_scenarios.MANAGERS),
+    "one broker": Case(fenced_log_scenarios.storm, fenced_log_scenarios.STORM, Settings(brokers=1, min_in_sync=1)),
+    "other clients": Case(fenced_log_scenarios.storm, fenced_log_scenarios.NETWORK._replace(foreign=3)),
+    "epochs end": Case(fenced_log_scenarios.epochs_end, fenced_log_scenarios.MANAGERS),
+    "claims race": Case(fenced_log_scenarios.claims_race, fenced_log_scenarios.NETWORK),
+    "epochs repeat": Case(fenced_log_scenarios.epochs_repeat, fenced_log_scenarios.NETWORK),
+    "state expires": Case(fenced_log_scenarios.state_expires, fenced_log_scenarios.NETWORK),
+    "a claim freezes": Case(fenced_log_scenarios.claim_freezes, fenced_log_scenarios.NETWORK),
 }
 
 
@@ -107,7 +93,7 @@ def test_an_owner_reads_the_records_of_another_client_that_precede_its_refresh()
         owner.appending = False
         claims = world.oracle.counts.claims
 
-        world.cluster.append(0, FOREIGN)
+        world.cluster.append(0, fenced_log_scenarios.FOREIGN)
 
         assert world.run(2 * REFRESH_S, lambda: world.oracle.counts.claims > claims)
         assert owner.caches[0][b"foreign"] == FOREIGN_VALUE

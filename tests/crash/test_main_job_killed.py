@@ -25,7 +25,7 @@ from processes import Commands, wait_for
 from release_environment import has_leaders, librdkafka_settings, old_consumer_for, releases, seen
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_topic
+from offsetmgr.sandbox import KafkaBroker, OldConsumer, create_topic
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
@@ -72,9 +72,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("release", releases("0.8.2.2"))
-def test_every_record_is_consumed_once_and_rollback_is_exact(
-    zookeeper: ZooKeeperServer, release: str, unique: str, tmp_path: Path
-) -> None:
+def test_every_record_is_consumed_once_and_rollback_is_exact(zookeeper, release: str, unique, tmp_path) -> None:
     seed = int(os.environ.get("OFFSETMGR_SEED", "1"))
     where = f"{zookeeper.connect}/{unique}"
     cluster = Cluster(tmp_path / "broker", where, release)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from committing_client import PARTITIONS, consumer, fetch
 from confluent_kafka import Consumer
-from conftest import MakeTopic
 from manager_cluster import (
     Manager,
     addresses_of,
@@ -111,9 +110,7 @@ def test_without_a_coordinator_no_manager_answers_a_fetch(tmp_path: Path, unique
         client.close()
 
 
-def test_errors_that_only_an_administrator_can_fix_end_the_start(
-    kafka: KafkaBroker, make_topic: MakeTopic, tmp_path: Path, unique: str
-) -> None:
+def test_errors_that_only_an_administrator_can_fix_end_the_start(kafka, make_topic, tmp_path, unique) -> None:
     serve = ["manager", "serve", "--bootstrap-server", kafka.bootstrap, "--listen", "127.0.0.1:0"]
     serve += ["--offsets-topic", f"{unique}-offsets", "--partitions", "8"]
     foreign = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": f"{unique}-offsets.managers"})

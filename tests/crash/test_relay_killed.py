@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from conftest import MakeTopic
 from manager_cluster import Manager, managers_of, served
 from processes import run_command, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed
-from offsetmgr.sandbox import KafkaBroker, jars
+from offsetmgr.sandbox import jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.stores.uri import open_store
 
@@ -64,9 +63,7 @@ def received(file: Path) -> list[int]:
     return [int(line) for line in file.read_text().splitlines() if line.isdigit()]
 
 
-def test_consumers_resume_after_a_relaying_manager_was_killed(
-    kafka: KafkaBroker, make_topic: MakeTopic, tmp_path: Path, unique: str
-) -> None:
+def test_consumers_resume_after_a_relaying_manager_was_killed(kafka, make_topic, tmp_path, unique) -> None:
     make_topic(unique, 2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
     sent = 0

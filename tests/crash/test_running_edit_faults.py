@@ -95,9 +95,7 @@ def kill_at_each(steps: tuple[str, ...], bootstrap: str, topics: list[str], home
         sys.stdout.write(f"{one.result()}\n")
 
 
-def test_an_edit_killed_at_any_step_leaves_a_group_that_continues(
-    kafka: KafkaBroker, unique: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_an_edit_killed_at_any_step_leaves_a_group_that_continues(kafka, unique, make_topic, tmp_path) -> None:
     topics = [make_topic(f"{unique[-20:]}-{number}", PARTITIONS) for number in range(len(CLASSIC_STEPS))]
     kill_at_each(CLASSIC_STEPS, kafka.bootstrap, topics, tmp_path)
 
@@ -162,9 +160,7 @@ def test_two_edits_at_once_are_made_one_after_the_other_or_refused(
         running.check_nothing_lost()
 
 
-def test_a_frozen_edit_writes_nothing_after_it_was_removed(
-    config: dict[str, Any], unique: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_a_frozen_edit_writes_nothing_after_it_was_removed(config, unique, make_topic, tmp_path) -> None:
     with KraftBroker(tmp_path / "kraft", config=SHORT_SESSIONS) as broker:
         topic = make_topic(unique, PARTITIONS, bootstrap=broker.bootstrap)
         with running_group(broker.bootstrap, topic, tmp_path / "home", **config) as (running, _members):
@@ -180,9 +176,7 @@ def test_a_frozen_edit_writes_nothing_after_it_was_removed(
             running.check_nothing_lost()
 
 
-def test_consumers_that_die_join_or_leave_during_an_edit(
-    bootstrap: str, config: dict[str, Any], unique: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_consumers_that_die_join_or_leave_during_an_edit(bootstrap, config, unique, make_topic, tmp_path) -> None:
     topic = make_topic(unique, PARTITIONS, bootstrap=bootstrap)
     with running_group(bootstrap, topic, tmp_path, **config) as (running, members):
 

@@ -291,9 +291,7 @@ def test_a_hangup_ends_an_edit_with_its_undo_command(scene: Scene, number: signa
 
 
 @pytest.mark.parametrize("nohup", [False, True])
-def test_a_manager_only_logs_a_hangup_and_outlives_its_terminal(
-    kafka: KafkaBroker, unique: str, tmp_path: Path, nohup: bool
-) -> None:
+def test_a_manager_only_logs_a_hangup_and_outlives_its_terminal(kafka, unique, tmp_path, nohup: bool) -> None:
     serve = ["manager", "serve", "--bootstrap-server", kafka.bootstrap, "--listen", "127.0.0.1:0"]
     serve += ["--offsets-topic", unique, "--partitions", "1", "--replication-factor", "1"]
     manager, terminal = on_a_terminal(Cli(tmp_path), tmp_path, *serve, nohup=nohup)

@@ -11,7 +11,6 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from conftest import MakeTopic
 from simulated_log import Replica, parse_batch
 from simulated_transactions import InitializedProducer, TransactionCoordinator
 
@@ -21,7 +20,6 @@ from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import produce
 from offsetmgr.kafka.client.producers import ProducerEpoch, describe_producers, init_producer_ids
 from offsetmgr.kafka.protocol.errors import ProducerFenced
-from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.segments.batch_builder import Producer, batch
 from offsetmgr.segments.batch_reader import Record
 
@@ -102,9 +100,7 @@ class Comparison:
         return batch(records, producer=Producer(producer_id, epoch, sequence))
 
 
-def test_brokers_answer_as_the_simulated_log(
-    broker: KafkaBroker | KraftBroker, make_topic: MakeTopic, unique: str
-) -> None:
+def test_brokers_answer_as_the_simulated_log(broker, make_topic, unique) -> None:
     topic = make_topic(unique, bootstrap=broker.bootstrap)
 
     async def compare() -> Comparison:

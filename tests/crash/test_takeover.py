@@ -132,9 +132,7 @@ async def remove_member(bootstrap: str, group: str, dice: random.Random) -> None
         await client.close()
 
 
-def test_living_managers_that_are_removed_from_the_group_answer_no_outdated_fetch(
-    two: list[Manager], kafka: KafkaBroker, tmp_path: Path, unique: str
-) -> None:
+def test_living_managers_that_are_removed_from_the_group_answer_no_outdated_fetch(two, kafka, tmp_path, unique) -> None:
     """Half of the removed managers are frozen at the same time, so that they learn of the removal late."""
     sys.stdout.write(f"seed {SEED}\n")
     dice = random.Random(SEED)

@@ -89,9 +89,7 @@ async def take_over_between_join_and_sync(bootstrap: str, group: str) -> int:
 
 
 @pytest.mark.parametrize("broker", ["kafka", "kraft"])
-def test_a_waiting_sync_is_answered(
-    broker: str, request: pytest.FixtureRequest, unique: str, make_topic: MakeTopic
-) -> None:
+def test_a_waiting_sync_is_answered(broker: str, request, unique: str, make_topic: MakeTopic) -> None:
     server: KafkaBroker | KraftBroker = request.getfixturevalue(broker)
     group = make_topic(unique, 1, bootstrap=server.bootstrap)
     assert asyncio.run(take_over_between_join_and_sync(server.bootstrap, group)) == 0

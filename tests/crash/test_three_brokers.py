@@ -123,9 +123,7 @@ def trio(cluster_of_three: Trio) -> Trio:
     return cluster_of_three
 
 
-def test_a_new_leader_that_does_not_know_its_high_watermark_has_no_end_yet(
-    zookeeper: ZooKeeperServer, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_leader_that_does_not_know_its_high_watermark_has_no_end_yet(zookeeper, unique, tmp_path, capsys) -> None:
     """A frozen replica has not copied the last 20 records, and the leader that knows this dies."""
     settings = {"offsets.topic.replication.factor": 1, "replica.lag.time.max.ms": 600_000}
     sessions = {0: 6_000, 1: 6_000, 2: 40_000}
@@ -308,9 +306,7 @@ def test_locked_edits_during_a_coordinator_move_leave_no_mixed_offsets(trio: Tri
         assert error.retriable or (isinstance(error, GroupActive) and error.lock_ends_s), failures
 
 
-def test_with_two_of_three_brokers_down_no_write_succeeds_and_a_later_run_completes(
-    trio: Trio, unique: str, tmp_path: Path
-) -> None:
+def test_with_two_of_three_brokers_down_no_write_succeeds_and_a_later_run_completes(trio, unique, tmp_path) -> None:
     groups = [f"{unique}-{n}" for n in range(20)]
     other = f"other-{unique}"
     commands = Commands(tmp_path)

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from committed_offsets import offsets
 from cutting_proxy import TRANSACTION, CuttingProxy
-from kazoo.client import KazooClient
 from repeated import repeated
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -18,16 +17,12 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
-pytest_plugins = ["zookeeper_store_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 T0, T1, T2 = (TopicPartition("orders", n) for n in range(3))
 
 
-def test_a_transaction_whose_response_was_lost_is_recognized_as_committed(
-    proxy: CuttingProxy, through_proxy: ZookeeperStore, kazoo: KazooClient, unique: str
-) -> None:
+def test_a_transaction_whose_response_was_lost_is_recognized_as_committed(proxy, through_proxy, kazoo, unique) -> None:
     through_proxy.commit(unique, {T0: OffsetAndMetadata(5), T2: OffsetAndMetadata(5)})
 
     proxy.cut(TRANSACTION, deliver=True)
@@ -45,9 +40,7 @@ def test_a_transaction_whose_response_was_lost_is_recognized_as_committed(
     assert offsets(dict(through_proxy.fetch(unique))) == {T0: 6, T1: 1}
 
 
-def test_one_unchanged_node_proves_the_whole_transaction(
-    proxy: CuttingProxy, through_proxy: ZookeeperStore, kazoo: KazooClient, unique: str
-) -> None:
+def test_one_unchanged_node_proves_the_whole_transaction(proxy, through_proxy, kazoo, unique) -> None:
     through_proxy.commit(unique, {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(5)})
 
     # Another client changes T0 before the store can check. T1 still shows that the transaction happened.
@@ -58,9 +51,7 @@ def test_one_unchanged_node_proves_the_whole_transaction(
     assert offsets(dict(through_proxy.fetch(unique))) == {T0: 99, T1: 6}
 
 
-def test_a_server_lost_during_a_write_gives_each_partition_an_unknown_outcome(
-    zookeeper: ZooKeeperServer, unique: str
-) -> None:
+def test_a_server_lost_during_a_write_gives_each_partition_an_unknown_outcome(zookeeper, unique) -> None:
     proxy = CuttingProxy(zookeeper.connect)
     with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=3000)) as store:
         store.commit(unique, {T0: OffsetAndMetadata(5)})
@@ -95,9 +86,7 @@ def test_a_server_killed_during_a_scan_is_an_error_and_not_the_end(own_server: Z
 # --- other clients at the same time -------------------------------------------------------------------
 
 
-def test_a_partition_that_others_keep_changing_does_not_stop_the_rest(
-    zk_store: ZookeeperStore, kazoo: KazooClient, unique: str
-) -> None:
+def test_a_partition_that_others_keep_changing_does_not_stop_the_rest(zk_store, kazoo, unique) -> None:
     partitions = [TopicPartition("orders", n) for n in range(200)]
     zk_store.commit(unique, {tp: OffsetAndMetadata(1) for tp in partitions})
     values = itertools.count(10)
@@ -106,7 +95,7 @@ def test_a_partition_that_others_keep_changing_does_not_stop_the_rest(
         for offset in range(2, 12):
             changes = {tp: Change(OffsetAndMetadata(offset)) for tp in partitions}
             (result,) = zk_store.edit([GroupEdit(unique, changes)])
-            hot = result.outcomes.pop(partitions[7])  # type: ignore[attr-defined]
+            hot = result.outcomes.pop(partitions[7])
             assert {outcome.status for outcome in result.outcomes.values()} == {EditStatus.WRITTEN}
             assert hot.status is not EditStatus.FAILED or isinstance(hot.error, Conflict | RewindRefused)
 

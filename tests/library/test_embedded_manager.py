@@ -108,9 +108,7 @@ def _owners(first: OffsetManager, second: OffsetManager, groups: list[str]) -> t
     return served
 
 
-def test_a_topic_of_the_other_record_format_is_refused_before_anything_is_written(
-    kafka: KafkaBroker, unique: str
-) -> None:
+def test_a_topic_of_the_other_record_format_is_refused_before_anything_is_written(kafka, unique) -> None:
     with embedded(kafka, unique) as manager:
         manager.commit("g", {A: OffsetAndMetadata(5)})
     with (

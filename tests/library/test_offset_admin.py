@@ -77,9 +77,7 @@ WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "why"), WRONG_CALLS)
-def test_a_wrong_argument_is_a_usage_error_of_the_plan(
-    admin: OffsetAdmin, call: Callable[[OffsetAdmin], object], why: str
-) -> None:
+def test_a_wrong_argument_is_a_usage_error_of_the_plan(admin, call: Callable[[OffsetAdmin], object], why: str) -> None:
     """Otherwise the edit would fail while it is executed, or an empty selection would mean all groups."""
     with pytest.raises(errors.UsageError, match=why):
         call(admin)
@@ -167,9 +165,7 @@ def test_a_file_that_cannot_be_opened_or_written_is_a_failure_of_the_file(admin:
         admin.plan_set("shop", {ORDERS: 9}).execute(tmp_path / "a file" / "before.avro")
 
 
-def test_a_plan_is_executed_once_but_again_if_its_before_images_could_not_be_written(
-    admin: OffsetAdmin, tmp_path: Path
-) -> None:
+def test_a_plan_is_executed_once_but_again_if_its_before_images_could_not_be_written(admin, tmp_path) -> None:
     (tmp_path / "taken.avro").touch()
     plan = admin.plan_set("shop", {ORDERS: 9})
     with pytest.raises(errors.UsageError, match="exists already"):

@@ -14,25 +14,15 @@ import confluent_kafka as ck
 import pytest
 from backend_listeners import ManagerListener
 from confluent_kafka.admin import AdminClient
-from conftest import MakeTopic
 from memory_listener import MemoryBackend, MemoryListener
 from processes import create_topic, produce, wait_for
 from stopwatch import Stopwatch
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer import EARLIEST, LATEST, SimpleConsumer
-from offsetmgr.core.errors import (
-    CoordinatorLoadInProgress,
-    GroupActive,
-    NotCoordinator,
-    PartialFailure,
-    TimedOut,
-    Unreachable,
-    UnsupportedOperation,
-    UsageError,
-)
+from offsetmgr.core import errors
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
 
 
@@ -112,7 +102,7 @@ def reads(ours: SimpleConsumer, tp: TopicPartition) -> list[bytes | None]:
     """The values in the partition, or none if the fetch times out."""
     try:
         return values(ours.fetch({tp: 0})[tp])
-    except TimedOut:
+    except errors.TimedOut:
         return []
 
 
@@ -158,7 +148,7 @@ def test_a_stopped_broker_is_reported_and_a_waiting_fetch_completes_once_it_is_b
             ours.commit_offsets(group, {up: OffsetAndMetadata(number)})
         pair.brokers[1].kill()
         try:
-            with consumer(pair.bootstrap, 5) as hasty, pytest.raises(PartialFailure) as caught:
+            with consumer(pair.bootstrap, 5) as hasty, pytest.raises(errors.PartialFailure) as caught:
                 hasty.fetch({up: 0, down: 0})
             assert values(caught.value.successes[up]) == [b"one", b"two", b"three"]
             assert [type(e).retriable for e in caught.value.failures.values()] == [True]
@@ -191,18 +181,18 @@ def test_a_frozen_broker_causes_a_timeout_and_partitions_of_the_other_broker_are
         )
         pair.brokers[1].freeze()
         try:
-            with Stopwatch() as watch, pytest.raises(PartialFailure) as caught:
+            with Stopwatch() as watch, pytest.raises(errors.PartialFailure) as caught:
                 ours.fetch({up: 2, frozen: 0})
             for call in (
                 lambda: alone.fetch({frozen: 0}),
                 lambda: alone.get_offsets_before([frozen], EARLIEST),
                 lambda: alone.fetch_offsets("g"),
             ):
-                with pytest.raises(TimedOut):
+                with pytest.raises(errors.TimedOut):
                     call()
         finally:
             pair.brokers[1].thaw()
-    assert {tp: type(e) for tp, e in caught.value.failures.items()} == {frozen: TimedOut}
+    assert {tp: type(e) for tp, e in caught.value.failures.items()} == {frozen: errors.TimedOut}
     assert values(caught.value.successes[up]) == [b"three"]
     assert watch.seconds < 15
     wait_for(lambda: leader_of(pair.bootstrap, frozen.topic) == 1, "the thawed broker leads again")
@@ -212,9 +202,7 @@ def test_a_frozen_broker_causes_a_timeout_and_partitions_of_the_other_broker_are
 
 
 @pytest.mark.servers
-def test_a_fetch_waits_for_bytes_and_others_are_served_meanwhile(
-    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
-) -> None:
+def test_a_fetch_waits_for_bytes_and_others_are_served_meanwhile(kafka, make_topic, unique) -> None:
     tp = TopicPartition(make_topic(unique), 0)
     with consumer(kafka.bootstrap) as ours, ThreadPoolExecutor(1) as pool:
         assert ours.fetch({tp: 0}, max_wait_ms=50, min_bytes=1)[tp].records == ()
@@ -228,9 +216,7 @@ def test_a_fetch_waits_for_bytes_and_others_are_served_meanwhile(
 
 
 @pytest.mark.servers
-def test_transactions_leave_gaps_and_aborted_messages_are_read_as_by_old_consumers(
-    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
-) -> None:
+def test_transactions_leave_gaps_and_aborted_messages_are_read_as_by_old_consumers(kafka, make_topic, unique) -> None:
     tp = TopicPartition(make_topic(unique), 0)
     producer = ck.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": unique})
     producer.init_transactions(30)
@@ -254,9 +240,7 @@ def test_transactions_leave_gaps_and_aborted_messages_are_read_as_by_old_consume
 
 
 @pytest.mark.servers
-def test_brokers_from_4_0_on_return_one_offset_and_reject_a_request_for_more(
-    kraft: KraftBroker, make_topic: MakeTopic, unique: str
-) -> None:
+def test_brokers_from_4_0_on_return_one_offset_and_reject_a_request_for_more(kraft, make_topic, unique) -> None:
     tp = TopicPartition(make_topic(unique, bootstrap=kraft.bootstrap), 0)
     produce(kraft.bootstrap, unique, [b"one", b"two"])
     with consumer(kraft.bootstrap) as ours:
@@ -264,7 +248,7 @@ def test_brokers_from_4_0_on_return_one_offset_and_reject_a_request_for_more(
         assert ours.get_offsets_before([tp], LATEST) == {tp: (2,)}
         assert ours.get_offsets_before([tp], EARLIEST) == {tp: (0,)}
         for when, most in ((LATEST, 2), (EARLIEST, 2), (1_700_000_000_000, 1)):
-            with pytest.raises(UnsupportedOperation) as caught:
+            with pytest.raises(errors.UnsupportedOperation) as caught:
                 ours.get_offsets_before([tp], when, most)
             assert caught.value.why.endswith("does not list segments: Kafka 4.0 removed that (ListOffsets version 0)")
         assert ours.fetch({tp: 9}, out_of_range="earliest")[tp].fetch_offset == 0
@@ -274,9 +258,7 @@ def test_brokers_from_4_0_on_return_one_offset_and_reject_a_request_for_more(
 
 
 @pytest.mark.servers
-def test_offsets_go_to_an_offset_manager_and_not_to_the_brokers(
-    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
-) -> None:
+def test_offsets_go_to_an_offset_manager_and_not_to_the_brokers(kafka, make_topic, unique) -> None:
     tp, uncommitted = TopicPartition(make_topic(unique), 0), TopicPartition(unique, 1)
     with (
         ManagerListener(kafka.bootstrap, f"{unique}-offsets") as manager,
@@ -298,16 +280,14 @@ def test_offsets_go_to_an_offset_manager_and_not_to_the_brokers(
 
 
 @pytest.mark.servers
-def test_a_group_with_members_rejects_commits_of_other_clients(
-    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
-) -> None:
+def test_a_group_with_members_rejects_commits_of_other_clients(kafka, make_topic, unique) -> None:
     tp = TopicPartition(make_topic(unique), 0)
     member = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique, "log_level": 0})
     try:
         member.subscribe([unique])
         wait_for(lambda: member.poll(0.1) is None and bool(member.assignment()), "the member is assigned")
         with consumer(kafka.bootstrap) as ours:
-            with pytest.raises(GroupActive) as caught:
+            with pytest.raises(errors.GroupActive) as caught:
                 ours.commit_offsets(unique, {tp: OffsetAndMetadata(1)})
             assert caught.value.hint == "while a group has members, only they may commit; stop the members first"
             assert ours.fetch_offsets(unique, [tp]) == {tp: ABSENT}
@@ -337,13 +317,13 @@ def test_a_coordinator_is_retried_until_the_timeout_and_a_named_one_never_replac
     wrong, right = MemoryBackend(), MemoryBackend()
     wrong.errors = {"g": 16, "loading": 14}
     with MemoryListener(wrong) as named, MemoryListener(right) as known:
-        with consumer(known.bootstrap, 2) as ours, pytest.raises(NotCoordinator):
+        with consumer(known.bootstrap, 2) as ours, pytest.raises(errors.NotCoordinator):
             ours.commit_offsets("g", offsets, coordinator=named.bootstrap)
         assert (wrong.commits >= 2, right.commits) == (True, 0)
         with consumer(named.bootstrap, 2) as hasty:
-            with pytest.raises(CoordinatorLoadInProgress):
+            with pytest.raises(errors.CoordinatorLoadInProgress):
                 hasty.fetch_offsets("loading", list(offsets))
-            with pytest.raises(CoordinatorLoadInProgress):
+            with pytest.raises(errors.CoordinatorLoadInProgress):
                 hasty.commit_offsets("loading", offsets)
 
 
@@ -358,7 +338,7 @@ def test_closing_ends_the_calls_of_other_threads() -> None:
 
         ours.close()
 
-        with pytest.raises(Unreachable, match="this client was closed"):
+        with pytest.raises(errors.Unreachable, match="this client was closed"):
             waiting.result(90)
 
 
@@ -367,7 +347,7 @@ def test_a_partial_commit_reports_the_committed_and_the_rejected_partitions() ->
     backend = MemoryBackend()
     backend.partition_errors["t", 1] = 12
     with MemoryListener(backend) as listening, consumer(listening.bootstrap) as ours:
-        with pytest.raises(PartialFailure) as caught:
+        with pytest.raises(errors.PartialFailure) as caught:
             ours.commit_offsets("g", {good: OffsetAndMetadata(7), bad: OffsetAndMetadata(8, "x")})
 
         assert caught.value.successes == {good: OffsetAndMetadata(7)}
@@ -387,7 +367,7 @@ def test_a_dead_server_is_unreachable_at_once() -> None:
             lambda: ours.fetch_offsets("g"),
             lambda: ours.commit_offsets("g", {TopicPartition("t", 0): OffsetAndMetadata(1)}, coordinator="127.0.0.1:1"),
         ):
-            with pytest.raises(Unreachable):
+            with pytest.raises(errors.Unreachable):
                 call()
     assert watch.seconds < 60
 
@@ -405,9 +385,9 @@ def test_invalid_calls_are_rejected_and_empty_calls_send_no_request() -> None:
         lambda: ours.get_offsets_before([tp], LATEST, 0),
         lambda: SimpleConsumer("h:9092", out_of_range="none"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(UsageError):
+        with pytest.raises(errors.UsageError):
             wrong()
     ours.close()
     ours.close()
-    with pytest.raises(UsageError, match="closed"):
+    with pytest.raises(errors.UsageError, match="closed"):
         ours.fetch({tp: 0})

@@ -82,9 +82,7 @@ def test_another_producer_after_a_claim_is_invalid(intruder: tuple[int, int], ca
 
 
 @pytest.mark.parametrize(("start", "log_start"), [(1, 0), (0, 1), (1, 1)])
-def test_a_part_of_a_log_whose_claims_are_unknown_is_accepted(
-    start: int, log_start: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_part_of_a_log_whose_claims_are_unknown_is_accepted(start: int, log_start: int, caplog) -> None:
     whole = Log.of([claim(4, 9), data(4, 9, b"a"), data(4, 9, b"b")])
     log = Log(whole.chunks[1:], whole.starts[1:], whole.ends[1:])
 
@@ -114,9 +112,7 @@ def test_a_part_of_a_log_with_a_later_claim_is_checked() -> None:
         Written(-1, -1, encoded_claim(5)),
     ],
 )
-def test_an_invalid_claim_changes_nothing_and_has_to_be_written_again(
-    late: Written, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_claim_changes_nothing_and_has_to_be_written_again(late: Written, caplog) -> None:
     written = [claim(5, 2, 4), late, data(5, 2, b"a"), data(late.id, late.epoch, b"b")]
 
     newest, loading = load(Log.of(written))

@@ -37,7 +37,6 @@ from offsetmgr.manager.log.topic import FenceSettings, UnsuitableBroker
 from offsetmgr.manager.offset_manager import OffsetManager
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 
-pytest_plugins = ["secured_fixtures"]
 pytestmark = pytest.mark.servers
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "secure-an-offset-manager.md"
@@ -85,9 +84,7 @@ def forgetful(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFacto
         yield broker
 
 
-def test_a_manager_does_not_start_if_a_broker_drops_producer_ids_too_early(
-    forgetful: KafkaBroker, tmp_path: Path, unique: str
-) -> None:
+def test_a_manager_does_not_start_if_a_broker_drops_producer_ids_too_early(forgetful, tmp_path, unique) -> None:
     serve = ("manager", "serve", "--bootstrap-server", forgetful.bootstrap, "--listen", "127.0.0.1:0")
     done = Commands(tmp_path).run(*serve, "--offsets-topic", unique, code=1)
 
@@ -118,9 +115,7 @@ def change_expiration(bootstrap: str, operation: AlterConfigOpType, value: str |
     admin.incremental_alter_configs([resource])[resource].result(90)
 
 
-def test_the_start_is_logged_with_everything_that_was_checked(
-    kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_start_is_logged_with_everything_that_was_checked(kafka: KafkaBroker, unique: str, caplog) -> None:
     caplog.set_level("INFO", "offsetmgr")
     with OffsetManager(kafka.bootstrap, topic=unique, partitions=1):
         pass

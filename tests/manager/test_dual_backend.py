@@ -13,14 +13,7 @@ from async_tests import async_test
 from stopwatch import Stopwatch
 from store_backend_setup import A, B, SlowStore, commit, dual, fetch, offsets_in, running, until
 
-from offsetmgr.core.errors import (
-    CoordinatorNotAvailable,
-    CorruptData,
-    OffsetMetadataTooLarge,
-    TimedOut,
-    Unreachable,
-    UsageError,
-)
+from offsetmgr.core import errors
 from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult
 from offsetmgr.stores.dual import DualStore
@@ -34,7 +27,7 @@ DONE = (0, {})
 @async_test
 async def test_a_commit_goes_to_both_stores_unless_the_primary_rejects_it() -> None:
     first, second, store = dual()
-    first.fail("write", OffsetMetadataTooLarge("t-1"), group="g", partition=B)
+    first.fail("write", errors.OffsetMetadataTooLarge("t-1"), group="g", partition=B)
     async with running(store) as backend:
         assert await backend.commit(commit("g", 5, A, B)) == (0, {("t", 1): 12})
 
@@ -68,7 +61,7 @@ async def test_a_repair_survives_another_failure_and_writes_only_the_newest_valu
         for offset in range(1, 50):
             assert await backend.commit(commit("g", offset, A, B)) == DONE
         second.heal()
-        second.fail("write", TimedOut("second"), group="g", partition=B, times=2)
+        second.fail("write", errors.TimedOut("second"), group="g", partition=B, times=2)
         await until(lambda: offsets_in(second) == {A: 49, B: 49}, "the repair")
         assert second.writes <= 4
 
@@ -190,7 +183,7 @@ async def test_a_write_with_a_lost_response_is_recognized_as_our_own(then: int) 
     _, second, store = dual()
     async with running(store) as backend:
         await backend.commit(commit("g", 12))
-        second.fail("write", Unreachable("second"), times=1, after=True)
+        second.fail("write", errors.Unreachable("second"), times=1, after=True)
         assert await backend.commit(commit("g", 3)) == DONE
         assert await backend.commit(commit("g", then)) == DONE
         await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
@@ -248,7 +241,7 @@ async def test_a_write_in_doubt_reaches_the_secondary_if_it_reached_the_primary(
     first, second, store = dual()
     async with running(store) as backend:
         await backend.commit(commit("g", 5))
-        first.fail("write", CoordinatorNotAvailable("first"), group="g", times=1, after=written)
+        first.fail("write", errors.CoordinatorNotAvailable("first"), group="g", times=1, after=written)
 
         assert await backend.commit(commit("g", 6)) == (0, {("t", 0): 15})
         assert offsets_in(second) == {A: 5}
@@ -277,7 +270,7 @@ async def test_a_slow_secondary_delays_only_one_commit() -> None:
 @async_test
 async def test_a_value_that_the_secondary_cannot_hold_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     _, second, store = dual()
-    second.fail("write", UsageError("t-0", "no such name there"), group="g", partition=A)
+    second.fail("write", errors.UsageError("t-0", "no such name there"), group="g", partition=A)
     async with running(store) as backend:
         assert await backend.commit(commit("g", 5, A, B)) == DONE
         await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
@@ -342,7 +335,7 @@ async def test_the_reconciliation_logs_the_groups_that_it_cannot_read(caplog: py
     for group in ("g", "h"):
         _set(first, 20, group=group)
         _set(second, 10, group=group)
-    first.fail("read", CorruptData("group h", "cannot be decoded"), group="h")
+    first.fail("read", errors.CorruptData("group h", "cannot be decoded"), group="h")
     async with running(store):
         await until(lambda: offsets_in(second) == {A: 20}, "the catch-up")
 

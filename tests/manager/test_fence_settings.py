@@ -14,17 +14,10 @@ from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, Un
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, Versions
+from offsetmgr.manager.log import topic
 from offsetmgr.manager.log.kafka.broker_checks import check_brokers
-from offsetmgr.manager.log.topic import (
-    FENCE_SETTINGS,
-    BrokerSettings,
-    FenceSettings,
-    UnsuitableBroker,
-    check_apis,
-    fence_settings,
-)
 
-PRODUCER, TRANSACTIONAL, IDLE = FENCE_SETTINGS
+PRODUCER, TRANSACTIONAL, IDLE = topic.FENCE_SETTINGS
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 DEFAULTS = {PRODUCER: DAY_MS, TRANSACTIONAL: 7 * DAY_MS, IDLE: 10 * MINUTE_MS}
 FETCH, INIT_PRODUCER_ID, DESCRIBE_PRODUCERS = 1, 22, 61
@@ -34,10 +27,10 @@ KAFKA_3_9: Versions = {**KAFKA_2_8, FETCH: (0, 17), INIT_PRODUCER_ID: (0, 5)}
 
 def broker(
     changes: Mapping[str, object] | None = None, *, number: int = 1, versions: Versions = KAFKA_3_9
-) -> BrokerSettings:
+) -> topic.BrokerSettings:
     """A broker with default settings and these changes; None omits a setting."""
     values = {**DEFAULTS, **(changes or {})}
-    return BrokerSettings(
+    return topic.BrokerSettings(
         f"{number} (b{number}:9092)",
         versions,
         {name: str(value) for name, value in values.items() if value is not None},
@@ -45,7 +38,7 @@ def broker(
 
 
 def test_default_settings_allow_a_refresh_every_hour() -> None:
-    assert fence_settings([broker(), broker(number=2)]) == FenceSettings(
+    assert topic.fence_settings([broker(), broker(number=2)]) == topic.FenceSettings(
         refresh_interval_s=3_600, expiration_s=86_400, max_idle_s=600, brokers=("1 (b1:9092)", "2 (b2:9092)")
     )
 
@@ -67,7 +60,7 @@ def test_claims_are_refreshed_four_times_within_the_shortest_expiration_of_any_b
 ) -> None:
     idle = {IDLE: changes.get(IDLE, 10 * MINUTE_MS)}
 
-    found = fence_settings([broker(idle), broker(changes, number=2), broker(idle, number=3)])
+    found = topic.fence_settings([broker(idle), broker(changes, number=2), broker(idle, number=3)])
 
     assert (found.expiration_s, found.refresh_interval_s) == (expiration_s, refresh_s)
 
@@ -75,10 +68,10 @@ def test_claims_are_refreshed_four_times_within_the_shortest_expiration_of_any_b
 def test_before_3_4_the_expiration_of_transactional_ids_counts_for_producers_too() -> None:
     old = broker({PRODUCER: None, TRANSACTIONAL: 2 * HOUR_MS}, versions=KAFKA_2_8)
 
-    assert fence_settings([old]).expiration_s == 7_200
-    assert fence_settings([old, broker({PRODUCER: HOUR_MS}, number=2)]).expiration_s == 3_600
+    assert topic.fence_settings([old]).expiration_s == 7_200
+    assert topic.fence_settings([old, broker({PRODUCER: HOUR_MS}, number=2)]).expiration_s == 3_600
     # Kafka 3.4 has the setting, but a client cannot distinguish 3.4 from 3.2.
-    assert fence_settings([broker({PRODUCER: HOUR_MS}, versions=KAFKA_2_8)]).expiration_s == 3_600
+    assert topic.fence_settings([broker({PRODUCER: HOUR_MS}, versions=KAFKA_2_8)]).expiration_s == 3_600
 
 
 @pytest.mark.parametrize(
@@ -102,8 +95,8 @@ def test_before_3_4_the_expiration_of_transactional_ids_counts_for_producers_too
 def test_unsuitable_settings_are_rejected_by_name_value_broker_and_limit(
     changes: dict[str, object], text: str, hint: str
 ) -> None:
-    with pytest.raises(UnsuitableBroker) as rejected:
-        fence_settings([broker(), broker(changes, number=2)])
+    with pytest.raises(topic.UnsuitableBroker) as rejected:
+        topic.fence_settings([broker(), broker(changes, number=2)])
 
     if "half of" in text:  # broker 1 is the first broker that keeps idle connections for too long
         assert str(rejected.value).startswith(f"broker 1 (b1:9092): {text}")
@@ -127,14 +120,14 @@ def test_a_broker_without_a_needed_request_is_rejected_by_the_name_of_the_reques
     versions: Versions, missing: str
 ) -> None:
     with pytest.raises(UnsupportedOperation, match=rf"^broker h:1: it does not support {missing}$"):
-        check_apis("h:1", versions)
+        topic.check_apis("h:1", versions)
     for supported in (KAFKA_2_8, KAFKA_3_9):
-        check_apis("h:1", supported)
+        topic.check_apis("h:1", supported)
 
 
 def test_the_shortest_allowed_expiration_leaves_time_for_three_failed_refreshes() -> None:
     shortest_s = ManagerSettings.min_expiration_s
-    interval_s = fence_settings([broker({PRODUCER: int(shortest_s * 1000), IDLE: 1})]).refresh_interval_s
+    interval_s = topic.fence_settings([broker({PRODUCER: int(shortest_s * 1000), IDLE: 1})]).refresh_interval_s
 
     assert shortest_s - 3 * interval_s >= 150
 

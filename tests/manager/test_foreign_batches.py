@@ -10,7 +10,6 @@ from processes import wait_for
 
 from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.records.avro import AvroRecordFormat
-from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
 
@@ -20,9 +19,7 @@ SHARD = 3
 """The partition of the group ``group``."""
 
 
-def test_a_foreign_batch_is_an_alarm_and_the_owner_writes_the_valid_values_again(
-    kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_foreign_batch_is_an_alarm_and_the_owner_writes_the_valid_values_again(kafka, unique, caplog) -> None:
     with OffsetManager(kafka.bootstrap, topic=unique, partitions=4, timeout_s=90) as manager:
         manager.commit("group", {ORDERS: OffsetAndMetadata(5)})
     records = AvroRecordFormat()

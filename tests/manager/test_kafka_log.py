@@ -47,9 +47,7 @@ class TestKafkaLog(LogContract):
         delete_topic(admin_of(log), log.topic)
         wait_for(lambda: open_log(log.bootstrap, log.topic), "the topic is recreated")
 
-    def test_a_claim_ends_the_append_of_a_process_that_was_killed_in_the_middle(
-        self, log: KafkaLog, broker: KafkaBroker | KraftBroker
-    ) -> None:
+    def test_a_claim_ends_the_append_of_a_process_that_was_killed_in_the_middle(self, log, broker) -> None:
         """A process is killed during an endless series of appends; readers get only complete batches."""
         code = f"""
             from offsetmgr.manager.log.kafka import KafkaLog
@@ -91,9 +89,7 @@ class TestKafkaLog(LogContract):
             assert found[acknowledged + 1] in (0, 500)
             assert found[acknowledged + 2] == 0
 
-    def test_a_batch_that_the_broker_rejects_as_too_large_leaves_the_writer_usable(
-        self, log: KafkaLog, broker: KafkaBroker | KraftBroker
-    ) -> None:
+    def test_a_batch_that_the_broker_rejects_as_too_large_leaves_the_writer_usable(self, log, broker) -> None:
         set_topic(admin_of(broker), log.topic, {"max.message.bytes": "5000"})
         writer = claimed(log, 1)
         batch = {9: [(b"big", b"x" * 9000)]}

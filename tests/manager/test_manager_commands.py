@@ -39,9 +39,7 @@ SHARD = {
         ),
     ],
 )
-def test_status_raises_an_alarm_for_each_problem(
-    status: dict[str, Any], alarm: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_raises_an_alarm_for_each_problem(status: dict[str, Any], alarm: str | None, capsys) -> None:
     with MemoryListener(status=STATUS | status) as listening:
         code = run(["manager", "status", "--bootstrap-server", listening.bootstrap, "--format", "json"])
         shown = capsys.readouterr()
@@ -56,9 +54,7 @@ def test_status_raises_an_alarm_for_each_problem(
     ]
 
 
-def test_an_alarm_about_a_manager_that_refuses_its_status_names_it_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_alarm_about_a_manager_that_refuses_its_status_names_it_once(tmp_path, capsys) -> None:
     (tmp_path / "rules.toml").write_text('[[rule]]\nprincipals = ["*"]\ngroups = ["g"]\noperations = ["read"]\n')
     with MemoryListener(status=STATUS, rules=tmp_path / "rules.toml") as listening:
         assert run(["manager", "status", "--bootstrap-server", listening.bootstrap]) == 1
@@ -69,9 +65,7 @@ def test_an_alarm_about_a_manager_that_refuses_its_status_names_it_once(
 
 
 @pytest.mark.parametrize(("shard", "expected"), [(99, "shards are 0 to 49"), (49, "no manager owns it at this moment")])
-def test_a_shard_that_cannot_be_dumped_is_reported_with_the_reason(
-    shard: int, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shard_that_cannot_be_dumped_is_reported_with_the_reason(shard: int, expected: str, capsys) -> None:
     shards = [SHARD | {"partition": number, "role": "standby"} for number in range(50)]
     with MemoryListener(status=STATUS | {"shards": shards}) as listening:
         assert run(["manager", "dump", "--bootstrap-server", listening.bootstrap, "--shard", str(shard)]) != 0

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from confluent_kafka.admin import AdminClient
 from processes import Commands
-from release_fixtures import ReleaseCluster
 
 from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
+from offsetmgr.sandbox import KafkaBroker, jars
 from offsetmgr.sandbox import broker as sandbox_broker
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 
-def test_2_7_is_rejected_by_the_name_of_the_missing_request(
-    zookeeper: ZooKeeperServer, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_2_7_is_rejected_by_the_name_of_the_missing_request(zookeeper, tmp_path, unique, monkeypatch) -> None:
     kafka, log4j = jars.SETS["kafka-1.1"]
     modules = (kafka._replace(revision="2.7.2"), log4j._replace(revision="1.7.30"))
     monkeypatch.setitem(jars.SETS, "kafka-2.7", modules)
@@ -34,9 +28,7 @@ def test_2_7_is_rejected_by_the_name_of_the_missing_request(
         assert not AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).topics
 
 
-def test_a_manager_on_2_8_claims_commits_and_takes_over(
-    start_release: Callable[[str], ReleaseCluster], unique: str
-) -> None:
+def test_a_manager_on_2_8_claims_commits_and_takes_over(start_release, unique) -> None:
     bootstrap = start_release("2.8.2").bootstrap
     partition = TopicPartition("orders", 0)
     with OffsetManager(bootstrap, topic=unique, partitions=8, timeout_s=60) as manager:

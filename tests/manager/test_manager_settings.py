@@ -38,9 +38,7 @@ def test_the_documentation_has_the_defaults() -> None:
     assert numbers <= set(found)
 
 
-def test_an_option_overrides_a_variable_which_overrides_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_option_overrides_a_variable_which_overrides_the_file(tmp_path, monkeypatch) -> None:
     (tmp_path / "c.toml").write_text("[manager]\nretention-minutes = 1\nstandby = false\nmax-tags = 3\nrelay = true\n")
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
     monkeypatch.setenv("OFFSETMGR_MANAGER_RETENTION_MINUTES", "2")
@@ -62,14 +60,7 @@ def test_an_option_overrides_a_variable_which_overrides_the_file(
         ("", "--relay-ports 8-9", "--relay-ports: works only with --relay"),
     ],
 )
-def test_a_wrong_setting_is_named(
-    text: str,
-    options: str,
-    why: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_setting_is_named(text: str, options: str, why: str, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "c.toml").write_text(text)
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
     with pytest.raises(AssertionError):

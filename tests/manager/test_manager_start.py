@@ -70,9 +70,7 @@ RESPONSES = [
 
 
 @async_test
-async def test_a_listener_for_a_dead_store_starts_but_is_not_ready(
-    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_listener_for_a_dead_store_starts_but_is_not_ready(kafka: KafkaBroker, caplog) -> None:
     port = free_port()
     dead = f"zookeeper://127.0.0.1:{free_port()}"
     async with running(

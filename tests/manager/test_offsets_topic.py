@@ -371,9 +371,7 @@ def test_a_closed_log_ends_the_calls_of_other_threads_and_rejects_later_ones(bro
         pytest.param(KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopicOrPartition, marks=pytest.mark.slow),
     ],
 )
-def test_an_error_that_a_retry_cannot_fix_ends_a_request(
-    broker: FakeBroker, code: int, error: type[OffsetMgrError]
-) -> None:
+def test_an_error_that_a_retry_cannot_fix_ends_a_request(broker, code: int, error: type[OffsetMgrError]) -> None:
     broker.topics["t"] = {"error_code": code, "name": "t", "topic_id": None, "partitions": []}
     log = KafkaLog(broker.bootstrap, "t", 3)
 

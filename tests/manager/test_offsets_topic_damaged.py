@@ -67,9 +67,7 @@ def damaged(kafka: KafkaBroker, topic: str, partition: int, data: bytes) -> Iter
         flip()
 
 
-def test_a_shard_with_a_damaged_record_is_not_served(
-    kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_shard_with_a_damaged_record_is_not_served(kafka: KafkaBroker, unique: str, caplog) -> None:
     names = [f"{unique}-{n}" for n in range(50)]
     affected, later = [name for name in names if shard_for(name, 2) == 0][:2]
     intact = next(name for name in names if shard_for(name, 2) == 1)

@@ -15,7 +15,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
 from offsetmgr.manager.log.topic import OffsetsTopicState, PartitionCountChanged, TooFewBrokers, UnsuitableTopic
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, java_tool
+from offsetmgr.sandbox import KraftBroker, java_tool
 
 pytestmark = pytest.mark.servers
 
@@ -98,9 +98,7 @@ def detected_error(bootstrap: str, state: OffsetsTopicState) -> type[OffsetMgrEr
     return type(errors[0])
 
 
-def test_the_end_of_a_partition_that_appears_during_the_request(
-    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
-) -> None:
+def test_the_end_of_a_partition_that_appears_during_the_request(kafka, make_topic, unique) -> None:
     make_topic(unique, 1)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     log = KafkaLog(kafka.bootstrap, unique, 2)

@@ -203,9 +203,7 @@ async def test_only_the_peers_of_the_newest_assignment_are_removed_also_if_some_
 
 
 @async_test
-async def test_a_name_with_several_addresses_is_refused_only_if_all_addresses_refuse(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_name_with_several_addresses_is_refused_only_if_all_addresses_refuse(monkeypatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.2", port))] * 2

@@ -159,9 +159,7 @@ def test_a_stalled_load_fails(reader: Any, monkeypatch: pytest.MonkeyPatch) -> N
         reader.load({0: 0}, {0: 10}, {0: {}})
 
 
-def test_a_deleted_topic_and_missing_brokers_are_errors(
-    broker: KafkaBroker | KraftBroker, reader: Any, topic: str
-) -> None:
+def test_a_deleted_topic_and_missing_brokers_are_errors(broker, reader, topic) -> None:
     with reader_of("127.0.0.1:1", topic) as lost:
         with pytest.raises(Unreachable):
             lost.load({0: 0}, {0: 1}, {0: {}})

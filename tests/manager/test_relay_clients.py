@@ -16,16 +16,12 @@ from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.sandbox import java_tool
 
-pytest_plugins = ["relay_fixtures"]
-
 pytestmark = pytest.mark.servers
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
-def test_a_consumer_that_assigns_itself_commits_fetches_and_seeks(
-    relay: RunningRelay, make_topic: MakeTopic, unique: str
-) -> None:
+def test_a_consumer_that_assigns_itself_commits_fetches_and_seeks(relay, make_topic, unique) -> None:
     make_topic(unique, 2)
     produce(relay, unique, 2, 50)
     client = consumer(relay, unique)
@@ -41,9 +37,7 @@ def test_a_consumer_that_assigns_itself_commits_fetches_and_seeks(
     client.close()
 
 
-def test_two_members_share_a_topic_and_take_over_where_the_other_left_off(
-    relay: RunningRelay, make_topic: MakeTopic, unique: str
-) -> None:
+def test_two_members_share_a_topic_and_take_over_where_the_other_left_off(relay, make_topic, unique) -> None:
     make_topic(unique, 4)
     produce(relay, unique, 4, 25)
     first = consumer(relay, unique)
@@ -69,9 +63,7 @@ def test_two_members_share_a_topic_and_take_over_where_the_other_left_off(
     assert committed(relay, unique) == {(unique, p): 26 for p in range(4)}
 
 
-def test_java_console_consumers_resume_where_their_group_left_off(
-    release: tuple[str, RunningRelay], make_topic: MakeTopic, unique: str
-) -> None:
+def test_java_console_consumers_resume_where_their_group_left_off(release, make_topic, unique) -> None:
     jars, relay = release
     make_topic(unique, 1, bootstrap=relay.bootstrap)
     produce(relay, unique, 1, 20)
@@ -116,9 +108,7 @@ def test_javas_group_tool_shows_members_and_lag_and_deletes_no_offsets_of_active
     client.close()
 
 
-def test_groups_are_listed_described_and_deleted_with_and_without_members(
-    relay: RunningRelay, make_topic: MakeTopic, unique: str
-) -> None:
+def test_groups_are_listed_described_and_deleted_with_and_without_members(relay, make_topic, unique) -> None:
     make_topic(unique, 1)
     produce(relay, unique, 1, 1)
     simple, subscribed = f"{unique}-simple", f"{unique}-subscribed"
@@ -173,9 +163,7 @@ def test_producers_of_every_kind(kraft_relay: RunningRelay, make_topic: MakeTopi
     assert committed(relay, unique) == {}
 
 
-def test_the_consumer_protocol_of_kip_848_is_rejected_with_a_clear_error(
-    kraft_relay: RunningRelay, make_topic: MakeTopic, unique: str
-) -> None:
+def test_the_consumer_protocol_of_kip_848_is_rejected_with_a_clear_error(kraft_relay, make_topic, unique) -> None:
     make_topic(unique, 1, bootstrap=kraft_relay.bootstrap)
     done = java_tool(
         "kafka-4.4",
@@ -186,9 +174,7 @@ def test_the_consumer_protocol_of_kip_848_is_rejected_with_a_clear_error(
     assert "Set group.protocol=classic on the consumer configs" in done.stdout + done.stderr
 
 
-def test_large_responses_arrive_complete_while_the_client_reads_slowly(
-    relay: RunningRelay, make_topic: MakeTopic, unique: str
-) -> None:
+def test_large_responses_arrive_complete_while_the_client_reads_slowly(relay, make_topic, unique) -> None:
     make_topic(unique, 1, config={"max.message.bytes": "4000000"})
     producer = Producer({"bootstrap.servers": relay.bootstrap, "message.max.bytes": 4_000_000})
     sent = [bytes([n]) * 3_000_000 for n in range(10)]
@@ -205,9 +191,7 @@ def test_large_responses_arrive_complete_while_the_client_reads_slowly(
     client.close()
 
 
-def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordinators(
-    kraft_relay: RunningRelay,
-) -> None:
+def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordinators(kraft_relay) -> None:
     async def found() -> list[tuple[int, int, int, int]]:
         connection = await connect(kraft_relay)
         coordinators = []

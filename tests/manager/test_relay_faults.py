@@ -5,21 +5,16 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from conftest import MakeTopic
 from processes import fails, wait_for
 from relay_clients import committed, consumer, produce, read
 from running_relay import RunningRelay
 
 from offsetmgr.core.errors import OffsetMgrError
 
-pytest_plugins = ["relay_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 
-def test_a_broken_upstream_connection_disconnects_the_client_which_reconnects(
-    relay: RunningRelay, make_topic: MakeTopic, unique: str
-) -> None:
+def test_a_broken_upstream_connection_disconnects_the_client_which_reconnects(relay, make_topic, unique) -> None:
     make_topic(unique, 1)
     produce(relay, unique, 1, 10)
     client = consumer(relay, unique)
@@ -52,9 +47,7 @@ def test_an_unreachable_cluster_is_an_error_at_startup(unique: str) -> None:
         pass
 
 
-def test_status_lists_groups_whose_offsets_the_brokers_also_store(
-    relay: RunningRelay, make_topic: MakeTopic, unique: str
-) -> None:
+def test_status_lists_groups_whose_offsets_the_brokers_also_store(relay, make_topic, unique) -> None:
     make_topic(unique, 1)
     direct = Consumer({"bootstrap.servers": relay.real, "group.id": unique})
     admin = AdminClient({"bootstrap.servers": relay.real})

@@ -21,8 +21,6 @@ from running_relay import RunningRelay
 from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address, Request
 
-pytest_plugins = ["relay_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 
@@ -105,9 +103,7 @@ def test_a_new_owner_verifies_members_with_the_real_coordinator(relay: RunningRe
     assert committed(relay, unique) == {("t", 0): 19}
 
 
-def test_a_new_generation_begins_only_after_the_commits_of_the_previous_one_have_ended(
-    relay: RunningRelay, unique: str
-) -> None:
+def test_a_new_generation_begins_only_after_the_commits_of_the_previous_one_have_ended(relay, unique) -> None:
     async def scenario() -> None:
         first = await joined(relay, unique)
         relay.kept.resume_commits = asyncio.Event()
@@ -143,9 +139,7 @@ def test_a_new_generation_begins_only_after_the_commits_of_the_previous_one_have
         pytest.param(14, 0, id="the shard is loading"),
     ],
 )
-def test_a_join_answered_after_ownership_was_lost_returns_no_generation(
-    relay: RunningRelay, unique: str, code: int, taken: int
-) -> None:
+def test_a_join_answered_after_ownership_was_lost_returns_no_generation(relay, unique, code: int, taken: int) -> None:
     async def scenario() -> None:
         first = await joined(relay, unique)
         second = await Member(relay, unique).open()
@@ -181,9 +175,7 @@ def test_commits_keep_their_order_while_their_membership_is_verified(relay: Runn
     relay.run(scenario())
 
 
-def test_the_relay_reports_which_groups_have_members_for_the_expiration_of_offsets(
-    relay: RunningRelay, unique: str
-) -> None:
+def test_the_relay_reports_which_groups_have_members_for_the_expiration_of_offsets(relay, unique) -> None:
     async def scenario() -> None:
         member = await joined(relay, unique)
         groups = [unique, f"{unique}-none"]

@@ -175,9 +175,7 @@ def topic(name: str, partitions: int = 1) -> Message:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_only_the_brokers_of_a_metadata_response_change(
-    cluster: Cluster, relay: RunningRelay, client: WireClient, version: int
-) -> None:
+def test_only_the_brokers_of_a_metadata_response_change(cluster, relay, client, version: int) -> None:
     cluster.described.append(topic("orders"))
     answer = client.ask(METADATA, version, {"topics": [{"name": "orders", "topic_id": None}]})
     ports = relay.relay.brokers.ports()
@@ -256,9 +254,7 @@ def test_a_manager_without_the_group_answers_members_with_an_error(
 
 
 @pytest.mark.parametrize(("join", "sync"), [(join, min(join, 5)) for join in range(10)])
-def test_joins_and_syncs_decide_which_members_may_commit(
-    cluster: Cluster, client: WireClient, join: int, sync: int
-) -> None:
+def test_joins_and_syncs_decide_which_members_may_commit(cluster, client, join: int, sync: int) -> None:
     group = f"g{join}"
     cluster.handlers |= {
         JOIN: lambda _: RESPONSE | {"error_code": 0},
@@ -309,9 +305,7 @@ def answered(answer: Message) -> dict[uuid.UUID, int]:
 
 @pytest.mark.parametrize("version", [13, 14, 15])
 @pytest.mark.parametrize("tagged", [False, True])
-def test_a_fetch_by_id_is_forwarded_without_the_managers_topic(
-    cluster: Cluster, client: WireClient, version: int, tagged: bool
-) -> None:
+def test_a_fetch_by_id_is_forwarded_without_the_managers_topic(cluster, client, version: int, tagged: bool) -> None:
     cluster.handlers[FETCH_RECORDS] = lambda _: {"error_code": 0, "session_id": 0, "responses": []}
     allowed, hidden, unknown = (uuid.UUID(int=number) for number in (5, 2**98, 2**100))
     cluster.names[hidden] = RESERVED
@@ -408,9 +402,7 @@ def test_a_large_fetch_by_id_does_not_block_the_event_loop(cluster: Cluster, cli
 
 @pytest.mark.parametrize("where", ["a topic", "a record"])
 @pytest.mark.usefixtures("produces")
-def test_a_large_produce_does_not_block_the_event_loop_and_is_not_overtaken(
-    cluster: Cluster, client: WireClient, where: str
-) -> None:
+def test_a_large_produce_does_not_block_the_event_loop_and_is_not_overtaken(cluster, client, where: str) -> None:
     """Producers' sequence numbers follow the order of their requests."""
     topics = [produced(name) for name in NAMES]
     topics.append(produced(RESERVED) if where == "a topic" else produced("last", RESERVED.encode()))
@@ -430,9 +422,7 @@ def test_a_large_produce_does_not_block_the_event_loop_and_is_not_overtaken(
 
 
 @pytest.mark.usefixtures("produces")
-def test_a_large_produce_that_is_malformed_or_rejected_without_a_response_closes_the_connection(
-    cluster: Cluster, relay: RunningRelay
-) -> None:
+def test_a_large_produce_that_is_malformed_or_rejected_without_a_response_closes_the_connection(cluster, relay) -> None:
     topics = [produced(name) for name in NAMES]
     malformed = encode_request(PRODUCE, 9, produce_of(topics))[:-10] + RESERVED.encode()
     rejected = encode_request(PRODUCE, 9, produce_of([*topics, produced(RESERVED)], acks=0))
@@ -468,9 +458,7 @@ def test_a_large_admin_request_is_rejected_in_part_by_the_rules(tmp_path: Path, 
         assert (kept["name"] if version == 6 else kept) == "t7"
 
 
-def test_the_coordinators_of_many_transactions_have_the_relays_address(
-    cluster: Cluster, relay: RunningRelay, client: WireClient
-) -> None:
+def test_the_coordinators_of_many_transactions_have_the_relays_address(cluster, relay, client) -> None:
     answer = quick(lambda: client.ask(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": NAMES}))
     found = {(one["host"], one["port"]) for one in answer["coordinators"]}
     assert found == {("127.0.0.1", relay.relay.brokers.ports()[1])}
@@ -478,9 +466,7 @@ def test_the_coordinators_of_many_transactions_have_the_relays_address(
 
 
 @pytest.mark.parametrize("version", [2, 8, 12])
-def test_metadata_of_many_topics_does_not_block_the_event_loop(
-    cluster: Cluster, client: WireClient, version: int
-) -> None:
+def test_metadata_of_many_topics_does_not_block_the_event_loop(cluster, client, version: int) -> None:
     topics = [{"name": name, "topic_id": None} for name in itertools.chain(NAMES, [RESERVED])]
     answer = quick(lambda: client.ask(METADATA, version, {"topics": topics, "allow_auto_topic_creation": False}))
     assert [(one["name"], one["error_code"]) for one in answer["topics"]] == [(RESERVED, TOPIC_FORBIDDEN)]

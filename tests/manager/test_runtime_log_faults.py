@@ -161,9 +161,7 @@ def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]
 
 
 @async_test
-async def test_a_load_logs_unreadable_records_once_per_shard_with_their_versions(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_load_logs_unreadable_records_once_per_shard_with_their_versions(caplog) -> None:
     log = MemoryLog(PARTITIONS)
     unreadable = [(newer(record_of(2)[0]), newer(record_of(2)[1])), (record_of(3)[0], newer(record_of(3)[1]))]
     appended(log, record_of(0), *unreadable, (b"foreign-key", b"x"), (b"", b"x"))
@@ -180,9 +178,7 @@ async def test_a_load_logs_unreadable_records_once_per_shard_with_their_versions
 
 
 @async_test
-async def test_a_value_that_becomes_unreadable_is_logged_only_at_its_first_fetch(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_value_that_becomes_unreadable_is_logged_only_at_its_first_fetch(caplog) -> None:
     async with manager(MemoryLog(PARTITIONS)) as runtime:
         await written([runtime.commit(commit("loop", 7))])
         shard: Any = runtime._serving[SHARD]
@@ -235,9 +231,7 @@ class DamagedLog(MemoryLog):
 
 @pytest.mark.parametrize("at_rest", [True, False])
 @async_test
-async def test_a_standby_stops_following_a_damaged_shard_group_and_follows_the_others(
-    at_rest: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_standby_stops_following_a_damaged_shard_group_and_follows_the_others(at_rest: bool, caplog) -> None:
     log = DamagedLog(PARTITIONS)
     appended(log, record_of(0))
     async with manager(log, shard_groups=()) as standby:
@@ -257,9 +251,7 @@ async def test_a_standby_stops_following_a_damaged_shard_group_and_follows_the_o
 
 
 @async_test
-async def test_a_damaged_tail_after_an_unknown_outcome_ends_the_shard_groups_service(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_damaged_tail_after_an_unknown_outcome_ends_the_shard_groups_service(caplog) -> None:
     """Memory contains the acknowledged offsets, but the manager cannot compare them with the log."""
     log = DamagedLog(PARTITIONS)
     async with manager(log, config=replace(QUICK, standby=False)) as runtime:

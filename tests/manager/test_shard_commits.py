@@ -92,9 +92,7 @@ class TestCommitting:
     @pytest.mark.parametrize(
         ("retention", "expire"), [(0, NOW), (1000, NOW + 1000), (-5, NOW - 5), (2**63 - 1, 2**63 - 1), (-(2**63), 0)]
     )
-    def test_a_retention_in_the_commit_becomes_an_expiration_time(
-        self, shard: Shard, retention: int, expire: int
-    ) -> None:
+    def test_a_retention_in_the_commit_becomes_an_expiration_time(self, shard, retention: int, expire: int) -> None:
         """With the largest retention, Kafka overflows and expires the commit at once. Here the commit never expires."""
         acknowledge(shard, shard.commit(committing("g", p0=1)._replace(retention_ms=retention), NOW))
 

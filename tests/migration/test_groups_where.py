@@ -26,8 +26,6 @@ from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
 
-pytest_plugins = ["everyday_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 

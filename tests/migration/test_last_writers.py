@@ -23,7 +23,6 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers
-pytest_plugins = ["secured_fixtures"]
 
 TITLES = {"zookeeper": "ZooKeeper", "kafka": "Kafka"}
 OTHER = {"zookeeper": "kafka", "kafka": "zookeeper"}

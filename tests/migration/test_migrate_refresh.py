@@ -177,9 +177,7 @@ def test_offsets_in_zookeeper_need_no_refresh(commands, stores, topic, unique):
 
 if SOAK:
 
-    def test_refreshed_offsets_outlive_the_retention(
-        zookeeper: ZooKeeperServer, make_topic: Callable[..., str], unique: str, tmp_path: Path
-    ) -> None:
+    def test_refreshed_offsets_outlive_the_retention(zookeeper, make_topic, unique, tmp_path) -> None:
         short = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
         with KafkaBroker(tmp_path / "kafka", zookeeper=f"{zookeeper.connect}/{unique}", config=short) as server:
             topic = make_topic(unique, 1, bootstrap=server.bootstrap)

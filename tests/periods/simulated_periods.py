@@ -13,18 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.period import records
 from offsetmgr.period.leader_decision import Advance, Leader, LeaderView, next_step
-from offsetmgr.period.records import (
-    OpenNode,
-    ProgressNode,
-    decode_open,
-    decode_partitions,
-    decode_progress,
-    encode_closed,
-    encode_open,
-    encode_partitions,
-    encode_progress,
-)
 from offsetmgr.period.schedule import PeriodSchedule
 
 OPEN, PARTITIONS, PROGRESS, HISTORY = "coordinator", "topic-partitions", "progress/", "history/"
@@ -135,13 +125,13 @@ class World:
         named, _ = self.tree.get(PARTITIONS)
         if not data or not named:
             return
-        open_, partitions = decode_open(OPEN, data), decode_partitions(PARTITIONS, named)
+        open_, partitions = records.decode_open(OPEN, data), records.decode_partitions(PARTITIONS, named)
         if open_.number != partitions.number:
             return
         yield
         path = PROGRESS + member.name
         old, version = self.tree.get(path)
-        before = decode_progress(path, old) if old else ProgressNode(member.name, 0, {})
+        before = records.decode_progress(path, old) if old else records.ProgressNode(member.name, 0, {})
         if before.epoch > member.epoch:
             return  # a later process with this name has reported
         yield
@@ -154,7 +144,9 @@ class World:
         for partition in some:
             finished[partition] = max(open_.number, finished.get(partition, -1))
         if member.epoch > before.epoch or finished != before.finished:
-            self.tree.write((path, encode_progress(ProgressNode(member.name, member.epoch, finished)), version))
+            self.tree.write(
+                (path, records.encode_progress(records.ProgressNode(member.name, member.epoch, finished)), version)
+            )
 
     def lead(self, member: Member) -> Iterator[None]:
         """Acts as the leader, rightly or not: reads the nodes one by one, and advances the period if all have
@@ -167,11 +159,11 @@ class World:
         yield
         progress = {}
         for path in self.tree.under(PROGRESS):
-            progress[path] = decode_progress(path, self.tree.get(path)[0])
+            progress[path] = records.decode_progress(path, self.tree.get(path)[0])
             yield
         seen = LeaderView(
-            decode_open(OPEN, open_data) if open_data else None,
-            decode_partitions(PARTITIONS, partitions_data) if partitions_data else None,
+            records.decode_open(OPEN, open_data) if open_data else None,
+            records.decode_partitions(PARTITIONS, partitions_data) if partitions_data else None,
             progress,
         )
         now = self.all_partitions()
@@ -183,20 +175,22 @@ class World:
     def execute(self, advance: Advance, open_version: int | None, partitions_version: int | None) -> None:
         before, _ = self.tree.get(OPEN)
         expected_partitions = (
-            decode_partitions(PARTITIONS, self.tree.get(PARTITIONS)[0]).partitions if before else frozenset()
+            records.decode_partitions(PARTITIONS, self.tree.get(PARTITIONS)[0]).partitions if before else frozenset()
         )
         writes = [
-            (OPEN, encode_open(advance.open_), open_version),
-            (PARTITIONS, encode_partitions(advance.partitions), partitions_version),
+            (OPEN, records.encode_open(advance.open_), open_version),
+            (PARTITIONS, records.encode_partitions(advance.partitions), partitions_version),
         ]
         if advance.closed is not None:
-            writes.append((f"{HISTORY}{advance.closed.period.number}", encode_closed(advance.closed), None))
+            writes.append((f"{HISTORY}{advance.closed.period.number}", records.encode_closed(advance.closed), None))
         self.tree.write(*writes)
-        self.check(advance, decode_open(OPEN, before) if before else None, expected_partitions)
+        self.check(advance, records.decode_open(OPEN, before) if before else None, expected_partitions)
 
     # --- checks -----------------------------------------------------------------------------
 
-    def check(self, advance: Advance, before: OpenNode | None, expected_partitions: frozenset[TopicPartition]) -> None:
+    def check(
+        self, advance: Advance, before: records.OpenNode | None, expected_partitions: frozenset[TopicPartition]
+    ) -> None:
         expected = 0 if before is None else before.number + 1
         if advance.open_.number != expected:
             self.faults.append(f"period {advance.open_.number} opened where {expected} was next")

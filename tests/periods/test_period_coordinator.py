@@ -25,8 +25,6 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.period import OffsetRange, PeriodCoordinator, PeriodSchedule
 from offsetmgr.period.barrier import ReportStatus
 
-pytest_plugins = ["period_runs"]
-
 pytestmark = pytest.mark.servers
 
 HOURLY = PeriodSchedule(1_000, 100)

@@ -143,9 +143,7 @@ def test_a_job_without_a_topic_is_rejected() -> None:
         run_periods(nothing, [], PeriodSchedule(0, 1), nothing, nothing, None, Coordination("h:1", "/r", "m"), settings)
 
 
-def test_the_end_of_a_periods_work_rewinds_no_group_and_names_what_the_barrier_answered(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_end_of_a_periods_work_rewinds_no_group_and_names_what_the_barrier_answered(caplog) -> None:
     parts = [TopicPartition("t", 0), TopicPartition("t", 1)]
     period, ranges = TENS.period(0), dict.fromkeys(parts, OffsetRange(0, 5))
     scans = dict.fromkeys(parts, RangeScan(0, 5, 5, 5))

@@ -15,19 +15,8 @@ from hypothesis import strategies as st
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period import OffsetRange, Period, PeriodSchedule, records
+from offsetmgr.period import OffsetRange, Period, PeriodSchedule, job_records, records
 from offsetmgr.period import records as legacy_nodes
-from offsetmgr.period.job_records import (
-    IN_PERIOD,
-    LATE,
-    SET_ASIDE,
-    Attempt,
-    PublishedOutput,
-    RangeScan,
-    Work,
-    decode_work,
-    encode_work,
-)
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, ProgressNode, Rerun
 
 A0, A1, A2 = (TopicPartition("a", n) for n in range(3))
@@ -137,7 +126,7 @@ CODECS: dict[str, tuple[Any, Any]] = {
     "members": (records.decode_member, records.encode_member),
     "progress": (records.decode_progress, records.encode_progress),
     "history": (records.decode_closed, records.encode_closed),
-    "work": (decode_work, encode_work),
+    "work": (job_records.decode_work, job_records.encode_work),
 }
 
 
@@ -166,15 +155,15 @@ def test_the_original_format_is_recognized_and_a_limit_that_was_never_set_is_unk
 
 # --- the work of a job -------------------------------------------------------------------------------
 
-WORK = Work(
+WORK = job_records.Work(
     "job",
     Period(3, 100, 200),
     {A0: OffsetRange(5, 9)},
     1,
-    (Attempt("m", 4, 2),),
-    PublishedOutput(0, "out", 3, {"records": 4}),
-    {A0: RangeScan(5, 7, 12, 10)},
-    {IN_PERIOD: 4, LATE: 2, SET_ASIDE: 1},
+    (job_records.Attempt("m", 4, 2),),
+    job_records.PublishedOutput(0, "out", 3, {"records": 4}),
+    {A0: job_records.RangeScan(5, 7, 12, 10)},
+    {job_records.IN_PERIOD: 4, job_records.LATE: 2, job_records.SET_ASIDE: 1},
     topic_ids={"a": "x"},
 )
 
@@ -182,7 +171,7 @@ offsets = st.integers(0, 2**63 - 1)
 
 
 def test_golden_bytes_of_work() -> None:
-    assert encode_work(WORK) == (
+    assert job_records.encode_work(WORK) == (
         b'{"version":1,"job":"job","period":3,"start_ms":100,"end_ms":200,"ranges":{"a":{"0":[5,9]}},"fixed_ms":1,'
         b'"scans":{"a":{"0":[5,7,12,10]}},"counts":{"records":4,"late":2,"set_aside":1},"topic_ids":{"a":"x"},'
         b'"same_as":"","forgotten":0,"attempts":[{"member":"m","epoch":4,"started_ms":2}],'
@@ -192,24 +181,24 @@ def test_golden_bytes_of_work() -> None:
 
 @given(st.lists(offsets, min_size=4, max_size=4), st.text(max_size=9), st.booleans())
 def test_encoded_work_is_decoded_unchanged(four: list[int], same_as: str, published: bool) -> None:
-    scan = RangeScan(*sorted(four))
+    scan = job_records.RangeScan(*sorted(four))
     work = replace(
         WORK, scans={A0: scan, DOTTED: scan}, same_as=same_as, published=WORK.published if published else None
     )
-    assert decode_work("/w", encode_work(work)) == work
+    assert job_records.decode_work("/w", job_records.encode_work(work)) == work
 
 
 def test_work_without_scans_is_read() -> None:
-    fields = json.loads(encode_work(WORK))
+    fields = json.loads(job_records.encode_work(WORK))
     for name in ("scans", "counts", "topic_ids", "forgotten", "same_as"):
         del fields[name]
-    found = decode_work("/w", json.dumps(fields).encode())
+    found = job_records.decode_work("/w", json.dumps(fields).encode())
     assert found == replace(WORK, scans={}, counts={}, topic_ids={})
 
 
 def test_topic_ids_that_librdkafka_has_written_are_read_in_kafkas_text_form() -> None:
-    stored = encode_work(replace(WORK, topic_ids={"a": "OZ+CI6YCQhOZSKi5/svxAQ"}))
-    assert decode_work("/w", stored).topic_ids == {"a": "OZ-CI6YCQhOZSKi5_svxAQ"}
+    stored = job_records.encode_work(replace(WORK, topic_ids={"a": "OZ+CI6YCQhOZSKi5/svxAQ"}))
+    assert job_records.decode_work("/w", stored).topic_ids == {"a": "OZ-CI6YCQhOZSKi5_svxAQ"}
 
 
 @pytest.mark.parametrize(
@@ -225,18 +214,18 @@ def test_topic_ids_that_librdkafka_has_written_are_read_in_kafkas_text_form() ->
     ],
 )
 def test_broken_work_is_an_error_that_names_the_node(name: str, value: object, error: type[Exception]) -> None:
-    fields = {**json.loads(encode_work(WORK)), name: value}
+    fields = {**json.loads(job_records.encode_work(WORK)), name: value}
     with pytest.raises(error, match="/w"):
-        decode_work("/w", json.dumps(fields).encode())
+        job_records.decode_work("/w", json.dumps(fields).encode())
 
 
 def test_a_job_that_fails_repeatedly_keeps_its_newest_attempts_and_counts_all() -> None:
     work = replace(WORK, attempts=(), published=None)
     for number in range(250):
-        work = work.with_attempt(Attempt("m", number, 0))
+        work = work.with_attempt(job_records.Attempt("m", number, 0))
         assert work.attempt_count == number + 1
     assert [attempt.epoch for attempt in work.attempts] == list(range(150, 250))
-    assert decode_work("/w", encode_work(work)) == work
+    assert job_records.decode_work("/w", job_records.encode_work(work)) == work
 
 
 def test_work_restricted_to_the_whole_period_keeps_everything() -> None:
@@ -253,9 +242,9 @@ def test_the_first_part_has_the_late_records_and_the_last_part_those_set_aside()
     for part in (first, middle, last):
         assert part.ranges == WORK.ranges
     assert [part.counts for part in (first, middle, last)] == [
-        {LATE: 2, SET_ASIDE: 0},
-        {LATE: 0, SET_ASIDE: 0},
-        {LATE: 0, SET_ASIDE: 1},
+        {job_records.LATE: 2, job_records.SET_ASIDE: 0},
+        {job_records.LATE: 0, job_records.SET_ASIDE: 0},
+        {job_records.LATE: 0, job_records.SET_ASIDE: 1},
     ]
     assert [part.late_ranges() for part in (first, middle, last)] == [{A0: OffsetRange(7, 12)}, {}, {}]
     assert [part.set_aside_ranges() for part in (first, middle, last)] == [{}, {}, {A0: OffsetRange(5, 10)}]

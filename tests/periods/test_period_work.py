@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from confluent_kafka import Producer
-from conftest import MakeTopic
 from period_runs import Runs
 from processes import until
 
@@ -17,11 +16,8 @@ from offsetmgr.period import OffsetRange, Period, PeriodSchedule, idle_partition
 from offsetmgr.period.barrier import ReportStatus
 from offsetmgr.period.history import History
 from offsetmgr.period.job_records import Work
-from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import OperationState, TransactionOperation, TransactionResult
-
-pytest_plugins = ["period_runs"]
 
 pytestmark = pytest.mark.servers
 
@@ -228,9 +224,7 @@ def test_a_rerun_alongside_the_live_run_processes_past_periods_and_closes(runs: 
     assert open_ is not None and open_.period == DAILY.period(2), "the live run is not affected"
 
 
-def test_a_rerun_that_replaces_the_live_run_continues_with_the_live_schedule(
-    runs: Runs, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rerun_that_replaces_the_live_run_continues_with_the_live_schedule(runs: Runs, caplog) -> None:
     live = runs.member("live", A)
     for _ in range(2):
         live.current_period_complete(A, timeout_s=90)
@@ -277,9 +271,7 @@ def test_a_rerun_with_invalid_options_is_rejected(runs: Runs, options: tuple[str
 # --- partitions without records -----------------------------------------------------------------------
 
 
-def test_a_barrier_closes_without_the_partitions_that_have_no_records(
-    kafka: KafkaBroker, runs: Runs, make_topic: MakeTopic, unique: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_barrier_closes_without_the_partitions_that_have_no_records(kafka, runs, make_topic, unique, caplog) -> None:
     hourly = PeriodSchedule(FIRST, 3_600_000)
     # Given partitions with a record within the period, one before it, one after it, one dated ahead of it, and none
     topic = make_topic(unique, 5, config={"retention.ms": "-1"})

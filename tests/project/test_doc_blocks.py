@@ -116,9 +116,7 @@ def test_the_readme_fits_a_screen_and_a_half() -> None:
     assert len(text.split()) <= 450
 
 
-def test_the_programs_and_the_table_on_the_page_about_logs_print_what_it_shows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_programs_and_the_table_on_the_page_about_logs_print_what_it_shows(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = blocks(PROJECT / "docs" / "how-to" / "segments.md")
     for block in found:

@@ -12,8 +12,6 @@ from damaged_log import JUNK, NEWEST, SOUND, tree
 from offsetmgr.segments.batch_builder import batch
 from offsetmgr.segments.batch_reader import Record
 
-pytest_plugins = ["damaged_log_fixtures"]
-
 
 @pytest.mark.parametrize("how", [["--in-place"], ["--to", "OUT"]])
 def test_without_execute_nothing_is_written(log_dir, tmp_path, offsetmgr, how) -> None:

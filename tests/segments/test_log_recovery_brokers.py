@@ -15,9 +15,6 @@ from offsetmgr.segments import broker_lock
 from offsetmgr.segments.broker_lock import Use, detect_broker
 from offsetmgr.segments.log_appender import LogAppender
 
-pytest_plugins = ["damaged_log_fixtures"]
-
-
 HOLDER = """
 import fcntl, sys
 file = open(sys.argv[1], "rb" if sys.argv[2] == "read" else "r+b")

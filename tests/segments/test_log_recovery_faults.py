@@ -12,8 +12,6 @@ from types import SimpleNamespace
 import pytest
 from damaged_log import JUNK, NEWEST, SOUND, tree
 
-pytest_plugins = ["damaged_log_fixtures"]
-
 
 def limit_file_size() -> None:
     """Simulates a full disk: a write beyond the limit writes the bytes that fit, and fails."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from damaged_log import NEWEST, SOUND, tree
 
-pytest_plugins = ["damaged_log_fixtures"]
-
 SCOPE = "checked: segments, partition.metadata, leader-epoch-checkpoint; a broker reads other files when it starts\n"
 
 

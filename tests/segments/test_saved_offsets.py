@@ -129,9 +129,7 @@ def test_a_replica_with_an_unknown_end_is_an_error_although_another_one_is_read(
     assert error.endswith("Is a directory")
 
 
-def test_a_directory_that_is_named_twice_is_no_replica_of_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_is_named_twice_is_no_replica_of_itself(tmp_path, monkeypatch) -> None:
     directory = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4)))
     (tmp_path / "elsewhere").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path)

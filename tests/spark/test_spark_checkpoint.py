@@ -299,9 +299,7 @@ def test_ahead_of_the_checkpoint_the_running_batch_is_committed_after_its_output
 
 
 @pytest.mark.parametrize("policy", [CommitPolicy(), CommitPolicy(stop_on_failure=True, retries=0)])
-def test_the_end_of_a_block_commits_the_last_finished_batch_also_after_an_error(
-    policy: CommitPolicy, tmp_path: Path
-) -> None:
+def test_the_end_of_a_block_commits_the_last_finished_batch_also_after_an_error(policy: CommitPolicy, tmp_path) -> None:
     store, query = MemoryStore(), Query(tmp_path)
     query.finish(0, 9)
     query.plan(1, 20)

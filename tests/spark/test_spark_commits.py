@@ -90,9 +90,7 @@ def test_the_next_reconciliation_makes_up_for_a_lost_event(tmp_path: Path, memor
     until(lambda: memory.committed() == {T0: 10})
 
 
-def test_a_query_that_started_before_the_committer_is_tracked_at_its_next_event(
-    tmp_path: Path, memory: TopicsStore, make
-) -> None:
+def test_a_query_that_started_before_the_committer_is_tracked_at_its_next_event(tmp_path, memory, make) -> None:
     driver, busy, idle = make(), query_at(tmp_path / "busy", 10), query_at(tmp_path / "idle", 5, "u")
     driver.running |= {"busy": busy, "idle": idle}
     driver.finish(busy, 1, 20)
@@ -156,9 +154,7 @@ def test_an_ended_query_without_a_checkpoint_blocks_no_topic(tmp_path: Path, mem
 
 
 @pytest.mark.parametrize("how", ["not planned", "not planned, and it is the only query", "unreadable"])
-def test_no_offset_is_committed_ahead_of_a_query_with_unknown_progress(
-    how: str, tmp_path: Path, memory: TopicsStore, make
-) -> None:
+def test_no_offset_is_committed_ahead_of_a_query_with_unknown_progress(how: str, tmp_path, memory, make) -> None:
     fast, slow = query_at(tmp_path / "f", 90), query_at(tmp_path / "s", 20)
     good = (tmp_path / "s" / "offsets" / "0").read_text()
     slow.planned = how == "unreadable"
@@ -186,9 +182,7 @@ def test_a_query_without_a_finished_batch_blocks_only_its_own_topics(tmp_path: P
     assert memory.committed() == {T0: 20, U0: 5}
 
 
-def test_a_query_that_failed_before_it_was_planned_blocks_the_topics_of_its_checkpoint(
-    tmp_path: Path, memory: TopicsStore, make
-) -> None:
+def test_a_query_that_failed_before_it_was_planned_blocks_the_topics_of_its_checkpoint(tmp_path, memory, make) -> None:
     fast, slow, other = query_at(tmp_path / "f", 90), query_at(tmp_path / "s", 20), query_at(tmp_path / "o", 5, "u")
     slow.planned = False
     driver = make(slow, cluster="k")
@@ -202,9 +196,7 @@ def test_a_query_that_failed_before_it_was_planned_blocks_the_topics_of_its_chec
     assert memory.committed() == {T0: 90, U0: 5}
 
 
-def test_with_expected_queries_nothing_is_committed_before_all_of_them_have_started(
-    tmp_path: Path, memory: TopicsStore, make
-) -> None:
+def test_with_expected_queries_nothing_is_committed_before_all_of_them_have_started(tmp_path, memory, make) -> None:
     # Given a restarted driver: the group is at the offset of the slower of two queries, and the faster one starts first
     memory.commit("g", {T0: OffsetAndMetadata(10)})
     fast, slow, other = (query_at(tmp_path / name, at) for name, at in (("fast", 90), ("slow", 20), ("other", 1)))
@@ -229,9 +221,7 @@ def test_nothing_counts_as_committed_after_a_query_that_cannot_be_tracked(make) 
     assert driver.reconcile()
 
 
-def test_a_late_report_of_the_end_of_an_earlier_run_does_not_end_the_query(
-    tmp_path: Path, store: FaultyStore, make
-) -> None:
+def test_a_late_report_of_the_end_of_an_earlier_run_does_not_end_the_query(tmp_path, store: FaultyStore, make) -> None:
     first, again = Query(tmp_path, run="1"), Query(tmp_path, run="2")
     driver = make(first, again, stop_on_failure=True)
     driver.end(first)
@@ -242,9 +232,7 @@ def test_a_late_report_of_the_end_of_an_earlier_run_does_not_end_the_query(
     assert again.stopped.wait(60)
 
 
-def test_the_failure_of_one_query_is_not_cleared_by_another_querys_event(
-    tmp_path: Path, memory: TopicsStore, make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_failure_of_one_query_is_not_cleared_by_another_querys_event(tmp_path, memory, make, caplog) -> None:
     broken, well = query_at(tmp_path / "b", 10), query_at(tmp_path / "w", 1, "u")
     (tmp_path / "b" / "offsets" / "0").write_text(DAMAGED)
     driver = make(broken, well)
@@ -258,9 +246,7 @@ def test_the_failure_of_one_query_is_not_cleared_by_another_querys_event(
     assert [r.message for r in caplog.records if "committed again" in r.message] == []
 
 
-def test_a_failed_commit_is_retried_and_the_newest_wins(
-    tmp_path: Path, memory: TopicsStore, store: FaultyStore, make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_commit_is_retried_and_the_newest_wins(tmp_path, memory, store, make, caplog) -> None:
     query = query_at(tmp_path, 10)
     store.fail("write", times=2)
     driver = make(query)
@@ -295,9 +281,7 @@ def test_a_failure_after_all_retries_is_reported_once_and_repaired_when_it_ends(
 @pytest.mark.parametrize(
     "error", [GroupActive("group g", "it has active members"), Unreachable("store s", "injected failure")]
 )
-def test_a_query_is_stopped_only_if_that_option_is_set(
-    error: OffsetMgrError, tmp_path: Path, store: FaultyStore, make
-) -> None:
+def test_a_query_is_stopped_only_if_that_option_is_set(error: OffsetMgrError, tmp_path, store, make) -> None:
     store.fail("write", error)
     query = query_at(tmp_path, 10)
     driver = make(query, stop_on_failure=True)
@@ -306,9 +290,7 @@ def test_a_query_is_stopped_only_if_that_option_is_set(
     assert driver.committer.state.failing is error
 
 
-def test_one_partition_that_fails_does_not_block_the_others(
-    tmp_path: Path, memory: TopicsStore, store: FaultyStore, make
-) -> None:
+def test_one_partition_that_fails_does_not_block_the_others(tmp_path, memory, store, make) -> None:
     store.fail("write", GroupActive("group g", "injected failure"), partition=T0)
     driver = make(query_at(tmp_path / "1", 10), query_at(tmp_path / "2", 20, "u"))
 
@@ -316,9 +298,7 @@ def test_one_partition_that_fails_does_not_block_the_others(
     assert memory.committed() == {U0: 20}
 
 
-def test_the_group_is_not_rewound_unless_that_is_allowed(
-    tmp_path: Path, memory: TopicsStore, make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_group_is_not_rewound_unless_that_is_allowed(tmp_path, memory: TopicsStore, make, caplog) -> None:
     memory.commit("g", {T0: OffsetAndMetadata(40)})
     query = Query(tmp_path)
     careful = make(query)
@@ -351,9 +331,7 @@ def test_an_offset_that_appears_together_with_a_recreated_topic_may_belong_to_ei
     assert memory.committed() == {T0: 150}
 
 
-def test_a_recreated_topic_permits_no_rewind_of_an_offset_of_another_client(
-    tmp_path: Path, memory: TopicsStore, make
-) -> None:
+def test_a_recreated_topic_permits_no_rewind_of_an_offset_of_another_client(tmp_path, memory, make) -> None:
     query = query_at(tmp_path, 130)
     driver = make(query)
     assert driver.reconcile()
@@ -374,9 +352,7 @@ def test_a_commit_with_the_same_offset_keeps_its_metadata(tmp_path: Path, memory
     assert memory.data["g"][T0] == Committed(10, "of a client", version=0)
 
 
-def test_closing_commits_finished_batches_and_rejects_further_queries(
-    tmp_path: Path, memory: TopicsStore, make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_closing_commits_finished_batches_and_rejects_further_queries(tmp_path, memory, make, caplog) -> None:
     query = Query(tmp_path)
     driver = make(query)
     query.finish(0, 10)

@@ -85,9 +85,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
         ("4.3.1", ["4.3.1", "4.3.0", "4.2.0"]),
     ],
 )
-def test_the_newest_version_comes_first_and_none_is_newer_than_pyspark(
-    pyspark: str, tried: list[str], program: Program
-) -> None:
+def test_the_newest_version_comes_first_and_none_is_newer_than_pyspark(pyspark: str, tried: list[str], program) -> None:
     program.pyspark(pyspark)
     program.java("exit 1")
 

@@ -219,9 +219,7 @@ def test_foreach_batch_commits_the_previous_batch_and_the_present_one_only_on_re
     assert ahead.offsets() == {at: 3 * PER_BATCH}
 
 
-def test_a_job_starts_at_the_committed_offsets_of_its_group(
-    spark: Any, kraft: KraftBroker, make_topic: Any, unique: str, stack: Any
-) -> None:
+def test_a_job_starts_at_the_committed_offsets_of_its_group(spark, kraft, make_topic, unique, stack) -> None:
     # Given a topic of four partitions: one read in part, one never, one committed past the log, one at its end.
     topic = make_topic(unique, 4, bootstrap=kraft.bootstrap)
     fill(kraft.bootstrap, topic, 4, 40)

@@ -113,9 +113,7 @@ def test_the_log_has_every_record_of_the_selected_groups(spark: SparkSession, wo
     assert all(row.tombstone or abs(row.commit_timestamp - row.log_timestamp) < 60_000 for row in rows)
 
 
-def test_a_store_is_read_as_a_table_and_a_table_is_written_to_a_store(
-    spark: SparkSession, world: World, chroot: str
-) -> None:
+def test_a_store_is_read_as_a_table_and_a_table_is_written_to_a_store(spark, world, chroot) -> None:
     source, target = f"kafka://{world.bootstrap}", chroot
     table = spark.read.format("offsetmgr").option("group", f"{world.topic}-*").load(source)
 
@@ -213,9 +211,7 @@ def test_an_audit_reports_the_lag_of_the_lag_command_and_differences_from_anothe
     assert run(["spark", "audit", *connect, "-o", str(tmp_path / "without")]) == 0
 
 
-def test_diff_and_copy_on_the_command_line(
-    spark: SparkSession, world: World, chroot: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diff_and_copy_on_the_command_line(spark: SparkSession, world: World, chroot: str, capsys) -> None:
     source, target = f"kafka://{world.bootstrap}", chroot
     sides = ["--from", source, "--to", target, "--group", world.a, "--format", "json"]
 

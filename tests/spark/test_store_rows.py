@@ -103,9 +103,7 @@ def test_separated_rows_of_one_group_are_written(stores: dict[str, MemoryStore])
     assert {tp: found.offset for tp, found in stores["one"].data["g"].items()} == {T0: 5, T1: 7}
 
 
-def test_a_group_that_a_dead_worker_has_locked_is_written_when_the_lock_has_ended(
-    stores: dict[str, MemoryStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_that_a_dead_worker_has_locked_is_written_when_the_lock_has_ended(stores, monkeypatch) -> None:
     stores["one"].broken["g"] = GroupActive("group g", "has active members", lock_ends_s=10)
     waits: list[float] = []
 

@@ -13,8 +13,6 @@ from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit
 from offsetmgr.stores.kafka import KafkaStore
 
-pytest_plugins = ["group_lock_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 

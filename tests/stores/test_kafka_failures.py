@@ -58,9 +58,7 @@ def errors_of(bootstrap: str, timeout_ms: int, **kafka: str) -> tuple[OffsetMgrE
 # --- dead, strange, frozen ------------------------------------------------------------------------
 
 
-def test_a_dead_server_and_tls_to_a_plaintext_listener_are_errors_unless_another_server_responds(
-    kafka: KafkaBroker,
-) -> None:
+def test_a_dead_server_and_tls_to_a_plaintext_listener_are_errors_unless_another_server_responds(kafka) -> None:
     nowhere = "no-such-host.invalid:9092"
     assert {type(e) for e in errors_of(nowhere, timeout_ms=60_000)} == {Unreachable}
     before = {t.name for t in threading.enumerate()}

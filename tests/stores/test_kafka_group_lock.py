@@ -19,8 +19,6 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, Guard
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
 
-pytest_plugins = ["group_lock_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 

@@ -20,8 +20,6 @@ from offsetmgr.core.offset_store import EditStatus, HeldLock
 from offsetmgr.kafka.groups import group_lock as lock_membership
 from offsetmgr.stores.kafka import KafkaStore
 
-pytest_plugins = ["group_lock_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 

@@ -15,8 +15,6 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEdit
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
-pytest_plugins = ["zookeeper_store_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 PARTITIONS = [TopicPartition("orders", n) for n in range(90)]

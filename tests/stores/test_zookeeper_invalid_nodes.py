@@ -15,8 +15,6 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
-pytest_plugins = ["zookeeper_store_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 

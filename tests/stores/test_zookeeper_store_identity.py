@@ -9,8 +9,6 @@ from offsetmgr.core.errors import CorruptData, ServerError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
-pytest_plugins = ["zookeeper_store_fixtures"]
-
 pytestmark = pytest.mark.servers
 
 T0 = TopicPartition("orders", 0)
