@@ -73,9 +73,7 @@ def test_a_table_cannot_be_imported_with_an_unsupported_version(module: str, mon
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_command_rejects_an_unsupported_version_before_it_does_anything_else(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_rejects_an_unsupported_version_before_it_does_anything_else(arguments: list[str], capsys) -> None:
     assert run(["spark", *arguments]) == 1
     assert capsys.readouterr().err == (f"error: spark {arguments[0]}: {WHY}\nhint: pip install 'pyspark>=4.0,<4.4'\n")
 
