@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from everyday import Cli
+from kazoo_client import connected
 from processes import create_topic, fill, until
 from secured_broker import Secured
 
@@ -230,10 +231,13 @@ def test_a_topic_that_the_login_may_not_describe_is_not_absent(filtered: Filtere
     assert f"topic {filtered.hidden}: not authorized for this topic" in refused
     peeked = filtered.cli("offsets", "peek", *named, *filtered.login, code=1).stderr
     assert f"{filtered.hidden}-0: not authorized for this topic" in peeked
-    old, selected = f"zookeeper://{zookeeper.connect}", ["--group", filtered.group, *filtered.login]
+    with connected(zookeeper.connect) as client:
+        client.create(f"/{filtered.group}")  # other tests name a cluster in the root
+    chroot = f"{zookeeper.connect}/{filtered.group}"
+    old, selected = f"zookeeper://{chroot}", ["--group", filtered.group, *filtered.login]
     with open_store(old) as store:  # its offsets do not show that Kafka has none
         store.commit(filtered.group, {TopicPartition(filtered.hidden, 0): OffsetAndMetadata(5)})
-    (where,) = filtered.cli.rows("groups", "where", *selected, "--zookeeper", zookeeper.connect)
+    (where,) = filtered.cli.rows("groups", "where", *selected, "--zookeeper", chroot)
     assert (where["phase"], "TOPIC_AUTHORIZATION_FAILED" in where["evidence"]) == ("unknown", True)
     stores = ["--from", old, "--to", f"kafka://{filtered.broker.bootstrap}", "--topic", filtered.hidden]
     (difference,) = filtered.cli.rows("offsets", "diff", *stores, *selected, code=1)
