@@ -107,22 +107,16 @@ async def _serve_until_signalled(settings: ManagerSettings) -> None:
             what = "handing shards over" if settings.store is None else "finishing requests in flight"
             _log.info("stopping: %s (again to interrupt at once)", what)
         else:
-            await _cancel_start(starting)
+            starting.cancel()
+            await asyncio.wait({starting})  # afterwards all opened resources can be closed
+            if not starting.cancelled():
+                starting.result()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     finally:
         stop_requested.cancel()
         await process.close()
     _log.info("stopped")
-
-
-async def _cancel_start(starting: asyncio.Task[None]) -> None:
-    """Cancels the start and waits until it has ended, so that all opened resources can be closed. Raises the error of
-    the start."""
-    starting.cancel()
-    await asyncio.wait({starting})
-    if not starting.cancelled():
-        starting.result()
 
 
 class ManagerProcess:
@@ -177,7 +171,8 @@ class ManagerProcess:
         if relay is not None:
             await self._open_relay_ports(relay, service, tls)
         host, port = settings.advertise or (settings.listen[0], self.port)
-        backend, node_id = await self._start_backend(host, port)
+        start_backend = self._start_manager if settings.store is None else self._start_store
+        backend, node_id = await start_backend(host, port)
         if relay is not None:
             backend = relay.guard(backend, watch=not self._store_is_relayed_cluster)
         self._backend, service.backpressure = backend, backend.backpressure
@@ -212,14 +207,8 @@ class ManagerProcess:
 
     # --- the backend ---------------------------------------------------------------------------------
 
-    async def _start_backend(self, host: str, port: int) -> tuple[Backend, int]:
-        """Starts the backend; returns the backend and the node id of this process."""
-        if self._settings.store is not None:
-            node = NodeAddress(FIRST_MANAGER_ID, host, port)
-            return await self._start_store(node), node.node_id
-        return await self._start_manager(host, port)
-
-    async def _start_store(self, node: NodeAddress) -> StoreBackend:
+    async def _start_store(self, host: str, port: int) -> tuple[Backend, int]:
+        """Starts the backend of the store; returns the backend and the node id of this process."""
         from offsetmgr.server.store_backends.store_backend import StoreBackend
         from offsetmgr.stores.uri import open_store
 
@@ -236,6 +225,7 @@ class ManagerProcess:
             )
         if self._relay is not None:
             self._store_is_relayed_cluster = await asyncio.to_thread(_stores_in_cluster, store, self._cluster_id)
+        node = NodeAddress(FIRST_MANAGER_ID, host, port)
         store_backend = StoreBackend(store, node, commit_timeout_s=self._settings.commit_timeout_s)
         try:
             await self._check_cluster(store_backend, store)
@@ -252,7 +242,7 @@ class ManagerProcess:
         store_backend.start()
         self._store_backend = store_backend
         self._resources.push_async_callback(store_backend.close)
-        return store_backend
+        return store_backend, node.node_id
 
     async def _check_cluster(self, store_backend: StoreBackend, store: OffsetStore) -> None:
         """Checks that the store's offsets belong to the Kafka cluster that the clients consume from. Raises

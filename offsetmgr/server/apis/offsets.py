@@ -57,17 +57,14 @@ def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
     version = request.version
     commit = commit_codec.decode(version, request.frame, request.body(flexible=version >= commit_codec.FLEXIBLE))
     topics = commit.topics
-    rejected: dict[tuple[str, int], int] = {}
     if _too_many(request, topics):
-        return _Commit(commit, topics, rejected, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-    if context.authorizer.has_rules:
-        if not context.group_allowed(request, Operation.WRITE, commit.group):
-            return _Commit(commit, topics, rejected, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        rejected = _forbidden(context, request, commit)
-    rejected |= {
-        (topic, part[0]): ErrorCode.INVALID_TOPIC_EXCEPTION
+        return _Commit(commit, topics, {}, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    if not context.group_allowed(request, Operation.WRITE, commit.group):
+        return _Commit(commit, topics, {}, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    rejected = {
+        (topic, part[0]): code
         for topic, parts in topics
-        if too_long(request, topic)
+        if (code := context.topic_error(request, Operation.WRITE, topic))
         for part in parts
     }
     return _Commit(without_partitions(commit, rejected) if rejected else commit, topics, rejected)
@@ -150,15 +147,6 @@ async def offset_delete(context: ApiContext, request: ApiRequest) -> Answer:
 
 
 # --- commits ------------------------------------------------------------------------------------------
-
-
-def _forbidden(context: ApiContext, request: ApiRequest, commit: CommitRequest) -> dict[tuple[str, int], int]:
-    return {
-        (topic, part[0]): ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        for topic, parts in commit.topics
-        if not context.topic_allowed(request, Operation.WRITE, topic)
-        for part in parts
-    }
 
 
 # --- fetches ------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def sasl_handshake(authentication: Authentication, request: ApiRequest) -> Answe
     state = request.connection.state
     exchange = authentication.exchange(mechanism)
     if exchange is None:
-        request.connection.login_failed("unsupported")
+        request.connection.service.login_failed(request.connection, "unsupported")
         offered = list(MECHANISMS)
         return FinalResponse(
             encoded(request, {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": offered})
@@ -45,7 +45,7 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
             raise AuthenticationFailed("login", "another user cannot take over a connection")
     except AuthenticationFailed:
         del connection.state[_EXCHANGE]
-        connection.login_failed(exchange.mechanism)
+        connection.service.login_failed(connection, exchange.mechanism)
         await asyncio.sleep(_REJECTION_S)
         return _failure(request, ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed")
     lifetime = 0

@@ -368,11 +368,6 @@ class ServerConnection(asyncio.Protocol):
         self.session_ends_at = self._loop.time() + session_seconds if session_seconds else None
         self._set_frame_limit()
 
-    def login_failed(self, mechanism: str) -> None:
-        """Counts a failed login. ``mechanism`` is a supported mechanism or ``unsupported``, never text from the
-        client."""
-        self.service.login_failed(self, mechanism)
-
     def abort(self) -> None:
         """Closes the connection at once, even with requests in progress."""
         if self._transport is not None:
@@ -907,7 +902,8 @@ class SocketServer:
 
     def login_failed(self, connection: ServerConnection, mechanism: str) -> None:
         """Counts a failed login, and logs at most one warning in 10 seconds. The warning contains no user name, because
-        users sometimes type the password instead of the user name."""
+        users sometimes type the password instead of the user name. ``mechanism`` is a supported mechanism or
+        ``unsupported``, never text from the client."""
         self._counters[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
         self._unlogged_failures += 1
         now = asyncio.get_running_loop().time()

@@ -161,13 +161,11 @@ class Brokers:
         probe = self._probes.get(node_id)
         if probe is None or probe.closed or probe.address != address:
             # A new connection requests the API versions again, since the broker may have been upgraded.
-            new = await BrokerConnection.open(address, self._security, _REQUEST_TIMEOUT_S)
-            old = self._probes.get(node_id)
-            self._probes[node_id] = new
-            self._versions[node_id] = new.versions
+            probe = await BrokerConnection.open(address, self._security, _REQUEST_TIMEOUT_S)
+            old, self._probes[node_id] = self._probes.get(node_id), probe
+            self._versions[node_id] = probe.versions
             if old is not None:
                 await old.close()
-            return new.versions
         return probe.versions
 
     # --- refresh -------------------------------------------------------------------------------------
