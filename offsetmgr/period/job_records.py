@@ -12,7 +12,7 @@ from typing import Final
 
 from offsetmgr.core.batches import by_topic
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.records import NodeReader, OffsetRange, node_bytes, ranges_of
+from offsetmgr.period.records import NodeReader, OffsetRange, node_bytes, period_fields, ranges_of
 from offsetmgr.period.schedule import Period
 
 ATTEMPTS_KEPT: Final = 100
@@ -145,9 +145,7 @@ def encode_work(work: Work) -> bytes:
     return node_bytes(
         {
             "job": work.job,
-            "period": work.period.number,
-            "start_ms": work.period.start_ms,
-            "end_ms": work.period.end_ms,
+            **period_fields(work.period),
             "ranges": ranges_of(work.ranges),
             "fixed_ms": work.fixed_ms,
             "scans": by_topic({tp: [s.start, s.late_from, s.end, s.resume] for tp, s in work.scans.items()}),

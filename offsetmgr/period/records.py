@@ -110,6 +110,11 @@ def _run(numbers: list[int]) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 
+def period_fields(period: Period) -> dict[str, int]:
+    """Returns the fields of a node that hold a period."""
+    return {"period": period.number, "start_ms": period.start_ms, "end_ms": period.end_ms}
+
+
 def node_bytes(fields: Mapping[str, Any]) -> bytes:
     """Encodes a node with these fields and the version."""
     return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()
@@ -319,9 +324,7 @@ def decode_member(path: str, data: bytes) -> MemberNode:
 def encode_closed(node: ClosedPeriod) -> bytes:
     return node_bytes(
         {
-            "period": node.period.number,
-            "start_ms": node.period.start_ms,
-            "end_ms": node.period.end_ms,
+            **period_fields(node.period),
             "opened_ms": node.opened_ms,
             "closed_ms": node.closed_ms,
             "leader": node.leader,

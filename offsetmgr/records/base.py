@@ -165,7 +165,7 @@ def pack_version(version: int) -> bytes:
 
 def format_of(key: bytes) -> str | None:
     """Returns the name of the record format that a key belongs to; None if the key belongs to neither format."""
-    version = _version(key)
+    version = version_of(key)
     if version in _AVRO_VERSIONS:
         return AVRO
     return KAFKA if version in _KAFKA_VERSIONS else None
@@ -176,7 +176,7 @@ def key_version(key: bytes, name: str) -> int:
 
     Raises `CorruptData` if the key is too short, and `FormatMismatch` if the key belongs to the other format.
     """
-    version = _version(key)
+    version = version_of(key)
     if version is None:
         raise CorruptData("key", f"{len(key)} bytes: too short to have a version")
     actual = format_of(key)
@@ -192,7 +192,7 @@ def key_version(key: bytes, name: str) -> int:
 def value_version(value: bytes, what: str, known: range) -> int:
     """Returns the version of a value. Raises `CorruptData` if the value is too short, and `UnknownVersion` if the
     version is not in ``known``."""
-    version = _version(value)
+    version = version_of(value)
     if version is None:
         raise CorruptData(what, f"{len(value)} bytes: too short to have a version")
     if version not in known:
@@ -200,7 +200,8 @@ def value_version(value: bytes, what: str, known: range) -> int:
     return version
 
 
-def _version(data: bytes) -> int | None:
+def version_of(data: bytes) -> int | None:
+    """Returns the version with which a key or a value begins; None if it is too short."""
     return int.from_bytes(data[:2], "big", signed=True) if len(data) >= 2 else None
 
 

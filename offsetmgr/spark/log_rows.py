@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.records.avro import AvroRecordFormat
-from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat
+from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat, version_of
 from offsetmgr.records.kafka import KafkaFieldReader, KafkaRecordFormat, decode_group_metadata
 from offsetmgr.records.registry import FORMATS, format_of
 
@@ -122,7 +122,7 @@ class RowDecoder:
         name = None if key is None else format_of(key)
         if key is None or name is None:
             why = "the record has no key" if key is None else "the key has an unknown format"
-            return _Key(None, OTHER, _version(key or b""), error=why), None
+            return _Key(None, OTHER, version_of(key or b""), error=why), None
         form = self._formats[name]
         try:
             parts = form.split(key)
@@ -135,10 +135,10 @@ class RowDecoder:
                 assert isinstance(decoded, OffsetKey)  # only an offset's key can be split
                 if len(self._prefixes) >= _REMEMBERED:
                     self._prefixes.clear()
-                known = _Key(name, OFFSET, _version(key), decoded.group, decoded.topic)
+                known = _Key(name, OFFSET, version_of(key), decoded.group, decoded.topic)
                 self._prefixes[prefix] = known
         except OffsetMgrError as error:
-            return _Key(name, OTHER, _version(key), error=str(error)), None
+            return _Key(name, OTHER, version_of(key), error=str(error)), None
         return known, partition
 
     def _value(self, key: _Key, value: bytes | None) -> _Value:
@@ -181,13 +181,9 @@ def _of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
 
 def _other(form: RecordFormat, key: bytes) -> _Key:
     """Decodes a key that is not the key of an offset."""
-    decoded, version = form.decode_key(key), _version(key)
+    decoded, version = form.decode_key(key), version_of(key)
     if isinstance(decoded, GroupKey):
         return _Key(form.name, GROUP, version, decoded.group)
     if form.name == KafkaRecordFormat.name and version in _STATES:
         return _Key(form.name, STATE, version, KafkaFieldReader(key, "key").string("groupId"))
     return _Key(form.name, OTHER, version)
-
-
-def _version(key: bytes) -> int | None:
-    return int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else None

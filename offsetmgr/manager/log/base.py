@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from offsetmgr.core.errors import ErrorCode, OffsetMgrError
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError, ServerError
 from offsetmgr.records.base import EncodedRecord
 
 MAX_SHARD_GROUPS: Final = 8
@@ -93,6 +93,12 @@ class CorruptRecords(OffsetMgrError):
         )
         self.partition = partition
         self.offset = offset
+
+
+def truncated(partition: str, end: int, position: int) -> ServerError:
+    """Returns the error of a partition whose log ends before the position of its reader."""
+    why = f"it ends at {end}, but has been read up to {position}: it was truncated, or the topic was recreated"
+    return ServerError(partition, why, "restart this manager, so that it loads the partition again")
 
 
 class LogRecord(NamedTuple):

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias
 
 import confluent_kafka as ck
 
-from offsetmgr.core.errors import OffsetMgrError, ServerError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.librdkafka import error_of
-from offsetmgr.manager.log.base import CorruptRecords
+from offsetmgr.manager.log.base import CorruptRecords, truncated
 from offsetmgr.manager.log.kafka.settings import SILENT
 
 ConfluentMessage: TypeAlias = Any
@@ -151,13 +151,7 @@ class AssignedConsumer:
             self.unassign([partition])
             self.assign({partition: start})
             return
-        self._failures.append(
-            ServerError(
-                self._partition_name(partition),
-                f"it ends at {end}, but has been read up to {position}: it was truncated, or the topic was recreated",
-                "restart this manager, so that it loads the partition again",
-            )
-        )
+        self._failures.append(truncated(self._partition_name(partition), end, position))
 
     def _partition_name(self, partition: int) -> str:
         return f"{self._topic}-{partition}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import OffsetMgrError, ServerError, value_of
+from offsetmgr.core.errors import OffsetMgrError, value_of
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
@@ -18,7 +18,7 @@ from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits, log_ranges
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.manager.log.base import CorruptRecords
+from offsetmgr.manager.log.base import CorruptRecords, truncated
 from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.topic import UnsuitableTopic
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY
@@ -174,9 +174,5 @@ async def start_of_log(client: Client, partition: TopicPartition, position: int,
     """
     found = value_of((await log_ranges(client, [partition], deadline))[partition])
     if position > found.end:
-        raise ServerError(
-            str(partition),
-            f"it ends at {found.end}, but has been read up to {position}: it was truncated, or the topic was recreated",
-            "restart this manager, so that it loads the partition again",
-        )
+        raise truncated(str(partition), found.end, position)
     return max(position, found.start)

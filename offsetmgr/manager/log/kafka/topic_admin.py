@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -101,11 +102,8 @@ def _run(
 ) -> T:
     """Runs ``call`` with a client of its own, and waits for its result. All requests together end within about
     ``timeout_s`` seconds."""
-    thread = ClientThread(Client(bootstrap, Security.of(properties)), timeout_s)
-    try:
+    with closing(ClientThread(Client(bootstrap, Security.of(properties)), timeout_s)) as thread:
         return thread.run(lambda deadline: call(thread.client, deadline))
-    finally:
-        thread.close()
 
 
 async def _find(client: Client, topic: str, deadline: float) -> ExistingTopic | None:
