@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -188,11 +189,8 @@ class HadoopFiles:
             files = at.getFileSystem(self._conf)
             if not files.exists(at):
                 return None
-            stream = files.open(at)
-            try:
+            with closing(files.open(at)) as stream:
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-            finally:
-                stream.close()
         except Exception as error:
             raise CorruptData(f"checkpoint {self.root}/{path}", _first_line(error)) from error
 

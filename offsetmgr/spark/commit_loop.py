@@ -19,7 +19,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Backoff
 from offsetmgr.spark import metrics
 from offsetmgr.spark.commit_policy import CommitPolicy
-from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, is_retriable, log_failure
+from offsetmgr.spark.group_committer import LOG, GroupCommitter, is_retriable, log_failure
 from offsetmgr.spark.offset_merge import CommitBlock, merge_min
 from offsetmgr.spark.query_plan import QueryExecution
 from offsetmgr.spark.tracked_query import TrackedQuery
@@ -64,14 +64,6 @@ class QueryTracker:
         self._not_before = 0.0
         self._reconcile_at = 0.0
         self._thread: threading.Thread | None = None
-
-    @property
-    def group(self) -> str:
-        return self._committer.group
-
-    @property
-    def state(self) -> CommitterState:
-        return self._committer.state
 
     def track(self, query: QueryExecution) -> None:
         """Starts to track a query that has started. The query replaces an ended query that has the same checkpoint or

@@ -67,14 +67,13 @@ class OffsetCommitter(StreamingQueryListener):
         settings = policy or CommitPolicy()
         names = [queries] if isinstance(queries, str) else queries
         self._queries = None if names is None else frozenset(names)
-        self._tracker = QueryTracker(
-            GroupCommitter(store, group, allow_rewind=settings.allow_rewind), settings, self._queries or frozenset()
-        )
+        self._committer = GroupCommitter(store, group, allow_rewind=settings.allow_rewind)
+        self._tracker = QueryTracker(self._committer, settings, self._queries or frozenset())
 
     @property
     def state(self) -> CommitterState:
         """The numbers of commits and failures, and the present failure."""
-        return self._tracker.state
+        return self._committer.state
 
     def reconcile(self, timeout_s: float = 30.0) -> bool:
         """Reads all checkpoints and commits now. Retries failed commits until the committer reports the failure in the
@@ -140,7 +139,7 @@ class OffsetCommitter(StreamingQueryListener):
     def __exit__(self, *_: object) -> None:
         """Calls `close`. Logs a warning if the last finished batches are not committed."""
         if not self.close():
-            LOG.warning("group %s: the last finished batches are not committed", self._tracker.group)
+            LOG.warning("group %s: the last finished batches are not committed", self._committer.group)
 
     # --- called by Spark: these only schedule checks -------------------------------------------------
 

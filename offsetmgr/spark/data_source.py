@@ -20,7 +20,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.offset_store import EditStatus
 from offsetmgr.core.selection import GroupSelection, TopicSelection
@@ -107,7 +107,7 @@ class StoreWriter(DataSourceWriter):
     def _origin(self) -> RowOrigin | None:
         uri, translate = self._options.get("origin"), self._options.get("translate")
         if translate is not None and translate not in tuple(OffsetTranslation):
-            raise UsageError(f"format({NAME!r})", f"option 'translate' is {translate!r}", "'none' is the only value")
+            raise source_options.invalid(NAME, f"option 'translate' is {translate!r}", "'none' is the only value")
         if uri is None:
             return None
         config = source_options.connection(NAME, self._options)
@@ -159,9 +159,9 @@ class StoreSource(TableSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise UsageError(f"format({NAME!r})", "overwriting a store is not supported", 'write with mode("append")')
+            raise source_options.invalid(NAME, "overwriting a store is not supported", 'write with mode("append")')
         if missing := {"group", "topic", "partition", "offset"}.difference(schema.fieldNames()):
-            raise UsageError(f"format({NAME!r})", f"the table has no column {min(missing)!r}", f"needed: {SCHEMA}")
+            raise source_options.invalid(NAME, f"the table has no column {min(missing)!r}", f"needed: {SCHEMA}")
         return StoreWriter(dict(self.options))
 
 
@@ -171,5 +171,5 @@ def _store(options: Mapping[str, str]) -> str:
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise UsageError(f"format({NAME!r})", f"option 'errors' is {text!r}", "use true or false")
+        raise source_options.invalid(NAME, f"option 'errors' is {text!r}", "use true or false")
     return text.lower() == "true"

@@ -163,8 +163,7 @@ def read_ranges(
     Raises `TimedOut` if the consumer makes no progress for ``wait_s`` seconds.
     """
     ends = {partition: end for partition, _, end in ranges}
-    consumer = AssignedConsumer(topic, settings)
-    try:
+    with closing(AssignedConsumer(topic, settings)) as consumer:
         consumer.assign({partition: start for partition, start, _ in ranges})
         positions, unread = consumer.positions, set(ends)
         progress, progress_at = sum(positions.values()), time.monotonic()
@@ -192,5 +191,3 @@ def read_ranges(
             consumer.unassign(finished)
             unread -= finished
             progress = sum(positions[partition] for partition in unread)
-    finally:
-        consumer.close()

@@ -105,14 +105,16 @@ def run_periods(
         run_periods(spark, ["orders"], hourly, process, store, "shop-hourly", run, job)
     """
     require_supported("run_periods")
-    own_topics = _distinct(topics)
+    if not topics:
+        raise UsageError("run_periods", "topics is empty")
+    own_topics = topic_names(topics)
     with ExitStack() as stack:
         cluster = stack.enter_context(KafkaCluster(job.bootstrap, job.config))  # used by the leader's thread
         log = PeriodLog(job.bootstrap, job.config)
         stack.callback(log.close)
         if compacted := log.compacted(own_topics):
             LOG.warning("topic %s is compacted: a second attempt at a period may find fewer records", compacted[0])
-        member = _member(coordinator, period, cluster, [*topic_names(coordinator.topics), *own_topics])
+        member = _member(coordinator, period, cluster, topic_names([*topic_names(coordinator.topics), *own_topics]))
         session = stack.enter_context(ZookeeperSession(coordinator.zookeeper, coordinator.config))
         stack.enter_context(member)
         name, source = job.name or coordinator.member, RecordSource(spark, job.bootstrap, dict(job.options))
@@ -122,24 +124,16 @@ def run_periods(
         return _run(work, member, frozenset(own_topics), job)
 
 
-def _distinct(topics: Sequence[str] | str) -> list[str]:
-    """Returns the topics without duplicates. Raises `UsageError` if there are none."""
-    if not topics:
-        raise UsageError("run_periods", "topics is empty")
-    return topic_names(topics)
-
-
 def _member(
     coordinator: Coordination, period: PeriodSchedule, cluster: KafkaCluster, topics: Sequence[str]
 ) -> PeriodCoordinator:
     """Returns the member of the run, which waits for the partitions of all ``topics``."""
-    all_topics = _distinct(topics)
     return PeriodCoordinator(
         coordinator.zookeeper,
         coordinator.root,
         coordinator.member,
         period,
-        lambda: all_partitions(cluster, all_topics),
+        lambda: all_partitions(cluster, topics),
         config=coordinator.config,
         options=CoordinatorOptions(session_timeout_ms=coordinator.session_timeout_ms),
     )

@@ -20,15 +20,18 @@ BOOTSTRAP: Final = "kafka.bootstrap.servers"
 _SHARED: Final = ("commandConfig", "timeout", "tasks")
 
 
+def invalid(source: str, why: str, hint: str = "") -> UsageError:
+    """Returns the error of a table whose options or columns are not valid."""
+    return UsageError(f"format({source!r})", why, hint)
+
+
 def checked(source: str, options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
     """Returns the options by their names in lower case. Raises `UsageError` for an unknown option, which is probably
     misspelt. ``path`` is always a known option, because it is the argument of ``load(...)`` and ``save(...)``."""
     all_options = [*known, *_SHARED]
     lowercase = {name.lower(): value for name, value in options.items()}
     if unknown := sorted(lowercase.keys() - {name.lower() for name in all_options} - {"path"}):
-        raise UsageError(
-            f"format({source!r})", f"there is no option {unknown[0]!r}", f"the options are {', '.join(all_options)}"
-        )
+        raise invalid(source, f"there is no option {unknown[0]!r}", f"the options are {', '.join(all_options)}")
     return lowercase
 
 
@@ -36,9 +39,7 @@ def required(source: str, options: Mapping[str, str], name: str, example: str) -
     """Returns the value of an option. Raises `UsageError` if the option is missing or empty."""
     value = options.get(name.lower())
     if not value:
-        raise UsageError(
-            f"format({source!r})", f"option {name!r} is missing", f'for example .option("{name}", "{example}")'
-        )
+        raise invalid(source, f"option {name!r} is missing", f'for example .option("{name}", "{example}")')
     return value
 
 
@@ -48,7 +49,7 @@ def number(source: str, options: Mapping[str, str], name: str, default: int) -> 
     if text is None:
         return default
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"format({source!r})", f"option {name!r} is {text!r}, which is not a number above 0")
+        raise invalid(source, f"option {name!r} is {text!r}, which is not a number above 0")
     return int(text)
 
 
@@ -66,9 +67,7 @@ def groups(source: str, options: Mapping[str, str]) -> list[str]:
     `UsageError` for a pattern."""
     names = group_patterns(source, options)
     if glob := next(filter(is_pattern, names), None):
-        raise UsageError(
-            f"format({source!r})", f"group {glob!r} is a pattern", "give the names of groups, or filter the table"
-        )
+        raise invalid(source, f"group {glob!r} is a pattern", "give the names of groups, or filter the table")
     return names
 
 
@@ -77,7 +76,7 @@ def group_patterns(source: str, options: Mapping[str, str]) -> list[str]:
     option is empty, because that must not mean all groups."""
     names = listed(options.get("group"))
     if not names and "group" in options:
-        raise UsageError(f"format({source!r})", "option 'group' is empty", "leave it out to read all groups")
+        raise invalid(source, "option 'group' is empty", "leave it out to read all groups")
     return names
 
 

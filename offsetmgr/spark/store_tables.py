@@ -7,12 +7,13 @@ These functions do the same as ``format("offsetmgr")``, for programs with a `Con
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
 from pyspark import RDD
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -45,10 +46,7 @@ def store_table(
 ) -> DataFrame:
     """Returns a table (`store_rows.SCHEMA`) of the committed offsets of these groups, for example those of
     `store_rows.select_groups`. For ``errors`` see `store_rows.read_rows`. A read error fails the query."""
-
-    def read(part: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        return read_rows(part, uri, config, topics, errors=errors)
-
+    read = partial(read_rows, uri=uri, config=config, topics=topics, errors=errors)
     shares = spark.sparkContext.parallelize(groups, min(TASKS, len(groups)) or 1)
     return spark.createDataFrame(shares.mapPartitions(read), SCHEMA)
 
@@ -102,10 +100,7 @@ def written(
 ) -> RDD[RowOutcome]:
     """Does what `copied` does, but returns the outcomes as an RDD. Spark runs the copy again each time the RDD is read;
     in each later run, the status of the rows that are already committed is ``unchanged``."""
-
-    def write(part: Iterable[Row]) -> Iterator[RowOutcome]:
-        return write_rows(part, uri, config, origin)
-
+    write = partial(write_rows, uri=uri, config=config, origin=origin)
     return rows.repartition(tasks, "group").sortWithinPartitions("group").rdd.mapPartitions(write)
 
 
@@ -115,10 +110,7 @@ def dry_run(
     """Predicts the outcome of `copied`. ``target`` is a table of the present offsets of the same groups in the store at
     ``uri``. ``metadata`` is True if the target stores metadata. In this case `copied` also writes a row that differs
     only in its metadata."""
-
-    def rejected(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
-        return rejected_rows(part, uri, config, origin)
-
+    rejected = partial(rejected_rows, uri=uri, config=config, origin=origin)
     table = "group string, topic string, partition int, error string"
     recreated = rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(rejected), table)
     present = target.select(*_PARTITION, sql.col("offset").alias("before"), sql.col("metadata").alias("m"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+from contextlib import suppress
 from typing import Final
 
 from offsetmgr.core.errors import SparkError, UnsupportedOperation, install_hint
@@ -19,10 +20,8 @@ def installed() -> str:
 
     Raises `UnsupportedOperation` if PySpark is not installed.
     """
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("pyspark")
-    except importlib.metadata.PackageNotFoundError:
-        pass
     try:
         import pyspark
     except ModuleNotFoundError as missing:
