@@ -288,7 +288,7 @@ class Sandbox:
                 server.ref.stop(wait_s)
                 stopped.append(server.name)
         self._remove_data()
-        states.remove(self.directory)
+        (self.directory / states.FILE).unlink(missing_ok=True)
         return stopped
 
     def _remove_data(self) -> Path:

@@ -95,8 +95,3 @@ def save(directory: Path, state: SandboxState) -> None:
     """Writes the state file atomically: a reader reads either the old state or the new one."""
     text = json.dumps({"version": VERSION, **asdict(state)}, indent=2) + "\n"
     replace_file(directory / FILE, lambda out: out.write(text.encode()), overwrite=True)
-
-
-def remove(directory: Path) -> None:
-    """Removes the state file."""
-    (directory / FILE).unlink(missing_ok=True)

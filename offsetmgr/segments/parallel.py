@@ -49,7 +49,15 @@ def map_directories(
     picklable. If the function raises an exception other than `OffsetMgrError`, the iteration raises it.
     """
     if min(processes, len(arguments)) <= 1:
-        yield from _run_inline(function, arguments, progress)
+        done = 0
+
+        def tick(size: int) -> None:
+            nonlocal done
+            done += size
+            progress(done)
+
+        for argument in arguments:
+            yield argument, _outcome(function, argument, tick)
         return
     context = multiprocessing.get_context("spawn")
     counter = context.Value("q", 0)
@@ -64,22 +72,6 @@ def map_directories(
     finally:
         # Wait for the workers, because the parent afterwards removes resources that a worker needs while it starts.
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _run_inline(
-    function: Callable[[Argument, Callable[[int], None]], Result],
-    arguments: Sequence[Argument],
-    progress: Callable[[int], None],
-) -> Iterator[tuple[Argument, Result | OffsetMgrError]]:
-    done = 0
-
-    def tick(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(done)
-
-    for argument in arguments:
-        yield argument, _outcome(function, argument, tick)
 
 
 def _outcome(

@@ -97,9 +97,7 @@ class StoreContract(StoreEditContract):
         assert _offsets(store.fetch(group, [self.tp(topic, 2)])) == {self.tp(topic, 2): 2}
 
     def test_the_largest_offset_survives(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = self.tp(topic, 0)
-
-        store.commit(group, {tp: OffsetAndMetadata(MAX_OFFSET)})
+        tp = self._commit_one(store, group, topic, MAX_OFFSET)
 
         assert _offset(store.fetch(group)[tp]) == 9223372036854775807
 
@@ -119,8 +117,7 @@ class StoreContract(StoreEditContract):
     def test_a_group_whose_name_is_a_prefix_of_another_is_separate(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(1)})
+        tp = self._commit_one(store, group, topic, 1)
         store.commit(f"{group}-2", {tp: OffsetAndMetadata(2)})
 
         assert _offsets(store.fetch(group)) == {tp: 1}
@@ -196,9 +193,7 @@ class StoreContract(StoreEditContract):
         assert _committed(store.fetch(group)[tp]).leader_epoch == (0 if store.capabilities.leader_epoch else None)
 
     def test_an_unknown_leader_epoch_is_none(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = self.tp(topic, 0)
-
-        store.commit(group, {tp: OffsetAndMetadata(5)})
+        tp = self._commit_one(store, group, topic, 5)
 
         assert _committed(store.fetch(group)[tp]).leader_epoch is None
 
@@ -266,8 +261,7 @@ class StoreContract(StoreEditContract):
         assert dict(result.outcomes) == {}
 
     def test_scan_returns_a_result_for_unknown_groups_too(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(5)})
+        tp = self._commit_one(store, group, topic, 5)
 
         scanned = {s.name: s for s in store.scan([f"{group}-unknown", group])}
 

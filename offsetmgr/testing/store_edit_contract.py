@@ -41,11 +41,15 @@ class StoreEditContract:
         self.ensure_topic(name, 8)
         return name
 
+    def _commit_one(self, store: OffsetStore, group: str, topic: str, offset: int) -> TopicPartition:
+        tp = self.tp(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(offset)})
+        return tp
+
     # --- unchanged, forward, rewind ------------------------------------------------------------------
 
     def test_committing_the_same_value_again_changes_nothing(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(5)})
+        tp = self._commit_one(store, group, topic, 5)
         first = store.fetch(group)[tp]
 
         result = store.commit(group, {tp: OffsetAndMetadata(5)})
@@ -54,8 +58,7 @@ class StoreEditContract:
         assert store.fetch(group)[tp] == first
 
     def test_a_commit_forward_gives_back_its_before_image(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(5)})
+        tp = self._commit_one(store, group, topic, 5)
 
         result = store.commit(group, {tp: OffsetAndMetadata(6)})
 
@@ -74,8 +77,7 @@ class StoreEditContract:
         assert _offsets(store.fetch(group)) == {back: 50, forward: 51}
 
     def test_a_rewind_is_written_if_the_caller_allows_it(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(50)})
+        tp = self._commit_one(store, group, topic, 50)
 
         result = store.commit(group, {tp: OffsetAndMetadata(10)}, allow_rewind=True)
 
@@ -84,8 +86,7 @@ class StoreEditContract:
         assert _offsets(store.fetch(group)) == {tp: 10}
 
     def test_the_expected_value_does_not_lift_the_rewind_rule(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(50)})
+        tp = self._commit_one(store, group, topic, 50)
         held = store.fetch(group)[tp]
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(10), expected=held)})
@@ -107,8 +108,7 @@ class StoreEditContract:
     def test_expected_absent_conflicts_with_a_commit_that_exists(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(5)})
+        tp = self._commit_one(store, group, topic, 5)
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=ABSENT)})
 
@@ -117,8 +117,7 @@ class StoreEditContract:
         assert _offsets(store.fetch(group)) == {tp: 5}
 
     def test_an_expected_commit_that_still_holds_is_replaced(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(5)})
+        tp = self._commit_one(store, group, topic, 5)
         held = store.fetch(group)[tp]
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=held)})
@@ -130,8 +129,7 @@ class StoreEditContract:
     def test_an_expected_commit_without_a_version_is_compared_by_offset(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(5)})
+        tp = self._commit_one(store, group, topic, 5)
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=Committed(5))})
 
@@ -139,8 +137,7 @@ class StoreEditContract:
         assert _offsets(store.fetch(group)) == {tp: 9}
 
     def test_an_expected_commit_that_moved_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(5)})
+        tp = self._commit_one(store, group, topic, 5)
         stale = store.fetch(group)[tp]
         store.commit(group, {tp: OffsetAndMetadata(6)})
 
@@ -228,8 +225,7 @@ class StoreEditContract:
     def test_delete_of_an_expected_commit_that_moved_conflicts(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = self.tp(topic, 0)
-        store.commit(group, {tp: OffsetAndMetadata(5)})
+        tp = self._commit_one(store, group, topic, 5)
         stale = store.fetch(group)[tp]
         store.commit(group, {tp: OffsetAndMetadata(6)})
 
