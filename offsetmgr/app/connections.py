@@ -191,10 +191,14 @@ class Connections(Closeable):
         self.require_open()
         return self._stores.get(uri) or self.store(uri)
 
-    def share_groups(self, store: OffsetStore) -> OffsetStore:
-        """Opens the share groups of the cluster of ``store``, which is a Kafka store."""
+    def share_groups(self, store: OffsetStore, source: str = "") -> OffsetStore:
+        """Opens the share groups of the cluster of ``store``. Raises `UsageError` if this is no Kafka store; ``source``
+        is the URI of the Kafka store from which before-images were saved."""
         from offsetmgr.stores.share_groups import ShareGroupStore
 
+        if not store.uri.startswith("kafka:"):
+            hint = Advice("add {store} {}", quote(source))
+            raise UsageError("before-images", "hold start offsets of share groups of Kafka", hint)
         groups = ShareGroupStore(store.uri.removeprefix("kafka://"), self.resolved.connection)
         return self._open.enter_context(groups)
 
@@ -247,7 +251,7 @@ class Connections(Closeable):
                 others = self.other_stores(self.selected(), lambda _: None)
         for other in others:
             with suppress(OffsetMgrError):
-                if found := [*filter(GroupSelection(missing.groups).matches, other.groups())]:
+                if found := [*filter(GroupSelection(missing.groups).matches, [*other.groups(), *other.left_out])]:
                     one = "it" if len(missing.groups) == selected == 1 else f"group {found[0]!r}"
                     hint = Advice("{} is in {}: add {store} {}", one, other.uri, quote(other.uri))
                     return GroupNotFound(missing.what, missing.why, hint)

@@ -15,7 +15,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import GroupKind
 from offsetmgr.core.offset_store import OtherGroupKind
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, GroupSelection, TopicSelection, accept_names
 
 if TYPE_CHECKING:
@@ -78,7 +78,10 @@ def list_(
     from offsetmgr.groups.edits import tree_store
 
     selected = _checked(Advice("{state}"), "state", states, STATES)
-    only_types, only_protocols = _checked(Advice("{type}"), "type", types, TYPES), set(protocols)
+    only_types, only_protocols = (
+        _checked(Advice("{type}"), "type", types, TYPES),
+        {protocols} if isinstance(protocols, str) else set(protocols),
+    )
     store = connections.selected()
     with_kind = bool(with_kind or only_types or only_protocols)
     of_kinds = connections.group_kinds() if with_kind else {}
@@ -96,11 +99,10 @@ def list_(
         described: Descriptions = {}
         if with_state or selected or with_kind:
             described = connections.group_describer(every_kind=True)(chosen)
+        found.errors += _failures(described)
         for name, kind in chosen.items():
             group = described.get(name)
-            if isinstance(group, OffsetMgrError):
-                found.errors.append(group)
-                group = None
+            group = None if isinstance(group, OffsetMgrError) else group
             # A group with the state DEAD is shown as EMPTY, because the store still has offsets of the group.
             state = None if group is None else "EMPTY" if group.state == "DEAD" and kind.commits else group.state
             members = len(group.members) if with_kind and group is not None and group.membership else None
@@ -114,6 +116,14 @@ def list_(
             connections.warn_of_unrecognised(trees.unrecognised(found.groups))
 
     return found.of(listed())
+
+
+def _failures(described: Descriptions) -> Iterator[OffsetMgrError]:
+    """Yields the errors of groups that could not be described: one for all groups with the same reason."""
+    failed = ((one, name) for name, one in described.items() if isinstance(one, OffsetMgrError))
+    for same in by_key(((type(one), one.why), (one, name)) for one, name in failed).values():
+        error, what = same[0][0], f"{count_of(len(same), 'group')}: {list_of((name for _, name in same), 5)}"
+        yield error if len(same) == 1 else type(error)(what, error.why, error.hint)
 
 
 def _existing(store: OffsetStore, selection: GroupSelection, known: set[str]) -> tuple[list[str], list[OffsetMgrError]]:
@@ -133,11 +143,11 @@ def _existing(store: OffsetStore, selection: GroupSelection, known: set[str]) ->
 
 def _checked(option: Advice, what: str, chosen: Iterable[str], known: Iterable[str]) -> set[str]:
     """Returns names in the form of `_plain`. Raises `UsageError` for a name that is not ``known``."""
-    selected = {_plain(one) for one in chosen}
-    if unknown := selected - {_plain(name) for name in known}:
-        why = f"{', '.join(sorted(unknown))} is not a {what} of a group"
+    names, plain = [chosen] if isinstance(chosen, str) else list(chosen), set(map(_plain, known))
+    if unknown := [one for one in names if _plain(one) not in plain]:
+        why = f"{', '.join(unknown)} is not a {what} of a group"
         raise UsageError(option, why, f"{what}s: {', '.join(known)}")
-    return selected
+    return set(map(_plain, names))
 
 
 def _compared(kind: GroupKind, types: set[str], protocols: set[str]) -> list[bool | None]:

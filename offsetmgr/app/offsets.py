@@ -244,7 +244,7 @@ def _lag(
     also = also if numbered or (named and expected) else {}
     options: dict[str, Any] = {"strict": strict, "partitions": also, "others": found.others}
     options["writes"] = connections.last_writes
-    read = with_kinds(lag(store, cluster, found.groups, found.topics, **options), cluster, found.topics)
+    read = with_kinds(lag(store, cluster, found.groups, found.topics, **options), cluster, found.topics, also)
     for one in connections.ui.progress(read, "reading", len(found.groups)):
         if one.error is not None:
             found.fail(one.error)
@@ -523,7 +523,7 @@ def import_(
         with open_file(copy, options.format, groups.single, unterminated=accepts, shown=file, note=note) as snapshot:
             chosen = groups.within(snapshot.groups() if images is None else images, where, hint="")
             if images is not None and snapshot.header is not None and snapshot.header.source_kind == "kafka-share":
-                store = connections.share_groups(store)
+                store = connections.share_groups(store, snapshot.header.source_uri)
             if not chosen and images is None:  # the images of an edit that wrote nothing undo nothing
                 raise GroupNotFound(where, "holds no groups")
             running, names = _wait(connections, store, chosen, active), set(chosen)

@@ -109,7 +109,8 @@ def list_groups(
     columns = KINDS if of_type is not None or protocols else LIST[:1] if state is None else LIST
     if not write_rows(columns, rows_of(columns, found), output) and not found.errors:
         chosen = "".join(f" {how} {text}" for how, text in given.items() if text)
-        connect.tell_empty("groups" if not found.groups else f"groups{chosen}")
+        selected_only = "selected " if chosen and selected.selection().patterns is not None else ""
+        connect.tell_empty(f"{selected_only}groups{chosen}")
     return report_and_exit_code(found.errors)
 
 

@@ -310,6 +310,9 @@ class OffsetStore(OffsetSource, Closeable):
     """A progress callback for reads of many records, such as of the offsets topic: the number of records that the store
     has read, and that of all records to read. Set it before the first call of the store."""
 
+    left_out: Collection[str] = ()
+    """The groups that the last complete `groups` left out, because they commit no offsets, such as share groups."""
+
     describe_groups: Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]] | None = None
     """The function that describes groups of this store, if their coordinators describe them in another way than other
     groups."""

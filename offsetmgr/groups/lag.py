@@ -427,24 +427,32 @@ _AT_ONCE: Final = 20
 
 
 def with_kinds(
-    read: Iterable[GroupLag], cluster: KafkaCluster | None, topics: TopicSelection = ALL_TOPICS
+    read: Iterable[GroupLag],
+    cluster: KafkaCluster | None,
+    topics: TopicSelection = ALL_TOPICS,
+    expected: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
 ) -> Iterator[GroupLag]:
     """Yields the lag of each group in ``read``. A share group has a row for each partition with its start offset and
     the lag that the broker counts, and a streams group without offsets has no error. The rows of the topics that a
-    streams group's topology names as its internal topics have a note."""
+    streams group's topology names as its internal topics have a note. ``expected`` is as the ``partitions`` of `lag`.
+    """
     if cluster is None:
         yield from read
         return
     for batch in batched(read, _AT_ONCE):
         shares = [one.name for one in batch if _other_kind(one) == "share"]
         starts = cluster.share_offsets(shares) if shares else {}
-        partitions = [tp for one in starts.values() if not isinstance(one, OffsetMgrError) for tp in one.offsets]
-        logs = cluster.log_ranges(partitions) if partitions else {}
+        partitions = {
+            name: {*one.offsets, *expected.get(name, ())}.difference(one.errors)
+            for name, one in starts.items()
+            if not isinstance(one, OffsetMgrError)
+        }
+        logs = cluster.log_ranges(every) if (every := set().union(*partitions.values())) else {}
         applications = [one.name for one in batch if _may_have_internal_topics(one)]
         described = cluster.describe_groups(applications, every_kind=True) if applications else {}
         for one in batch:
             if one.name in starts:
-                yield _of_share_group(one, starts[one.name], logs, topics)
+                yield _of_share_group(one, starts[one.name], partitions.get(one.name, ()), logs, topics)
             elif isinstance(found := described.get(one.name), GroupDescription):
                 notes = dict(found.internal_topics)
                 yield one._replace(rows=[_marked(row, notes.get(row.partition.topic, "")) for row in one.rows])
@@ -472,15 +480,15 @@ def _marked(row: LagRow, mark: str) -> LagRow:
 def _of_share_group(
     one: GroupLag,
     starts: ShareOffsets | OffsetMgrError,
+    partitions: Iterable[TopicPartition],
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError],
     topics: TopicSelection,
 ) -> GroupLag:
     if isinstance(starts, OffsetMgrError):
         return one._replace(error=starts)
     rows = _unread(one.name, starts.errors, topics)
-    for tp, (start, epoch, lag) in starts.offsets.items():
-        if not topics.matches(tp):
-            continue
+    for tp in filter(topics.matches, partitions):
+        start, epoch, lag = starts.offsets.get(tp, (None, None, None))
         found, note = (ABSENT, NO_START) if start is None else (Committed(start, leader_epoch=epoch), START_OFFSET)
         rows.append(_in_log(one.name, tp, found, logs[tp], lag, note))
     return one._replace(rows=sorted(rows, key=PARTITION), error=None)

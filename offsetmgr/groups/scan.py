@@ -22,14 +22,22 @@ def choose_groups(store: OffsetStore, selection: GroupSelection, others: Iterabl
     """Returns the selected groups, sorted; see `GroupSelection.within`.
 
     A group that is selected by name need not exist; `require_known` checks that. Raises any error from
-    ``store.groups()``, which is not called if the selection has only names.
+    ``store.groups()``, which is not called if the selection has only names. A glob selects no groups without committed
+    offsets.
     """
-    return selection.within(
-        store.groups() if selection.patterns is None or any(map(is_pattern, selection.patterns)) else (),
-        store.uri,
-        unlisted=True,
-        others=lambda: (group for other in others for group in other.groups()),
-    )
+    try:
+        return selection.within(
+            store.groups() if selection.patterns is None or any(map(is_pattern, selection.patterns)) else (),
+            store.uri,
+            unlisted=True,
+            others=lambda: (group for other in others for group in other.groups()),
+        )
+    except GroupNotFound as missing:
+        if not (left_out := [*filter(GroupSelection(missing.groups or None).matches, store.left_out)]):
+            raise
+        why = f"only groups without committed offsets match, such as {left_out[0]!r}"
+        hint = Advice("name share groups in full; {} shows them", Invocation("groups list", (), {"type": True}))
+        raise GroupNotFound(missing.what, why, hint, groups=missing.groups) from None
 
 
 def require_known(stores: Iterable[OffsetStore], empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:

@@ -338,7 +338,8 @@ class GroupLocator:
             found, described, share = offsets[name], members[name], started.get(name)
             if isinstance(described, GroupDescription) and any(member.persistent for member in described.members):
                 described = OffsetMgrError("members in ZooKeeper", "are persistent nodes, so they may run or not")
-            error = None if name in kinds and name not in shares else found.error  # a streams group without commits
+            # A streams group may have no commits, and a share group has start offsets.
+            error = None if name in kinds and (name not in shares or share is not None) else found.error
             samples[name] = StoreSample(
                 one.name,
                 one.store.uri,
@@ -472,7 +473,7 @@ def _store_document(store: StoreSample) -> dict[str, Any]:
     ]
     return {
         "uri": store.uri,
-        "offsets": None if store.error else len(store.committed),
+        "offsets": None if store.error or store.share else len(store.committed),
         "error": str(store.error) if store.error else None,
         "members": None if store.members_error else members,
         "members_error": str(store.members_error) if store.members_error else None,

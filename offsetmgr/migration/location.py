@@ -65,7 +65,7 @@ class StoreSample:
     unregistered: str = ""
     """The reason why a ZooKeeper does not show the members that commit to it."""
     share: ShareOffsets | None = None
-    """The start offsets of a share group. ``error`` is then its `OtherGroupKind`: it has no committed offsets."""
+    """The start offsets of a share group, which has no committed offsets."""
 
     @property
     def title(self) -> str:
@@ -90,7 +90,7 @@ class StoreSample:
     @property
     def may_have_group(self) -> bool:
         """Whether the store has offsets or members of the group, or could not be read."""
-        return bool(self.offsets or self.members or self.error or self.members_error)
+        return bool(self.offsets or self.members or self.error or self.members_error or self.share)
 
     @property
     def problem(self) -> OffsetMgrError | None:

@@ -123,10 +123,12 @@ class KafkaStore(ProtocolStore[KafkaEdits]):
         return "" if thread is None else thread.run(lambda _: filter_note(thread.client))
 
     def groups(self) -> Iterator[str]:
-        from offsetmgr.kafka.client.groups import list_groups
+        from offsetmgr.kafka.client.groups import list_kinds
 
         thread = self.store_thread()
-        yield from thread.run(lambda deadline: list_groups(thread.client, deadline))
+        kinds = thread.run(lambda deadline: list_kinds(thread.client, deadline))
+        self.left_out = [name for name, kind in kinds.items() if not kind.commits]
+        yield from (name for name, kind in kinds.items() if kind.commits)
 
     def commit_times(self, groups: Iterable[str], limit_s: float | None = None) -> SavedGroups:
         """Returns the commits of groups with their times, which only the offsets topic has. ``limit_s`` limits the

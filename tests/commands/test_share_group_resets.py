@@ -130,9 +130,13 @@ def test_the_consumers_go_on_after_a_reset(kraft: KraftBroker, group: str, tmp_p
     assert "acknowledged" not in again
 
 
-def test_a_reset_of_share_groups_and_others_is_refused(kraft: KraftBroker, group: str) -> None:
+def test_a_reset_of_share_groups_and_others_is_refused(kraft: KraftBroker, group: str, tmp_path: Path) -> None:
     servers = ["--topic", group, "--bootstrap-server", kraft.bootstrap]
     others = [f"a-{group}", f"z-{group}"]
+    saved = tmp_path / "images.avro"
+    command("offsets", "reset", group, *servers[2:], "--topic", f"{group}:0", "--to-latest", "--plan", saved)
+    elsewhere = command("offsets", "import", saved, "--store", f"file:{tmp_path}/store.avro", code=2).stderr
+    assert f"hold start offsets of share groups of Kafka\nhint: add --store kafka://{kraft.bootstrap}" in elsewhere
     for other in others:
         reset = ["offsets", "reset", group, other, *servers, "--to-latest"]
         assert f"group '{other}': does not exist" in command(*reset, code=1).stderr
@@ -140,6 +144,13 @@ def test_a_reset_of_share_groups_and_others_is_refused(kraft: KraftBroker, group
         command("offsets", "set", other, *set_at, "--new-group", "--execute", "--yes")
         refused = command(*reset, code=2).stderr
         assert f"group '{group}' is a share group, and group '{other}' is not" in refused
+    missing = command("offsets", "lag", group, "--topic", f"{group}:9", *servers[2:], code=1)
+    assert "does not exist on the broker" in missing.stderr
+    assert [row["partition"] for row in rows("offsets", "lag", group, *servers)] == [0, 1]
+    (located,) = rows("groups", "where", group, *servers[2:])
+    assert [located["stores"]["kafka"][name] for name in ("error", "members_error")] == [None, None]
+    unmatched = command("offsets", "lag", "--group", f"{group}*", *servers[2:], code=1).stderr
+    assert f"only groups without committed offsets match, such as '{group}'" in unmatched
     none = command("offsets", "reset", group, *servers[2:], "--all-topics", "--to-latest", code=1)
     assert "it has no start offset in these topics" in "".join(none)
 

@@ -167,11 +167,6 @@ _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode
 """If the broker returns one of these codes, the client is not authorized for the check and skips the check."""
 
 
-async def list_groups(client: Client, deadline: float) -> list[str]:
-    """Returns the ids of all groups that may have offsets, in any state. Raises the errors of `list_kinds`."""
-    return [name for name, kind in (await list_kinds(client, deadline)).items() if kind.commits]
-
-
 async def list_kinds(client: Client, deadline: float) -> dict[str, GroupKind]:
     """Returns the kinds of all groups, in any state.
 
