@@ -140,7 +140,7 @@ def test_permissions_and_the_login_on_a_broker_with_an_authorizer(secured: Secur
 
     def follow(fix: str) -> None:
         arguments = fix.replace("User:NAME", "User:offsetmgr").replace(secured.bootstrap, secured.open)
-        tool, *rest = shlex.split(arguments.partition(";")[0])  # a remark may follow the command
+        tool, *rest = shlex.split(arguments.partition("#")[0])  # a shell ignores the remark
         subprocess.run(java_command([jars.resolve("kafka-3.9")], TOOLS[tool], rest), check=True, timeout=120)
 
     assert checks("wrong", code=1)["login"]["result"] == "failed"

@@ -84,7 +84,7 @@ async def check_permissions(
         if not code or code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             bits = 0 if code else topic["topic_authorized_operations"]
             row = _row(OFFSETS_TOPIC, f"--topic {OFFSETS_TOPIC}", bootstrap, bits, _OFFSETS_TOPIC_NEEDS)
-            rows.append(row._replace(fix=Advice("{}; {}", row.fix, _WITHOUT_READ)) if row.fix else row)
+            rows.append(row._replace(fix=Advice("{}  # {}", row.fix, _WITHOUT_READ)) if row.fix else row)
         elif listed:
             why = "the brokers hide the topic, so no deletion of a group can prove that all its offsets were read"
             check = f"permissions on {OFFSETS_TOPIC}"
