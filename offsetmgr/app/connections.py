@@ -245,12 +245,11 @@ class Connections(Closeable):
         """Returns the error with a hint at the other configured store that has one of the missing groups; without such
         a store, or if a store does not respond, returns the error unchanged. The hint names the group if there are
         several: if several are missing, or if it is one of ``selected`` groups."""
-        others: tuple[OffsetStore, ...] = ()
-        if missing.groups and self.resolved.store is not None:
+        known = self.configured_stores() if missing.groups and self.resolved.store is not None else {}
+        for uri in known.values():
             with suppress(OffsetMgrError):
-                others = self.other_stores(self.selected(), lambda _: None)
-        for other in others:
-            with suppress(OffsetMgrError):
+                if (other := self.opened(uri)) in self.selected().parts:
+                    continue
                 if found := [*filter(GroupSelection(missing.groups).matches, [*other.groups(), *other.left_out])]:
                     one = "it" if len(missing.groups) == selected == 1 else f"group {found[0]!r}"
                     hint = Advice("{} is in {}: add {store} {}", one, other.uri, quote(other.uri))

@@ -137,7 +137,7 @@ def test_brokers_of_another_cluster_cause_a_warning_and_refuse_an_edit_by_their_
 
 def test_an_unknown_state_is_an_error_that_lists_the_states(both: Commands) -> None:
     refused = both.run("groups", "list", "--state", "Steady", code=2)
-    assert "STEADY is not a state of a group" in refused.stderr
+    assert "Steady is not a state of a group" in refused.stderr
     assert "states: Stable, Empty, Dead, PreparingRebalance, CompletingRebalance" in refused.stderr
     assert refused.stdout == ""
     both.run("groups", "list", "--state", "stable,PREPARING_REBALANCE")

@@ -21,7 +21,7 @@ from offsetmgr.kafka.client.client import Client, ClientThread
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.errors import checked
 from offsetmgr.kafka.protocol.frames import Address, Request
-from offsetmgr.sandbox import KraftBroker, java_tool
+from offsetmgr.sandbox import KraftBroker, ZooKeeperServer, java_tool
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -130,7 +130,9 @@ def test_the_consumers_go_on_after_a_reset(kraft: KraftBroker, group: str, tmp_p
     assert "acknowledged" not in again
 
 
-def test_a_reset_of_share_groups_and_others_is_refused(kraft: KraftBroker, group: str, tmp_path: Path) -> None:
+def test_a_reset_of_share_groups_and_others_is_refused(
+    kraft: KraftBroker, zookeeper: ZooKeeperServer, group: str, tmp_path: Path
+) -> None:
     servers = ["--topic", group, "--bootstrap-server", kraft.bootstrap]
     others = [f"a-{group}", f"z-{group}"]
     saved = tmp_path / "images.avro"
@@ -151,6 +153,15 @@ def test_a_reset_of_share_groups_and_others_is_refused(kraft: KraftBroker, group
     assert [located["stores"]["kafka"][name] for name in ("error", "members_error")] == [None, None]
     unmatched = command("offsets", "lag", "--group", f"{group}*", *servers[2:], code=1).stderr
     assert f"only groups without committed offsets match, such as '{group}'" in unmatched
+    assert "--type: Shares is not a type" in command("groups", "list", "--type", "Shares", *servers[2:], code=2).stderr
+    listed = command("groups", "list", others[0], "--type", "share", *servers[2:]).stderr
+    assert "no selected groups of type share in" in listed
+    with OffsetAdmin(f"kafka://{kraft.bootstrap}") as admin:
+        assert group in [one.name for one in admin.list_groups(types="share")]
+    old = [*servers, "--zookeeper", zookeeper.connect]
+    for line in (["offsets", "lag", group], ["offsets", "reset", group, "--to-latest"]):
+        hint = f"it is in kafka://{kraft.bootstrap}: add --store kafka://{kraft.bootstrap}"
+        assert hint in command(*line, *old, code=1).stderr
     none = command("offsets", "reset", group, *servers[2:], "--all-topics", "--to-latest", code=1)
     assert "it has no start offset in these topics" in "".join(none)
 
