@@ -37,7 +37,7 @@ TABLE = {
     "test_plan_*|test_reverse_plan test_migration_[ajrv]* test_partition_map": "migration/plan",
     "test_*_evidence test_finalize_gates|test_phase_inference test_forward_copy|test_member_fence "
     "test_bounces|test_bounce_waits": "migration/evidence migration/phase_inference migration/ownership_history",
-    "test_evaluation test_compared_writes test_store_contract": "core/evaluation|stores/conditional_edit",
+    "test_evaluation test_kafka_edits test_store_contract": "core/evaluation|stores/conditional_edit",
     "test_edits_in_memory|test_edit_plans|test_snapshot_edits|test_before_images test_undo_commands "
     "test_execute": "groups/edit_plan",
     "test_assignors": "zookeeper/groups/assignors",
@@ -47,7 +47,7 @@ TABLE = {
     "test_execute test_kafka_edits test_running_evidence": "groups/execute stores/conditional_edit",
     "test_migration_[ajrv]* test_plan_renewal test_fleet_migration test_old_migration_files "
     "test_files_that_cannot_be_written": "migration/journal migration/journaled_writer",
-    "test_dual_policy test_dual_rules test_dual_backend test_store_contract": "stores/dual_policy",
+    "test_dual_rules test_dual_backend test_store_contract": "stores/dual_policy",
     "test_partition_producer test_fenced_log": "manager/log/kafka/partition_producer",
     "test_batch_audit* test_claims_of_a_log|test_claim_*|test_partition_follow": "manager/log/kafka/batch_audit",
     "test_lease test_shard_group_ownership_model": "manager/lease",

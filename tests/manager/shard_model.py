@@ -7,17 +7,255 @@ Subclasses provide a `ScenarioLog` and a record format.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from scenario_log import AppendOutcome, ScenarioLog
-from shard_claimant import Claimant, Role
-from shard_oracle import LIMITS, Change, Oracle, State, activity, changed, offsets_of
+from scenario_log import TIMEOUT_S, AppendOutcome, OutcomeWriter, ScenarioLog
 
-from offsetmgr.config.manager_settings import HOUR_MS
-from offsetmgr.manager.results import CommitRequest, CoordinatorResult, FetchRequest
-from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat
+from offsetmgr.config.manager_settings import HOUR_MS, ManagerSettings
+from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown
+from offsetmgr.manager.results import CommitRequest, CommitResponse, CoordinatorResult, FetchRequest
+from offsetmgr.manager.shard import Shard
+from offsetmgr.records.base import EncodedRecord, GroupKey, GroupValue, OffsetKey, OffsetValue, RecordFormat
+
+LIMITS = ManagerSettings(max_metadata_length=4, retention_ms=24 * HOUR_MS, max_activity_age_ms=6 * HOUR_MS)
+
+State: TypeAlias = dict[OffsetKey | GroupKey, OffsetValue | GroupValue]
+Change: TypeAlias = dict[OffsetKey | GroupKey, OffsetValue | GroupValue | None]
+
+
+def changed(state: State, change: Change) -> State:
+    merged = {**state, **change}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def offsets_of(state: State, group: str) -> dict[OffsetKey, OffsetValue]:
+    return {
+        key: value
+        for key, value in state.items()
+        if isinstance(key, OffsetKey) and isinstance(value, OffsetValue) and key.group == group
+    }
+
+
+def activity(state: State, group: str) -> int | None:
+    value = state.get(GroupKey(group))
+    return value.last_active if isinstance(value, GroupValue) else None
+
+
+class Oracle:
+    """The expected responses and records, computed with plain dicts, independently of the shard's code.
+
+    ``epochs``: whether an offset with an expiration time keeps its leader epoch, which Kafka's format cannot
+    store."""
+
+    def __init__(self, *, epochs: bool) -> None:
+        self._epochs = epochs
+
+    def commit(
+        self, state: State, pending: Sequence[Change], request: CommitRequest, now: int
+    ) -> tuple[CommitResponse, Change]:
+        group = request.group
+        if not group and request.generation >= 0:
+            return CommitResponse(25 if offsets_of(state, group) else 22), {}
+        expire = None if request.retention_ms is None else now + request.retention_ms
+        errors: dict[tuple[str, int], int] = {}
+        change: Change = {}
+        deleted: Change = {}
+        for topic, partitions in request.topics:
+            for partition, offset, epoch, metadata in partitions:
+                key = OffsetKey(group, topic, partition)
+                expected = request.expected.get((topic, partition))
+                if offset < (0 if expected is None else -1):
+                    errors[topic, partition] = 42
+                    continue
+                if expected is not None:
+                    stored = offsets_of(state, group).get(key)
+                    if any(key in other for other in pending) or (stored.offset if stored else -1) != expected:
+                        errors[topic, partition] = 55
+                        continue
+                    if offset == -1:
+                        if stored:
+                            deleted[key] = None
+                        continue
+                if len(metadata) > LIMITS.max_metadata_length:
+                    errors[topic, partition] = 12
+                    continue
+                stored_epoch = None if epoch == -1 or (expire is not None and not self._epochs) else epoch
+                change[key] = OffsetValue(offset, stored_epoch, metadata, now, expire)
+        last = activity(state, group)
+        if change and request.generation >= 0 and (last is None or now - last >= LIMITS.max_activity_age_ms):
+            change[GroupKey(group)] = GroupValue(now)
+        if deleted and not change and set(deleted) == known(state, pending, group) and last is not None:
+            deleted[GroupKey(group)] = None
+        return CommitResponse(0, errors), {**change, **deleted}
+
+    def delete(
+        self, state: State, pending: Sequence[Change], group: str, partitions: set[tuple[str, int]] | None
+    ) -> tuple[int, Change]:
+        """Deletes these partitions, or the whole group if ``partitions`` is None."""
+        if not group and partitions is not None:
+            return 24, {}
+        existing = known(state, pending, group)
+        if not existing:
+            return 69, {}
+        to_delete = (
+            existing if partitions is None else {key for key in existing if (key.topic, key.partition) in partitions}
+        )
+        change: Change = dict.fromkeys(to_delete)
+        pending_for_group = any(concerns(other, group) for other in pending)
+        if to_delete == existing and (pending_for_group or activity(state, group) is not None):
+            change[GroupKey(group)] = None
+        return 0, change
+
+    def expire(self, state: State, pending: Sequence[Change], now: int, members: Mapping[str, bool | None]) -> Change:
+        change: Change = {}
+        for group in {key.group for key in state}:
+            if not any(concerns(other, group) for other in pending):
+                change.update(self._expire_group(state, group, now, members.get(group, False)))
+        return change
+
+    def _expire_group(self, state: State, group: str, now: int, has_members: bool | None) -> Change:
+        last = activity(state, group)
+        stored = offsets_of(state, group)
+        due = {key for key, value in stored.items() if self._expires(value, last) <= now}
+        stale = now - (last or 0) >= LIMITS.max_activity_age_ms
+        if has_members:
+            return {GroupKey(group): GroupValue(now)} if stale and (due or last is not None) else {}
+        if has_members is None:
+            return {}
+        change: Change = dict.fromkeys(due)
+        if stored and len(due) == len(stored) and last is not None:
+            change[GroupKey(group)] = None
+        if not stored and last is not None and last + LIMITS.max_activity_age_ms + LIMITS.retention_ms <= now:
+            change[GroupKey(group)] = None
+        return change
+
+    def _expires(self, value: OffsetValue, last: int | None) -> int:
+        if value.expire_timestamp is not None:
+            return value.expire_timestamp
+        since = (
+            value.commit_timestamp if last is None else max(value.commit_timestamp, last + LIMITS.max_activity_age_ms)
+        )
+        return since + LIMITS.retention_ms
+
+
+def concerns(change: Change, group: str) -> bool:
+    return any(key.group == group for key in change)
+
+
+def known(state: State, pending: Sequence[Change], group: str) -> set[OffsetKey]:
+    """The offsets that exist now or after all pending appends."""
+    coming = {
+        key
+        for change in pending
+        for key, value in change.items()
+        if isinstance(key, OffsetKey) and key.group == group and value is not None
+    }
+    return set(offsets_of(state, group)) | coming
+
+
+class Role(Enum):
+    FOLLOWING = "following"
+    SERVING = "serving"
+    """It has claimed the partition. Another process may have claimed it since."""
+    RECOVERING = "recovering"
+    """The outcome of its last append is unknown."""
+
+
+class Claimant:
+    """A process that follows a partition, claims it, serves it and loses it, in one thread. It does the runtime's part
+    of the shard's ordering contract in the shortest form."""
+
+    def __init__(self, scenario_log: ScenarioLog, record_format: RecordFormat, limits: ManagerSettings) -> None:
+        self.scenario_log = scenario_log
+        self.shard = Shard(scenario_log.partition, record_format, limits)
+        self.role = Role.FOLLOWING
+        self.pending: list[CoordinatorResult[Any]] = []
+        """Prepared results that wait for their append, in this order."""
+        self.in_doubt: list[CoordinatorResult[Any]] = []
+        self._writer: OutcomeWriter | None = None
+
+    def claim(self) -> None:
+        """Claims the shard group, also a second time, and reads the log to its end."""
+        self._close()
+        self._writer = self.scenario_log.writer()
+        self._writer.claim(TIMEOUT_S)
+        self._read_to_end()
+        for prepared in self.in_doubt:
+            self.shard.on_discarded(prepared)
+        self.in_doubt = []
+        self.role = Role.SERVING
+
+    def _read_to_end(self) -> None:
+        partition = self.scenario_log.partition
+        end = self.scenario_log.log.end_offsets([partition], TIMEOUT_S)[partition]
+        start = max(self.shard.position, self.scenario_log.log.start_offsets([partition], TIMEOUT_S)[partition])
+        if start >= end:
+            return
+        newest: dict[bytes, bytes | None] = {}
+        reader = self.scenario_log.log.reader()
+        reached = reader.load({partition: start}, {partition: end}, {partition: newest})
+        reader.close()
+        self.shard.replay_newest(newest, reached[partition])
+
+    def follow(self, limit: int | None = None) -> bool:
+        """Replays at most ``limit`` records, one by one. Returns whether it has reached the end of the log."""
+        partition = self.scenario_log.partition
+        end = max(self.scenario_log.written_to, self.scenario_log.log.end_offsets([partition], TIMEOUT_S)[partition])
+        reader = self.scenario_log.log.reader()
+        reader.follow({partition: self.shard.position})
+        taken = 0
+        while reader.position(partition) < end and (limit is None or taken < limit):
+            records = reader.poll(1000 if limit is None else limit - taken, self.scenario_log.wait_s)
+            for record in records:
+                self.shard.replay(record.offset, record.key, record.value)
+            taken += len(records)
+        at_end = reader.position(partition) >= end
+        reader.close()
+        return at_end
+
+    def release(self) -> None:
+        """Discards unfinished writes. From now on the process only follows the log."""
+        self._close()
+        for prepared in [*self.in_doubt, *self.pending]:
+            self.shard.on_discarded(prepared)
+        self.pending, self.in_doubt = [], []
+        self.role = Role.FOLLOWING
+
+    def enqueue(self, prepared: CoordinatorResult[Any]) -> None:
+        if prepared.records:
+            self.pending.append(prepared)
+
+    def append(self, count: int) -> None:
+        """Appends the first ``count`` pending results in one batch, and reports the outcome to the shard."""
+        assert self._writer is not None
+        batch, self.pending = self.pending[:count], self.pending[count:]
+        records: list[EncodedRecord] = [record for prepared in batch for record in prepared.records]
+        try:
+            last = self._writer.append({self.scenario_log.partition: records}, TIMEOUT_S)[self.scenario_log.partition]
+        except AppendRejected:
+            for prepared in batch:
+                self.shard.on_discarded(prepared)
+        except OutcomeUnknown:
+            self.in_doubt += batch
+            self._close()
+            self.role = Role.RECOVERING
+        except Fenced:
+            self.pending = batch + self.pending
+            self.release()
+        else:
+            first = last - len(records) + 1
+            for prepared in batch:
+                self.shard.acknowledged(prepared, first)
+                first += len(prepared.records)
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
 
 GROUPS = ("", "grüppe")
 PARTITIONS = [("t", 0), ("t", 1), ("t", 300), ("u", 0)]

@@ -15,8 +15,9 @@ from scripted_group import ScriptedClock
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core import errors
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult
+from offsetmgr.core.model import ABSENT, Absent, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
+from offsetmgr.stores import dual_policy
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.testing.faulty_store import FaultyStore
@@ -395,3 +396,64 @@ def test_translate_none_is_read_from_the_uri_and_from_the_config_file(named: boo
         open_store(uri.replace("translate=none", "translate=all"))
     with pytest.raises(errors.InvalidUri, match="unknown translation 'all'"):
         open_store("dual:both", ConnectionConfig(stores={"both": {**settings, "translate": "all"}}))
+
+
+# --- the rules as functions of the values in both stores ---------------------------------------------
+
+FIVE = OffsetAndMetadata(5)
+
+
+@pytest.mark.parametrize(
+    ("after", "known", "may_lower", "change"),
+    [
+        (FIVE, Committed(9), False, Change(FIVE)),
+        (FIVE, None, False, Change(FIVE)),
+        (FIVE, Committed(9), True, Change(FIVE, Committed(9), allow_rewind=True)),
+        (FIVE, ABSENT, True, Change(FIVE, ABSENT, allow_rewind=True)),
+        (FIVE, None, True, Change(FIVE, None, allow_rewind=True)),
+        (None, Committed(9), True, Change(None, Committed(9), allow_rewind=True)),
+    ],
+)
+def test_only_a_write_that_may_lower_the_secondary_is_conditional(after, known, may_lower, change):
+    assert dual_policy.secondary_change(after, known, may_lower=may_lower) == change
+
+
+@pytest.mark.parametrize(
+    ("after", "error", "accepted"),
+    [
+        (FIVE, None, True),
+        (None, None, True),
+        (None, errors.GroupNotFound("group g", "it has no offsets"), True),
+        (FIVE, errors.GroupNotFound("group g", "it has no offsets"), False),
+        (FIVE, errors.NotAuthorized("t-0", "no"), False),
+        (FIVE, errors.Unreachable("broker", "no answer"), False),
+        (None, errors.Conflict("t-0", "changed"), False),
+    ],
+)
+def test_the_secondary_receives_what_the_primary_accepted(after, error, accepted):
+    outcome = ChangeOutcome(EditStatus.WRITTEN if error is None else EditStatus.FAILED, ABSENT, error)
+    assert dual_policy.accepted_by_primary(Change(after), outcome) is accepted
+
+
+def test_offsets_of_other_logs_lose_their_epochs_and_nothing_else() -> None:
+    error = errors.Unreachable("t-1", "no answer")
+    found = GroupOffsets("g", {T0: Committed(5, "m", 3, 7, 2)}, {T1: error})
+    assert dual_policy.without_epochs(found) == GroupOffsets("g", {T0: Committed(5, "m", None, 7, 2)}, {T1: error})
+
+
+def test_missing_and_lower_offsets_of_the_kept_store_are_copied_conditionally() -> None:
+    equal, lower, missing, higher, alone = (TopicPartition("t", n) for n in range(5))
+    kept: dict[TopicPartition, Committed | Absent] = {equal: Committed(5), lower: Committed(3, version=2)}
+    kept |= {missing: ABSENT, higher: Committed(9), alone: Committed(1)}
+    other = {equal: Committed(5), lower: Committed(5, "m", 4), missing: Committed(0), higher: Committed(8)}
+    assert dual_policy.catch_up_changes(kept, other) == {
+        lower: Change(OffsetAndMetadata(5, "m", 4), Committed(3, version=2)),
+        missing: Change(OffsetAndMetadata(0), ABSENT),
+    }
+    assert dual_policy.partitions_ahead(kept, other) == {lower: (3, 5), missing: (None, 0)}
+
+
+def test_an_unreadable_value_is_ahead_of_nothing_and_hides_no_other() -> None:
+    broken = errors.Unreachable("t-0", "no answer")
+    assert dual_policy.partitions_ahead({T0: Committed(3)}, {T0: broken}) == {}
+    assert dual_policy.partitions_ahead({T0: broken}, {T0: Committed(3)}) == {T0: (None, 3)}

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping
-from typing import Any
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from offsetmgr.core import errors
-from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, CommitErrors, EditStatus, GroupEdit
-from offsetmgr.kafka.client.client import EventLoopThread, batches, run_batches
-from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.protocol_edits import decide, execute
+from offsetmgr.core.errors import GroupActive, MalformedData, TimedOut, UnsupportedOperation
+from offsetmgr.core.model import ABSENT, Committed, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, CommitErrors, EditStatus, GroupEdit, GroupEditResult
+from offsetmgr.kafka.client.client import Client, EventLoopThread, batches, run_batches
+from offsetmgr.kafka.groups.group_inspection import check_supported
+from offsetmgr.kafka.groups.group_takeover import assign_without, settled
+from offsetmgr.kafka.protocol.requests import (
+    FetchedGroup,
+    MemberSubscription,
+    decode_owned_subscription,
+    encode_subscription,
+)
+from offsetmgr.stores.protocol_edits import ProtocolEdits, decide, execute
 
 A, B, C = (TopicPartition("t", p) for p in range(3))
 
@@ -121,3 +132,156 @@ def test_edits_in_flight_finish_if_the_consumer_stops_early() -> None:
     finally:
         runner.close()
     assert ended == ["1", "5", "9"]
+
+
+# --- unconditional writes after a comparison: an offset that was read too long ago is read again before the write
+
+
+TP = TopicPartition("t", 0)
+
+
+class Edits(ProtocolEdits):
+    """Edits of a group whose offset is 100. A consumer commits 200 while this process is stopped."""
+
+    def __init__(self) -> None:
+        self.at = 100
+
+        async def commit(group: str, offsets: dict[TopicPartition, OffsetAndMetadata], *_: object) -> dict[Any, None]:
+            assert group
+            self.at = offsets[TP].offset
+            return dict.fromkeys(offsets)
+
+        super().__init__(cast(Client, SimpleNamespace(commit=commit)), 120)
+        self.stops = 1
+
+    async def fetch(self, *_: object) -> FetchedGroup:
+        return FetchedGroup({TP: Committed(self.at)}, {})
+
+    async def _write_as_simple_consumer(self, *arguments: Any, **named: Any) -> GroupEditResult:
+        if self.stops:
+            self.stops -= 1
+            self.at = 200
+            time.sleep(0.1)  # the process pauses, as after SIGSTOP
+        return await super()._write_as_simple_consumer(*arguments, **named)
+
+
+def test_a_process_that_was_stopped_between_reading_and_writing_reads_again() -> None:
+    edits = Edits()
+
+    async def edit() -> GroupEditResult:
+        return await edits._compare_and_write(
+            GroupEdit("g", {TP: Change(OffsetAndMetadata(150))}), edits.deadline(), None
+        )
+
+    result = asyncio.run(edit())
+    assert result.outcomes[TP].status is EditStatus.FAILED
+    assert result.outcomes[TP].before == Committed(200)
+    assert edits.at == 200
+
+
+# --- the assignment that leaves out edited partitions, and the subscription that it reads
+
+
+def t(number: int) -> TopicPartition:
+    return TopicPartition("t", number)
+
+
+def owning(topic: str, *numbers: int) -> MemberSubscription:
+    return MemberSubscription((topic,), tuple(map(t, numbers)))
+
+
+U = TopicPartition("u", 0)
+
+
+@pytest.mark.parametrize(
+    ("edited", "members", "topics", "assigned"),
+    [
+        ({t(0)}, {"a": owning("t", 0, 1), "b": owning("t", 2)}, {"t": 4}, {"a": [t(1), t(3)], "b": [t(2)]}),
+        (set(), {"a": owning("t", 0), "b": owning("t", 0, 1)}, {"t": 2}, {"a": [], "b": [t(1)]}),  # owned by both
+        (set(), {"a": owning("t"), "b": owning("u", 0)}, {"t": 1, "u": 1}, {"a": [t(0)], "b": [U]}),
+        (set(), {"a": owning("t"), "b": owning("u", 0)}, {}, {"a": [], "b": []}),
+    ],
+)
+def test_subscribed_members_keep_what_they_alone_own_except_the_edited_partitions(edited, members, topics, assigned):
+    assert assign_without(edited, members, topics) == assigned
+
+
+def test_owned_partitions_are_read_from_version_1_on() -> None:
+    assert decode_owned_subscription(encode_subscription(["t", "u"])) == MemberSubscription(("t", "u"))
+    topics = struct.pack(">i", 1) + struct.pack(">h", 1) + b"t"
+    owned = topics + struct.pack(">iii", 2, 4, 7)
+    for version, rest in ((1, b""), (2, struct.pack(">i", 9))):
+        data = struct.pack(">h", version) + topics + struct.pack(">i", -1) + owned + rest
+        assert decode_owned_subscription(data) == MemberSubscription(("t",), (t(4), t(7)))
+    with pytest.raises(MalformedData):
+        decode_owned_subscription(struct.pack(">h", 1) + topics)
+
+
+# --- an edit of a running group first waits until the group's rebalance is complete, and is refused for some groups
+
+
+MEMBER = GroupMember("member", "client", "host")
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop that does not wait for a timer: its clock advances to the time of the timer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        select = self._selector.select  # type: ignore[attr-defined]
+
+        def jump(timeout: float | None) -> Any:
+            self.now += timeout or 0
+            return select(0)
+
+        self._selector.select = jump  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        return self.now
+
+
+class SlowCoordinator:
+    """Needs 0.15 s for each description of the group."""
+
+    def __init__(self, state: str) -> None:
+        self._described = GroupDescription("g", state, members=(MEMBER,))
+
+    async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription]:
+        await asyncio.sleep(0.15)
+        if asyncio.get_running_loop().time() >= deadline:
+            raise TimedOut("group g")
+        return {"g": self._described}
+
+
+def wait(state: str) -> GroupDescription:
+    async def run() -> GroupDescription:
+        client: Any = SlowCoordinator(state)
+        # The second description begins at 0.25 s.
+        return await settled(client, "g", asyncio.get_running_loop().time() + 0.3)
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(run())
+
+
+def test_a_group_that_a_stopped_static_member_keeps_rebalancing_is_returned_at_the_deadline() -> None:
+    for state in ("ASSIGNING", "RECONCILING"):
+        assert wait(state).state == state
+    with pytest.raises(GroupActive, match="its rebalance does not end: the state is PREPARING_REBALANCE"):
+        wait("PREPARING_REBALANCE")
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "assignor", "reason"),
+    [
+        ("connect", "sessioned", "are no consumers but a Kafka Connect cluster"),
+        ("sr", "v0", "are no consumers but a Schema Registry cluster"),
+        ("other", "x", "are no consumers but other applications"),
+        ("consumer", "stream", "are Kafka Streams applications, which keep state"),
+    ],
+)
+def test_members_that_are_no_plain_consumers_are_named(protocol_type: str, assignor: str, reason: str) -> None:
+    leave_group = {13: (0, 5)}
+    with pytest.raises(UnsupportedOperation, match=reason) as raised:
+        check_supported(GroupDescription("shop", "STABLE", protocol_type, assignor), leave_group)
+    assert raised.value.hint.startswith("stop ")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
 from committed_offsets import PARTITIONS, at, edit_of, offsets_of
 from confluent_kafka.admin import AdminClient
-from manual_lock import ManualLock
+from event_loop_thread import EventLoopThread
 from polling_consumer import PollingConsumer
 from processes import wait_for
 from repeated import repeated
@@ -16,10 +18,37 @@ from repeated import repeated
 from offsetmgr.core.errors import GroupActive, PartialFailure
 from offsetmgr.core.model import ABSENT, Committed, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, Guard
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.cluster import KafkaCluster
+from offsetmgr.kafka.groups.group_lock import acquire_lock
 from offsetmgr.stores.kafka import KafkaStore
 
 pytestmark = pytest.mark.servers
+
+
+class ManualLock(EventLoopThread):
+    """The lock of a single edit, which the test acquires and releases itself."""
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        super().__init__()
+        self.client = Client(bootstrap, Security())
+        self._context = acquire_lock(self.client, group, self._deadline())
+
+    async def _start(self) -> None:
+        self.lock = await self._context.__aenter__()
+
+    def _deadline(self) -> float:
+        return time.monotonic() + 120
+
+    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, Any]:
+        return dict(self.run(self.lock.commit(offsets, self._deadline())))
+
+    def leave(self) -> None:
+        self.run(self._context.__aexit__(None, None, None))
+
+    async def _stop(self) -> None:
+        await self.client.close()
 
 
 def state_of(cluster: KafkaCluster, group: str) -> str:
