@@ -347,7 +347,7 @@ def test_states_are_listed_filtered_and_described(cli: Cli, kafka: KafkaBroker, 
     assert cli.rows("groups", "list", "--group", topic, *here, "--state") == stable
     assert cli.rows("groups", "list", "--group", topic, "--state", "Stable,Empty", *here) == stable
     empty = cli("groups", "list", "--group", topic, "--state", "empty", *here)
-    assert (empty.stdout, empty.stderr) == ("", f"no groups in state empty in kafka://{kafka.bootstrap}\n")
+    assert (empty.stdout, empty.stderr) == ("", f"no selected groups in state empty in kafka://{kafka.bootstrap}\n")
     (row,) = cli.rows("groups", "describe", "--group", topic, "--state", "--verbose", *here)
     assert (row["group"], row["state"], row["members"], row["assignor"]) == (topic, "STABLE", 1, "range")
     assert kafka.bootstrap in str(row["coordinator"])
