@@ -9,7 +9,6 @@ import shlex
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -222,7 +221,7 @@ async def test_an_answer_is_bounded(tmp_path: Path) -> None:
 
 def test_a_call_can_be_cancelled_and_the_end_of_stdin_ends_the_server(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        options = ("--bootstrap-server", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "60s")
+        options = ("--bootstrap-server", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "600s")
         server = start_command("mcp", *options, program=OFFSETMGR, stdin=subprocess.PIPE)
         stdin, stdout = cast("IO[str]", server.stdin), cast("IO[str]", server.stdout)
 
@@ -241,9 +240,7 @@ def test_a_call_can_be_cancelled_and_the_end_of_stdin_ends_the_server(tmp_path: 
         send(id=7, method="tools/call", params={"name": "absent"})  # waits for their threads
         send(id=8, method="ping")
         assert json.loads(stdout.readline()) == {"jsonrpc": "2.0", "id": 8, "result": {}}
-        began = time.monotonic()
-        assert json.loads(finish(server).stdout)["id"] == 7
-        assert time.monotonic() - began < 30
+        assert json.loads(finish(server).stdout)["id"] == 7  # ends long before the timeout of the calls
         for one in connected:
             one.close()
 
