@@ -31,15 +31,8 @@ from memory_listener import (
 from processes import fails
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
-from offsetmgr.server.network.socket_server import (
-    Api,
-    ApiRequest,
-    Concurrency,
-    Frame,
-    HandlerResult,
-    SocketServer,
-    StreamSink,
-)
+from offsetmgr.server.network.requests import Api, ApiRequest, Concurrency, Frame, HandlerResult, StreamSink
+from offsetmgr.server.network.socket_server import SocketServer
 
 pytestmark = pytest.mark.usefixtures("quick_sweeps")
 

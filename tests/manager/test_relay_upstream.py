@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.server.network.socket_server import ApiRequest
+from offsetmgr.server.network.requests import ApiRequest
 from offsetmgr.server.proxy.upstream import ForwardedResponse, ReadBuffer, UpstreamConnection
 
 

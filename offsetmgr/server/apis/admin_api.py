@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.client.managers import INSPECT, MAX_DUMP_ROWS, VERSION
-from offsetmgr.server.network.socket_server import NEVER_FLEXIBLE, Api, ApiRequest
+from offsetmgr.server.network.requests import NEVER_FLEXIBLE, Api, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 Dump: TypeAlias = Callable[[int, Sequence[Any] | None, int], Sequence[Mapping[str, Any]]]

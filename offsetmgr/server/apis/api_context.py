@@ -12,7 +12,7 @@ from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.protocol.frames import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response
 from offsetmgr.server.backend import Backend
-from offsetmgr.server.network.socket_server import ApiRequest
+from offsetmgr.server.network.requests import ApiRequest
 from offsetmgr.server.security.authentication import Authentication
 from offsetmgr.server.security.authorization import Authorizer, Operation
 

@@ -28,7 +28,7 @@ from offsetmgr.server.apis.api_context import (
     run_by_size,
     too_many,
 )
-from offsetmgr.server.network.socket_server import CLOSE_CONNECTION, Answer, ApiRequest
+from offsetmgr.server.network.requests import CLOSE_CONNECTION, Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 _GROUP: Final = 0

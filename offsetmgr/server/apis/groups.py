@@ -26,7 +26,7 @@ from offsetmgr.server.apis.api_context import (
     result_by_size,
     too_many,
 )
-from offsetmgr.server.network.socket_server import Answer, ApiRequest
+from offsetmgr.server.network.requests import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 LIST_FLEXIBLE: Final = 3

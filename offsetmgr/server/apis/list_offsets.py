@@ -12,7 +12,7 @@ from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, result_by_size
-from offsetmgr.server.network.socket_server import Answer, ApiRequest
+from offsetmgr.server.network.requests import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 _READ_COMMITTED: Final = 1

@@ -24,7 +24,7 @@ from offsetmgr.server.apis.api_context import (
     run_by_size,
     too_long,
 )
-from offsetmgr.server.network.socket_server import Answer, ApiRequest, DeferredResponse, HandlerResult
+from offsetmgr.server.network.requests import Answer, ApiRequest, DeferredResponse, HandlerResult
 from offsetmgr.server.security.authorization import Operation
 
 _log = logging.getLogger(__name__)

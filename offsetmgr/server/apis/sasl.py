@@ -7,7 +7,7 @@ from typing import Final
 
 from offsetmgr.core.errors import AuthenticationFailed, ErrorCode
 from offsetmgr.server.apis.api_context import decoded, encoded
-from offsetmgr.server.network.socket_server import Answer, ApiRequest, FinalResponse
+from offsetmgr.server.network.requests import Answer, ApiRequest, FinalResponse
 from offsetmgr.server.security.authentication import MECHANISMS, Authentication, Exchange
 
 _EXCHANGE: Final = "sasl exchange"

@@ -9,7 +9,7 @@ from typing import Any
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.server.apis import cluster, commit_codec, fetch_codec, groups, list_offsets, offsets, sasl, versions
 from offsetmgr.server.apis.api_context import ApiContext, decoded
-from offsetmgr.server.network.socket_server import NEVER_FLEXIBLE, Api, Concurrency
+from offsetmgr.server.network.requests import NEVER_FLEXIBLE, Api, Concurrency
 
 
 def listener_apis(context: ApiContext) -> list[Api]:

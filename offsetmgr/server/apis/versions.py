@@ -10,7 +10,7 @@ from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import encode_response
 from offsetmgr.server.apis.api_context import ApiContext, decoded
-from offsetmgr.server.network.socket_server import ApiRequest
+from offsetmgr.server.network.requests import ApiRequest
 
 MIN_VERSION: Final = 0
 MAX_VERSION: Final = 4

@@ -1,23 +1,10 @@
-"""`SocketServer`: the table of APIs, the limits, the connections and the counters of all ports of one manager, and the
-types that connections, handlers and the relay share: requests, responses, and entries of the table of APIs.
+"""`SocketServer`: the table of APIs, the limits, the connections and the counters of all ports of one manager.
 
 A port represents either the manager itself (node id None) or, with the relay, a real broker. `ServerConnection` is one
 client's connection, which reads requests and writes responses, with backpressure in both directions.
 
 `server.apis.table` builds the table of `Api`s. The relay replaces some handlers (Metadata, ListGroups, ...), and
 supplies the handler of the requests for APIs that are not in the table.
-
-A handler receives an `ApiRequest` and returns an *answer*, or an awaitable of one. An answer is one of:
-
-- ``bytes``: the body of the response; the connection adds length, correlation id and tags;
-- `FinalResponse`: the body of a response after which the connection is closed;
-- `Frame`: a whole response with its length field, such as a broker's response that is forwarded unread;
-- `Stream`: a response that is written piece by piece after all earlier responses of the connection;
-- None: no response (Produce with acks=0);
-- `CLOSE_CONNECTION`: the connection is closed after the earlier responses have been sent.
-
-Instead of an awaitable, a handler may return a `DeferredResponse`, which needs no task, or a `DeferredWork`, which runs
-in the codec thread.
 
 Handlers run on the event loop. If a handler or its awaitable raises `InvalidRequest`, the server closes the connection,
 as a broker does. Any other exception is a defect: the server logs the exception and closes the connection.
@@ -34,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 import socket
 import ssl
@@ -42,172 +28,32 @@ import struct
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Final, cast
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.kafka.protocol.frames import LARGE_BYTES, FrameSplitter, in_codec_thread
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.kafka.protocol.schema_codec import Cursor
 from offsetmgr.server.network.ports import listen_error, raise_file_limit
+from offsetmgr.server.network.requests import (
+    NEVER_FLEXIBLE,
+    Answer,
+    Api,
+    ApiRequest,
+    ClientSession,
+    CloseConnection,
+    Concurrency,
+    DeferredResponse,
+    DeferredWork,
+    FinalResponse,
+    Frame,
+    Handler,
+    HandlerResult,
+    Stream,
+    StreamSink,
+)
 
 _log = logging.getLogger(__name__)
-
-NEVER_FLEXIBLE: Final = 32_767
-"""The value of `Api.flexible` if no version of the API has tagged fields."""
-
-_HEADER: Final = struct.Struct(">hhih")
-_HEADER_AT: Final = 4
-_CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
-
-
-class Concurrency(enum.Enum):
-    """The class of an API's requests. Requests of one connection run concurrently if they have the same class (except
-    `EXCLUSIVE`); `UNORDERED` requests run concurrently with all others."""
-
-    EXCLUSIVE = enum.auto()
-    UNORDERED = enum.auto()
-    """Requests that neither change state nor read changing state. These requests do not wait for other requests, and
-    other requests do not wait for them. This matters for librdkafka's Admin client: before every commit it looks up the
-    coordinator, over the connection that also carries its commits."""
-    COMMITS = enum.auto()
-    FETCHES = enum.auto()
-    FORWARDED = enum.auto()
-    """Requests that the relay forwards to a broker. The relay sends them over one connection, which keeps their
-    order."""
-
-
-class Frame(bytes):
-    """A whole response with its length field."""
-
-
-class FinalResponse(bytes):
-    """The body of the last response of a connection."""
-
-
-class CloseConnection(enum.Enum):
-    """The type of `CLOSE_CONNECTION`."""
-
-    CLOSE = enum.auto()
-
-
-CLOSE_CONNECTION: Final = CloseConnection.CLOSE
-
-
-class Stream(Protocol):
-    """A response written piece by piece."""
-
-    def begin(self, sink: StreamSink) -> None:
-        """Starts the response; called when all earlier responses have been sent. May be called while the handler's
-        result is still being processed."""
-        ...
-
-    def pause(self) -> None:
-        """Stops writing, because the sink is full. Called only between `begin` and the sink's `end`."""
-        ...
-
-    def resume(self) -> None:
-        """Continues writing after `pause`."""
-        ...
-
-    def lost(self) -> None:
-        """Discards the response, because the client has disconnected. This may happen before or after `begin`."""
-        ...
-
-
-Answer: TypeAlias = bytes | Stream | CloseConnection | None
-
-
-class DeferredResponse(NamedTuple):
-    """A response that is computed from the result of an awaitable: ``answer(await result)``."""
-
-    result: Awaitable[Any]
-    answer: Callable[[Any], Answer | Awaitable[Answer]]
-    on_error: Any = None
-    """The argument of ``answer`` if ``result`` raises an unexpected exception, which the pipeline logs. If ``on_error``
-    is None, the pipeline closes the connection and does not call ``answer``."""
-
-
-class DeferredWork(NamedTuple):
-    """A computation ``work`` that runs in the codec thread. The handler's result is ``result(work())``. No later
-    request of the connection starts before ``work`` has ended."""
-
-    work: Callable[[], Any]
-    """Runs in the codec thread, so it must not use the event loop."""
-    result: Callable[[Any], HandlerResult]
-
-
-HandlerResult: TypeAlias = Answer | Awaitable[Answer] | DeferredResponse | DeferredWork
-
-
-class ApiRequest:
-    """A request: its decoded header, and its frame with the length field, which can be forwarded."""
-
-    __slots__ = (
-        "answer", "answered", "api", "api_key", "connection", "correlation", "frame", "prepared", "since", "version",
-    )  # fmt: skip
-
-    def __init__(self, connection: ServerConnection, frame: bytes) -> None:
-        self.connection = connection
-        self.frame = frame
-        self.api_key: int
-        self.version: int
-        self.correlation: int
-        self.api_key, self.version, self.correlation = _START.unpack_from(frame, _HEADER_AT)
-        self.api: Api | None = None
-        self.answer: Answer = None
-        self.answered = False
-        self.prepared: Any = None
-        """The result of `Api.prepare` for a large request; None for a small request."""
-        self.since = 0.0
-        """Arrival time, by the event loop's clock."""
-
-    @property
-    def client_id(self) -> str | None:
-        """The client id in the header; None if the header contains no client id. Raises `InvalidRequest`."""
-        length = self._client_id_length()
-        if length < 0:
-            return None
-        return self.frame[_CLIENT_ID_AT : _CLIENT_ID_AT + length].decode(errors="replace")
-
-    def body(self, *, flexible: bool) -> int:
-        """The position of the body in the frame. Raises `InvalidRequest`."""
-        cursor = Cursor(self.frame, _CLIENT_ID_AT, flexible=flexible)
-        cursor.take(max(self._client_id_length(), 0))
-        cursor.tags()
-        return cursor.at
-
-    def _client_id_length(self) -> int:
-        if len(self.frame) < _CLIENT_ID_AT:
-            raise InvalidRequest("request header", "the frame ends inside it")
-        length: int = _HEADER.unpack_from(self.frame, _HEADER_AT)[3]
-        if length < -1:
-            raise InvalidRequest("request header", f"a client id of {length} bytes")
-        return length
-
-
-_START: Final = struct.Struct(">hhi")
-
-Handler: TypeAlias = Callable[[ApiRequest], HandlerResult]
-
-
-class Api(NamedTuple):
-    """An entry of the table: one API that the listener answers itself."""
-
-    key: int
-    name: str
-    min_version: int
-    max_version: int
-    flexible: int
-    """The first version whose header has tagged fields, or `NEVER_FLEXIBLE`."""
-    handle: Handler
-    concurrency: Concurrency = Concurrency.EXCLUSIVE
-    before_login: bool = False
-    """Whether a client may use the API before the client has logged in."""
-    prepare: Callable[[ApiRequest], Any] | None = None
-    """Decodes the request. If the request is large, the pipeline calls this function in the codec thread before
-    ``handle``. Later requests of the connection wait until this function has ended. Raises `InvalidRequest`."""
-
 
 _RESPONSE: Final = struct.Struct(">ii")
 _RESPONSE_TAGGED: Final = struct.Struct(">iib")
@@ -227,32 +73,18 @@ _MAX_UNFLUSHED_BYTES: Final = 256 * 1024
 connections get their turn."""
 
 
-class ServerConnection(asyncio.Protocol):
+class ServerConnection(ClientSession, asyncio.Protocol):
     """The protocol of one client's connection; `SocketServer.listen` creates it."""
 
     def __init__(self, service: SocketServer, node_id: int | None) -> None:
-        self.service = service
-        self.node_id = node_id
-        """The node id of the broker that the client's port represents; None for the manager's own port."""
-        self.principal: str | None = None
-        """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
-        self.peer = ""
-        """The client's IP address."""
-        self.state: dict[str, Any] = {}
-        """State that handlers and the relay store for this connection, under different keys."""
-        self.on_lost: list[Callable[[], None]] = []
-        """Functions that are called once, after either side has closed the connection."""
-        self.session_ends_at: float | None = None
-        """When the login expires, by the event loop's clock; None for never."""
+        super().__init__(service, node_id)
+        self.service: SocketServer = service
         self.opened_at = 0.0
         self.last_received = 0.0
         """When the last bytes arrived, by the event loop's clock."""
-        self.stalled_since: float | None = None
-        """When the client stopped reading its responses; None while the client reads its responses."""
         self.partial_since: float | None = None
         """When the first bytes of the incomplete request arrived; None if the server is not waiting for the rest of a
         request."""
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pipeline = Pipeline(self)
         self._frames = FrameSplitter(0)
@@ -321,7 +153,6 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has been closed."""
         return self._transport is None or self._transport.is_closing()
 
     @property
@@ -336,15 +167,7 @@ class ServerConnection(asyncio.Protocol):
         return len(self._pipeline) == 0
 
     @property
-    def authenticated(self) -> bool:
-        """Whether the client has logged in and its login is still valid."""
-        if self.principal is None:
-            return False
-        return self.session_ends_at is None or self._loop.time() < self.session_ends_at
-
-    @property
     def unsent(self) -> int:
-        """Size of the responses that the socket has not accepted yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     @property
@@ -362,14 +185,10 @@ class ServerConnection(asyncio.Protocol):
         return self._last_progress
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
-        """Records a login or a re-authentication. The login expires after ``session_seconds``; it never expires if
-        ``session_seconds`` is None."""
-        self.principal = principal
-        self.session_ends_at = self._loop.time() + session_seconds if session_seconds else None
+        super().logged_in(principal, session_seconds)
         self._set_frame_limit()
 
     def abort(self) -> None:
-        """Closes the connection at once, even with requests in progress."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -471,7 +290,6 @@ class ServerConnection(asyncio.Protocol):
             self.write(out[0] if len(out) == 1 else b"".join(out))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes bytes of a stream, or the queued responses that `flush` passes."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -716,7 +534,7 @@ class Pipeline:
         elif answer is not None:
             self._connection.flush()
             self.stream = answer
-            answer.begin(StreamSink(self._connection, self))
+            answer.begin(StreamSink(self._connection, self.stream_ended))
             return self.stream is None
         self._sent()
         return True
@@ -725,35 +543,6 @@ class Pipeline:
         request = self._in_flight.popleft()
         self._answer_bytes -= _size(request.answer)
         self._connection.answered(request)
-
-
-class StreamSink:
-    """The destination of a `Stream`: writes the response to the client's connection."""
-
-    __slots__ = ("_connection", "_pipeline")
-
-    def __init__(self, connection: ServerConnection, pipeline: Pipeline) -> None:
-        self._connection: ServerConnection | None = connection
-        self._pipeline = pipeline
-
-    @property
-    def full(self) -> bool:
-        """Whether the client reads bytes more slowly than the stream writes them. If the value is true, the stream must
-        stop writing until `Stream.resume` is called."""
-        return self._connection is not None and self._connection.stalled_since is not None
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes the next bytes of the response. The first bytes of a response are its length field. After the call,
-        the caller may reuse the memory of ``data`` if `ServerConnection.unsent` is 0. Otherwise the transport may still
-        refer to this memory."""
-        if self._connection is not None:
-            self._connection.write(data)
-
-    def end(self) -> None:
-        """Ends the response. After this call, the stream must not write to this sink."""
-        if self._connection is not None:
-            self._connection = None
-            self._pipeline.stream_ended()
 
 
 def _response_header(request: ApiRequest, body: bytes) -> bytes:
@@ -900,7 +689,7 @@ class SocketServer:
         self._counters[f'connections_cut_total{{why="{why}"}}'] += 1
         connection.abort()
 
-    def login_failed(self, connection: ServerConnection, mechanism: str) -> None:
+    def login_failed(self, client: ClientSession, mechanism: str) -> None:
         """Counts a failed login, and logs at most one warning in 10 seconds. The warning contains no user name, because
         users sometimes type the password instead of the user name. ``mechanism`` is a supported mechanism or
         ``unsupported``, never text from the client."""
@@ -908,7 +697,7 @@ class SocketServer:
         self._unlogged_failures += 1
         now = asyncio.get_running_loop().time()
         if now - self._logged_at >= _FAILED_LOGINS_EVERY_S:
-            what = {"peer": connection.peer, "mechanism": mechanism, "failed": self._unlogged_failures}
+            what = {"peer": client.peer, "mechanism": mechanism, "failed": self._unlogged_failures}
             self._logged_at, self._unlogged_failures = now, 0
             _log.warning("logins failed", extra=what)
 

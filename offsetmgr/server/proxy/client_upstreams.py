@@ -9,7 +9,7 @@ from typing import Final
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.server.network.socket_server import ApiRequest, ServerConnection
+from offsetmgr.server.network.requests import ApiRequest, ClientSession
 from offsetmgr.server.proxy.brokers import Brokers
 from offsetmgr.server.proxy.upstream import ReadBuffer, UpstreamConnection
 
@@ -24,7 +24,7 @@ class UpstreamRegistry:
         self.security = security
         self.buffer = ReadBuffer()
 
-    def of(self, client: ServerConnection) -> ClientUpstreams:
+    def of(self, client: ClientSession) -> ClientUpstreams:
         upstreams: ClientUpstreams | None = client.state.get(_STATE)
         if upstreams is None:
             upstreams = client.state[_STATE] = ClientUpstreams(self, client)
@@ -35,7 +35,7 @@ class UpstreamRegistry:
 class ClientUpstreams:
     """The upstream connections of one client's connection."""
 
-    def __init__(self, registry: UpstreamRegistry, client: ServerConnection) -> None:
+    def __init__(self, registry: UpstreamRegistry, client: ClientSession) -> None:
         self._registry = registry
         self._client = client
         self._upstreams: dict[Address, UpstreamConnection] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor
-from offsetmgr.server.network.socket_server import ApiRequest
+from offsetmgr.server.network.requests import ApiRequest
 from offsetmgr.server.proxy.response_rewrite import response_body
 
 _FIRST: Final = 7

@@ -36,7 +36,7 @@ from typing import Final
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor
-from offsetmgr.server.network.socket_server import Answer, ApiRequest, HandlerResult
+from offsetmgr.server.network.requests import Answer, ApiRequest, HandlerResult
 from offsetmgr.server.proxy.api_resources import API_RESOURCES
 from offsetmgr.server.proxy.request_filter import RequestFilter
 from offsetmgr.server.proxy.upstream import UpstreamConnection

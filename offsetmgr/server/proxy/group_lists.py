@@ -22,7 +22,7 @@ from offsetmgr.server.apis.groups import (
     listed_states,
     too_many_described,
 )
-from offsetmgr.server.network.socket_server import Answer, ApiRequest, Handler
+from offsetmgr.server.network.requests import Answer, ApiRequest, Handler
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.security.authorization import Operation
 

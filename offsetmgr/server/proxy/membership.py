@@ -20,7 +20,7 @@ from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor, encode_response
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.network.socket_server import CLOSE_CONNECTION, Answer, Api, ApiRequest, Frame
+from offsetmgr.server.network.requests import CLOSE_CONNECTION, Answer, Api, ApiRequest, Frame
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fence import MemberFence

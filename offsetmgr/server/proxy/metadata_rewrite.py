@@ -20,7 +20,7 @@ from offsetmgr.kafka.protocol.schema_codec import Message, decode_response
 from offsetmgr.server.apis import cluster as cluster_apis
 from offsetmgr.server.apis import versions as versions_api
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, too_many
-from offsetmgr.server.network.socket_server import CLOSE_CONNECTION, Answer, ApiRequest, Frame, Handler
+from offsetmgr.server.network.requests import CLOSE_CONNECTION, Answer, ApiRequest, Frame, Handler
 from offsetmgr.server.proxy import response_rewrite
 from offsetmgr.server.proxy.api_resources import API_RESOURCES
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry

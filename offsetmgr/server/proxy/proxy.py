@@ -13,7 +13,7 @@ from offsetmgr.kafka.client.connection import Security
 from offsetmgr.manager.lease import boottime
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.backend import Backend
-from offsetmgr.server.network.socket_server import Api, Concurrency, Handler
+from offsetmgr.server.network.requests import Api, Concurrency, Handler
 from offsetmgr.server.proxy.api_resources import API_RESOURCES
 from offsetmgr.server.proxy.brokers import Brokers
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry

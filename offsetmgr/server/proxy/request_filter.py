@@ -35,7 +35,7 @@ from offsetmgr.kafka.protocol.schema_codec import (
     is_known,
     request_is_flexible,
 )
-from offsetmgr.server.network.socket_server import (
+from offsetmgr.server.network.requests import (
     CLOSE_CONNECTION,
     Answer,
     ApiRequest,

@@ -22,7 +22,7 @@ from typing import Final, cast
 from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
 from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.server.network.socket_server import ApiRequest, ServerConnection, StreamSink
+from offsetmgr.server.network.requests import ApiRequest, ClientSession, StreamSink
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -84,7 +84,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     """A connection to one broker. The constructor starts to connect; requests wait until the connection is open. Use it
     in one event loop."""
 
-    def __init__(self, client: ServerConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
+    def __init__(self, client: ClientSession, address: Address, security: Security, buffer: ReadBuffer) -> None:
         self.address = address
         self._client = client
         self._buffer = buffer
