@@ -366,7 +366,13 @@ def load_authorizer(settings: ManagerSettings) -> Authorizer:
     if settings.credentials is None:
         why = "contain rules for users, but clients do not log in"
         raise ConfigError(Advice("{rules}"), why, Advice("add {credentials} FILE"))
-    return load_rules(settings.rules)
+    rules = load_rules(settings.rules)
+    if settings.relay and (users := rules.users_without_records()):
+        _log.warning(
+            "the relay rejects all records of users whose rules have neither produce nor consume",
+            extra={"rules": settings.rules, "users": ", ".join(users)},
+        )
+    return rules
 
 
 def create_proxy(settings: ManagerSettings, security: Security, authorizer: Authorizer) -> Proxy | None:

@@ -21,11 +21,12 @@ PROPERTIES = {
 
 def settings(plain: int, login: str) -> dict[str, str]:
     """The settings of a broker with an open listener at the port ``plain``, and one with a login at ``login``."""
+    users = " ".join(f'user_{name}="secret"' for name in ("offsetmgr", "alice", "mallory"))
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {
         "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://{login}",
         "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} required user_offsetmgr="secret";',
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {users};",
         "super.users": "User:ANONYMOUS",
     }
 

@@ -340,6 +340,17 @@ def test_missing_and_binary_files_are_errors(tmp_path: Path, what: str) -> None:
         loaded(tmp_path / "binary.toml", what)
 
 
+def test_the_start_names_users_whose_rules_have_only_the_operations_of_offsets(tmp_path: Path, caplog) -> None:
+    file = tmp_path / "rules.toml"
+    rules = {"old": ["read", "write"], "new": ["read", "write", "consume"], "bob": ["all"], "monitor": ["describe"]}
+    lines = "[[rule]]\nprincipals = ['{}']\ntopics = ['*']\noperations = {}\n"
+    file.write_text("".join(lines.format(*rule) for rule in rules.items()))
+    load_authorizer(replace(default_options(), credentials="unused", rules=str(file), relay=True))
+    (record,) = caplog.records
+    assert (record.levelname, record.users) == ("WARNING", "old")
+    assert "neither produce nor consume" in record.message
+
+
 ADMIN_RULES = """
 [[rule]]
 principals = ["operator"]

@@ -12,8 +12,10 @@ import pytest
 from confluent_kafka import KafkaError
 from memory_listener import NODE_ID, MemoryBackend, MemoryListener, WireClient, commit_errors, commit_message
 
+from offsetmgr import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery, PartitionLayout, TopicLayout
+from offsetmgr.kafka.protocol.requests import conditional_commit
 from offsetmgr.manager.results import CommitRequest, CommitResponse
 
 LIST_OFFSETS, METADATA, COMMIT, FETCH, FIND_COORDINATOR = 2, 3, 8, 9, 10
@@ -518,6 +520,17 @@ def test_other_requests_for_foreign_groups_are_rejected(restricted: WireClient, 
         "bills": TOPIC_FORBIDDEN,
         "orders": 0,
     }
+
+
+@pytest.mark.parametrize("restricted", [["write"], ["delete"]], indirect=True)
+def test_a_conditional_commit_that_deletes_needs_the_right_to_delete(restricted: WireClient, request) -> None:
+    may_delete = "delete" in request.node.callspec.params["restricted"]
+    offsets = {TopicPartition("orders", 0): None, TopicPartition("orders", 1): OffsetAndMetadata(9)}
+    asked = conditional_commit("mine-1", offsets, dict.fromkeys(offsets, 1))
+    forbidden = {("orders", 0): 0, ("orders", 1): GROUP_FORBIDDEN}
+    if not may_delete:
+        forbidden = {("orders", 0): GROUP_FORBIDDEN, ("orders", 1): 0}
+    assert commit_errors(restricted.ask(COMMIT, 8, asked.body[1:])) == forbidden  # without the header
 
 
 @pytest.mark.parametrize("restricted", [["read"], ["describe"]], indirect=True)

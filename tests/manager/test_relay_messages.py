@@ -33,8 +33,9 @@ from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_
 from offsetmgr.server.proxy.brokers import ProxyPorts
 
 PRODUCE, FETCH_RECORDS, METADATA, JOIN, HEARTBEAT, LEAVE, SYNC = 0, 1, 3, 11, 12, 13, 14
-DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, DELETE_TOPICS = 15, 16, 18, 20
+DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, DELETE_TOPICS, TOPIC_PARTITIONS = 15, 16, 18, 20, 75
 REBALANCING, ILLEGAL_GENERATION, TOPIC_FORBIDDEN, INVALID_REQUEST, UNKNOWN_ID = 27, 22, 29, 42, 100
+TRANSACTION_FORBIDDEN = 53
 RESERVED = "offsets-of-managers"
 MANY = 20_000
 IDS = [uuid.UUID(int=number + 1) for number in range(MANY)]
@@ -356,20 +357,22 @@ def test_too_many_names_are_all_rejected_without_a_request_to_the_broker(cluster
 
 @pytest.mark.slow
 def test_groups_are_described_a_few_at_a_time(cluster: Cluster, client: WireClient) -> None:
-    names = [f"{'mg'[number % 2]}{number}" for number in range(2_000)]
+    """The real coordinator gets a request for each hundred groups, and a name twice counts once."""
+    names = [f"{'mg'[number % 2]}{number}" for number in range(MANY)]
     member = {
         "member_id": "m", "group_instance_id": None, "client_id": "c", "client_host": "h", "member_metadata": b"",
         "member_assignment": b"",
     }  # fmt: skip
 
     def described(message: Mapping[str, Any]) -> Mapping[str, Any]:
-        (group,) = message["groups"]
-        found = {"error_code": 0, "group_id": group, "protocol_type": "consumer", "protocol_data": "range"}
-        alive = group[0] == "m"
-        return {"groups": [found | {"group_state": "Stable" if alive else "Dead", "members": [member] * alive}]}
+        found = {"error_code": 0, "protocol_type": "consumer", "protocol_data": "range"}
+        states: dict[str, Message] = {"m": {"group_state": "Stable", "members": [member]}}
+        states["g"] = {"group_state": "Dead", "members": []}
+        return {"groups": [{**found, "group_id": group, **states[group[0]]} for group in message["groups"]]}
 
     cluster.handlers[DESCRIBE_GROUPS] = described
-    groups = quick(lambda: client.ask(DESCRIBE_GROUPS, 6, {"groups": names}))["groups"]
+    groups = quick(lambda: client.ask(DESCRIBE_GROUPS, 6, {"groups": names + names}))["groups"]
+    assert len(cluster.requests(DESCRIBE_GROUPS)) == len(cluster.requests(FIND_COORDINATOR)) == MANY / 100
     assert [group["group_id"] for group in groups] == names
     assert [len(group["members"]) for group in groups[:4]] == [1, 0, 1, 0]
 
@@ -456,6 +459,87 @@ def test_a_large_admin_request_is_rejected_in_part_by_the_rules(tmp_path: Path, 
         )
         (kept,) = cluster.requests(DELETE_TOPICS)[0]["topics" if version == 6 else "topic_names"]
         assert (kept["name"] if version == 6 else kept) == "t7"
+
+
+RULE = '[[rule]]\nprincipals = ["*"]\ntopics = ["t7"]\ntransactional_ids = ["x*"]\n'
+
+
+@contextlib.contextmanager
+def ruled(file: Path, text: str) -> Iterator[tuple[Cluster, WireClient]]:
+    file.write_text(text)
+    rules = MemoryListener(rules=file).authorizer
+    with relay_before(authorizer=rules) as (cluster, relay), WireClient(relay.port) as client:
+        cluster.handlers[PRODUCE] = lambda _: {"responses": []}
+        cluster.handlers[FETCH_RECORDS] = lambda _: {"error_code": 0, "session_id": 0, "responses": []}
+        cluster.described += [topic(name) for name in ("t3", "t7", "t9")]
+        yield cluster, client
+
+
+def codes_of(answer: Message, partitions: str) -> dict[Any, set[int]]:
+    return {
+        one.get("name") or one.get("topic") or one["topic_id"]: {part["error_code"] for part in one[partitions]}
+        for one in answer["responses"]
+    }
+
+
+def test_a_record_is_produced_and_fetched_only_by_a_rule_in_every_version(tmp_path: Path) -> None:
+    with ruled(tmp_path / "rules.toml", f'{RULE}operations = ["produce", "consume"]') as (cluster, client):
+        for version in range(3, 10):
+            for number in (1, 2_000):
+                topics = [{**produced(name, b"r"), "partition_data": produced(name, b"r")["partition_data"] * number}
+                          for name in ("t7", "t8")]  # fmt: skip
+                answer = client.ask(PRODUCE, version, produce_of(topics))
+                assert codes_of(answer, "partition_responses") == {"t8": {TOPIC_FORBIDDEN}}
+                assert client.ask(PRODUCE, version, produce_of(topics[:1]))["responses"] == []
+            for tid, code in (("x1", None), ("y1", TRANSACTION_FORBIDDEN)):
+                answer = client.ask(PRODUCE, version, {**produce_of(topics[:1]), "transactional_id": tid})
+                assert codes_of(answer, "partition_responses") == ({} if code is None else {"t7": {code}})
+        assert {one["name"] for sent in cluster.requests(PRODUCE) for one in sent["topic_data"]} == {"t7"}
+        assert {sent.get("transactional_id") for sent in cluster.requests(PRODUCE)} == {None, "x1"}
+        for version in range(4, 16):
+            message = fetch_of([IDS[7], IDS[8]])
+            for one, name in zip(message["topics"], ("t7", "t8"), strict=True):
+                one["topic"] = name
+            denied = IDS[8] if version >= 13 else "t8"
+            for _ in range(2):  # the second time, the relay knows the names
+                assert codes_of(client.ask(FETCH_RECORDS, version, message), "partitions") == {
+                    denied: {TOPIC_FORBIDDEN}
+                }
+            assert client.ask(FETCH_RECORDS, version, {**message, "topics": message["topics"][:1]})["responses"] == []
+        sent = [one for found in cluster.requests(FETCH_RECORDS) for one in found["topics"]]
+        assert {one.get("topic") or one["topic_id"] for one in sent} == {"t7", IDS[7]}
+
+
+@pytest.mark.parametrize(("rule", "created"), [("", False), ('apis = ["CreateTopics"]\n', True)])
+def test_a_request_that_names_a_topic_creates_it_only_by_a_rule(tmp_path: Path, rule: str, created: bool) -> None:
+    """Before Metadata 4, a request cannot ask for no creation, so the relay forwards it as version 4."""
+    with ruled(tmp_path / "rules.toml", f'{RULE}{rule}operations = ["describe"]') as (cluster, client):
+        cluster.described[:] = [topic("t7")]
+        for version in (0, 1, 3, 4, 12):
+            cluster.sent.clear()
+            topics = [{"name": name, "topic_id": None} for name in ("t7", "t8")]
+            answer = client.ask(METADATA, version, {"topics": topics, "allow_auto_topic_creation": True})
+            assert [one["name"] for one in answer["topics"] if one["error_code"] == TOPIC_FORBIDDEN] == ["t8"]
+            ((_, forwarded, message),) = [one for one in cluster.sent if one[0] == METADATA and one[2]["topics"]]
+            assert ([one["name"] for one in message["topics"]], forwarded) == (["t7"], max(version, 4))
+            assert message["allow_auto_topic_creation"] == created
+
+
+def test_a_list_of_topic_partitions_names_no_topic_without_a_rule(tmp_path: Path) -> None:
+    """Not even as the start of the next part of the list."""
+    with ruled(tmp_path / "rules.toml", f'{RULE}operations = ["describe"]') as (cluster, client):
+        cluster.handlers[TOPIC_PARTITIONS] = lambda _: {"topics": []}
+        for start, expected in ((None, None), ("t3", ("t7", 0)), ("t7", ("t7", 5)), ("t8", None)):
+            cursor = None if start is None else {"topic_name": start, "partition_index": 5}
+            cluster.sent.clear()
+            message = {"topics": [], "response_partition_limit": 9, "cursor": cursor}
+            assert client.ask(TOPIC_PARTITIONS, 0, message)["topics"] == []
+            if start == "t8":
+                assert cluster.requests(TOPIC_PARTITIONS) == []
+                continue
+            (sent,) = cluster.requests(TOPIC_PARTITIONS)
+            assert [one["name"] for one in sent["topics"]] == ["t7"]
+            assert (sent["cursor"] and tuple(sent["cursor"].values())) == expected
 
 
 def test_the_coordinators_of_many_transactions_have_the_relays_address(cluster, relay, client) -> None:

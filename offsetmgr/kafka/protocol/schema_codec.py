@@ -135,6 +135,9 @@ class Cursor:
         at = self.take(length)
         return self.data[at : self.at]
 
+    def skip_octets(self) -> None:
+        self.take(max(self._octets_length(), 0))
+
     def length(self) -> int:
         """Reads the length of a string. Returns -1 for null."""
         if self.flexible:

@@ -40,6 +40,16 @@ class ApiContext:
     def topic_allowed(self, request: ApiRequest, operation: Operation, topic: str) -> bool:
         return self.authorizer.topic(request.connection.principal or "", operation, topic)
 
+    def transactional_id_allowed(self, request: ApiRequest, operation: Operation, name: str) -> bool:
+        return self.authorizer.transactional_id(request.connection.principal or "", operation, name)
+
+    def group_operations(self, request: ApiRequest, group: str) -> int:
+        """Returns the authorized operations of a group's description."""
+        operations = {ACL_DESCRIBE: Operation.DESCRIBE, ACL_READ: Operation.READ, ACL_DELETE: Operation.DELETE}
+        return authorized_operations(
+            *(code for code, operation in operations.items() if self.group_allowed(request, operation, group))
+        )
+
     def topic_error(self, request: ApiRequest, operation: Operation, topic: str) -> int:
         """Returns the error code for a topic that a request names; 0 if the name is not too long and the client may use
         the topic."""

@@ -14,11 +14,7 @@ from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.protocol.schema_codec import INT16, INT32, NO_TAGS, EncodedItems, count, encode_items, string
 from offsetmgr.manager.results import FetchRequest
 from offsetmgr.server.apis.api_context import (
-    ACL_DELETE,
-    ACL_DESCRIBE,
-    ACL_READ,
     ApiContext,
-    authorized_operations,
     decoded,
     encoded,
     encoded_by_size,
@@ -125,11 +121,7 @@ async def _described(
     if not context.group_allowed(request, Operation.DESCRIBE, group):
         return {**description, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
     if include_operations:
-        description["authorized_operations"] = authorized_operations(
-            ACL_DESCRIBE,
-            *([ACL_READ] if context.group_allowed(request, Operation.READ, group) else []),
-            *([ACL_DELETE] if context.group_allowed(request, Operation.DELETE, group) else []),
-        )
+        description["authorized_operations"] = context.group_operations(request, group)
     return await described_without_members(context, request, description)
 
 

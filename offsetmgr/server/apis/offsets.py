@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import ErrorCode
+from offsetmgr.core.model import NO_OFFSET
 from offsetmgr.core.retry import completed
 from offsetmgr.kafka.protocol.frames import in_codec_thread
 from offsetmgr.manager.commit_checks import without_partitions
@@ -59,15 +60,36 @@ def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
     topics = commit.topics
     if _too_many(request, topics):
         return _Commit(commit, topics, {}, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-    if not context.group_allowed(request, Operation.WRITE, commit.group):
+    if not commit.expected and not context.group_allowed(request, Operation.WRITE, commit.group):
         return _Commit(commit, topics, {}, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     rejected = {
         (topic, part[0]): code
         for topic, parts in topics
-        if (code := context.topic_error(request, Operation.WRITE, topic))
-        for part in parts
+        for operation, some in _by_operation(topic, parts, commit.expected)
+        if (code := _commit_error(context, request, operation, commit.group, topic))
+        for part in some
     }
     return _Commit(without_partitions(commit, rejected) if rejected else commit, topics, rejected)
+
+
+def _by_operation(
+    topic: str, parts: Sequence[PartitionCommit], expected: Mapping[tuple[str, int], int]
+) -> list[tuple[Operation, Sequence[PartitionCommit]]]:
+    """Returns the partitions by the operation that they need. A partition with a condition and without an offset is a
+    deletion."""
+    if not expected:
+        return [(Operation.WRITE, parts)]
+    found: dict[Operation, list[PartitionCommit]] = {Operation.WRITE: [], Operation.DELETE: []}
+    for part in parts:
+        is_deletion = part[1] == NO_OFFSET and (topic, part[0]) in expected
+        found[Operation.DELETE if is_deletion else Operation.WRITE].append(part)
+    return list(found.items())
+
+
+def _commit_error(context: ApiContext, request: ApiRequest, operation: Operation, group: str, topic: str) -> int:
+    if not context.group_allowed(request, operation, group):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return context.topic_error(request, operation, topic)
 
 
 def offset_commit(context: ApiContext, request: ApiRequest) -> HandlerResult:

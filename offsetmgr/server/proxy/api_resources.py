@@ -35,6 +35,7 @@ from typing import Any, Final, NamedTuple
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message
+from offsetmgr.server.security.authorization import Operation
 
 TOPIC_RESOURCE: Final = 2
 GROUP_RESOURCE: Final = 32
@@ -63,8 +64,11 @@ class ApiResources(NamedTuple):
     """Whether a broker that rejects one item rejects the whole request. For such an API, the relay does the same."""
     empty_means_all: bool = False
     """Whether null or an empty array of items stands for all existing items."""
+    operation: Operation = Operation.DESCRIBE
+    """The operation on each topic that a client needs. `ADMIN_APIS` need a rule with the API instead."""
     transactional_id: str = ""
-    """The field of the request that holds a transactional id; empty if there is none."""
+    """The field of the request that holds a transactional id; empty if there is none. The client needs
+    `Operation.PRODUCE` on the id."""
     error_fields: Mapping[str, Any] = {}
     """The fields of a response that rejects the request, other than the error code and the array of items."""
     visible_items: tuple[tuple[str, ...], str] | None = None
@@ -152,6 +156,7 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
             log_append_time=-1,
             record_errors=[],
         ),
+        operation=Operation.PRODUCE,
         transactional_id="transactional_id",
     ),
     ApiKey.FETCH: _topics(
@@ -166,6 +171,7 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
             records=b"",
         ),
         name="topic",
+        operation=Operation.CONSUME,
     ),
     ApiKey.LIST_OFFSETS: _topics(11),
     ApiKey.CREATE_TOPICS: _topics(7, error_item=_simple_item("name", configs=None)),
@@ -183,6 +189,7 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         response_items="results_by_topic_v3_and_below",
         error_item=_partition_items("results_by_partition", code="partition_error_code"),
         all_or_nothing=True,
+        operation=Operation.PRODUCE,
         transactional_id="v3_and_below_transactional_id",
     ),
     ApiKey.END_TXN: ApiResources(4, transactional_id="transactional_id"),

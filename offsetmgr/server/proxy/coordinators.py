@@ -33,13 +33,21 @@ class Coordinators:
 
     async def find(self, group: str, deadline: float) -> Address:
         """Returns the group's coordinator, from the cache if possible. Raises `OffsetMgrError`."""
-        known = self._known.get(group)
-        if known is None:
-            found = value_of((await self._client.find_coordinators([group], deadline))[group])
-            if len(self._known) >= _MAX_KNOWN_COORDINATORS:
+        return value_of((await self._find([group], deadline))[group])
+
+    async def _find(self, groups: Sequence[str], deadline: float) -> dict[str, Address | OffsetMgrError]:
+        """Works as `find`, for many groups with one request."""
+        found: dict[str, Address | OffsetMgrError] = {
+            group: self._known[group] for group in groups if group in self._known
+        }
+        if missing := [group for group in groups if group not in found]:
+            if len(self._known) + len(missing) > _MAX_KNOWN_COORDINATORS:
                 self._known.clear()
-            known = self._known[group] = found
-        return known
+            for group, address in (await self._client.find_coordinators(missing, deadline)).items():
+                found[group] = address
+                if isinstance(address, Address):
+                    self._known[group] = address
+        return found
 
     def forget(self, group: str) -> None:
         """Removes the group's coordinator from the cache, because it was wrong or unreachable."""
@@ -57,7 +65,7 @@ class Coordinators:
         """
         group = member.group
         where = await self.find(group, deadline)
-        described = await self._describe(where, group, deadline)
+        (described,) = await self._describe(where, [group], deadline)
         if described["error_code"]:
             raise kafka_error(described["error_code"], f"group {group}")
         code = await self._heartbeat(where, member, deadline)
@@ -85,10 +93,26 @@ class Coordinators:
             for group, answer in found.items()
         }
 
-    async def describe(self, group: str, operations: bool, deadline: float) -> Message:
-        """Returns the group as in a DescribeGroups response (version 4). Raises `OffsetMgrError`."""
-        where = await self.find(group, deadline)
-        return await self._describe(where, group, deadline, operations=operations)
+    async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, Message]:
+        """Returns the groups as in a DescribeGroups response (version 4), with one request to each coordinator. Omits a
+        group if its coordinator could not be found or did not describe it."""
+
+        async def ask(where: Address, names: list[str]) -> list[Message]:
+            try:
+                return await self._describe(where, names, deadline)
+            except OffsetMgrError:
+                return []
+
+        try:
+            found = await self._find(groups, deadline)
+        except OffsetMgrError:
+            return {}
+        known = by_key((where, group) for group, where in found.items() if isinstance(where, Address))
+        answers = await asyncio.gather(*(ask(where, names) for where, names in known.items()))
+        described = {d["group_id"]: d for answer in answers for d in answer if not d["error_code"]}
+        for group in found.keys() - described.keys():
+            self.forget(group)
+        return described
 
     async def groups(self, deadline: float) -> dict[str, Message]:
         """Returns the groups of all brokers, by name, as in a ListGroups response (version 4). Raises `OffsetMgrError`
@@ -129,11 +153,11 @@ class Coordinators:
         code: int = (await self._call(where, heartbeat(member), deadline))["error_code"]
         return code
 
-    async def _describe(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:
-        message = {"groups": [group], "include_authorized_operations": operations}
+    async def _describe(self, where: Address, groups: list[str], deadline: float) -> list[Message]:
+        message = {"groups": groups, "include_authorized_operations": False}
         request = Request(ApiKey.DESCRIBE_GROUPS, 4, message)
         answer = await self._call(where, request, deadline, use_codec_thread=True)
-        found: Message = answer["groups"][0]
+        found: list[Message] = answer["groups"]
         return found
 
     async def _confirmed_by_another_broker(self, groups: Sequence[str], where: Address, deadline: float) -> set[str]:

@@ -2,8 +2,9 @@
 
 A broker stores the topics of a session, and returns their records to any client that sends the session's id. Sessions
 of replicas, and of tools that read the offsets topic, contain the offsets topic. A client that sent the id of such a
-session would receive the records of the offsets topic. So the relay forwards only session ids that a broker returned
-through the relay: these sessions contain only allowed topics.
+session would receive the records of the offsets topic. Sessions of other clients contain topics that the client may not
+be allowed to read. So the relay forwards only session ids that a broker returned to the same principal through the
+relay: these sessions contain only allowed topics.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor
-from offsetmgr.server.network.requests import ApiRequest
+from offsetmgr.server.network.requests import ApiRequest, ClientSession
 from offsetmgr.server.proxy.response_rewrite import response_body
 
 _FIRST: Final = 7
@@ -31,23 +32,25 @@ class Session(NamedTuple):
 
 
 class FetchSessions:
-    """The known sessions. A session is identified by the session id, and by the node id of the port to which the client
-    is connected (None for the manager's own port)."""
+    """The known sessions, each with its principal. A session is identified by the session id, and by the node id of the
+    port to which the client is connected (None for the manager's own port)."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int | None, int], None] = {}
+        self._known: dict[tuple[int | None, int], str | None] = {}
 
-    def record(self, node_id: int | None, session_id: int) -> None:
+    def record(self, client: ClientSession, session_id: int) -> None:
         """Records a session id from a broker's response. If too many sessions are known, removes the least recently
         recorded session."""
         if session_id:
-            self._known.pop((node_id, session_id), None)
-            self._known[node_id, session_id] = None
+            self._known.pop((client.node_id, session_id), None)
+            self._known[client.node_id, session_id] = client.principal
             if len(self._known) > _MAX_SESSIONS:
                 del self._known[next(iter(self._known))]
 
-    def is_known(self, node_id: int | None, session_id: int) -> bool:
-        return (node_id, session_id) in self._known
+    def is_known(self, client: ClientSession, session_id: int) -> bool:
+        """Whether the session belongs to the client's principal."""
+        key = (client.node_id, session_id)
+        return key in self._known and self._known[key] == client.principal
 
 
 def session_of(request: ApiRequest) -> Session | None:

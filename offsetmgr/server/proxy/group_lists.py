@@ -79,32 +79,34 @@ class GroupLists:
 
     async def _describe(self, request: ApiRequest) -> Answer:
         message = decoded(request)
-        groups = message["groups"]
+        groups = list(dict.fromkeys(message["groups"]))  # a group with many members has a large description
         if too_many(request, groups):
             return await too_many_described(request, groups)
         operations = bool(message.get("include_authorized_operations"))
 
-        async def described(group: str) -> bytes:
-            found = await self._described(request, group, operations)
-            return encode_items(request.api_key, request.version, "groups", [found])
-
         data = bytearray()
         for part in portions(groups, _DESCRIBE_BATCH):
-            data += b"".join(await asyncio.gather(*map(described, part)))
+            asked = [group for group in part if not self._error(request, group)]
+            found = await self._coordinators.describe(asked, self._deadline())
+            for group in part:
+                description = await self._described(request, group, found.get(group))
+                if operations and not description["error_code"]:
+                    description["authorized_operations"] = self._context.group_operations(request, group)
+                data += encode_items(request.api_key, request.version, "groups", [description])
         return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
-    async def _described(self, request: ApiRequest, group: str, operations: bool) -> Message:
-        failed = {**EMPTY_DESCRIPTION, "group_id": group}
+    def _error(self, request: ApiRequest, group: str) -> int:
+        """Returns the error code of a group about which the real coordinator is not asked, otherwise 0."""
         if not self._context.group_allowed(request, Operation.DESCRIBE, group):
-            return {**failed, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
-        if code := self._backend.ownership_error(group):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return self._backend.ownership_error(group)
+
+    async def _described(self, request: ApiRequest, group: str, found: Message | None) -> Message:
+        """Completes the real coordinator's description; None if the coordinator did not return one."""
+        failed = {**EMPTY_DESCRIPTION, "group_id": group}
+        if code := self._error(request, group):
             return {**failed, "error_code": code}
-        try:
-            found = await self._coordinators.describe(group, operations, self._deadline())
-        except OffsetMgrError:
-            return {**failed, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
-        if found["error_code"]:
-            self._coordinators.forget(group)
+        if found is None:
             return {**failed, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
         if found["group_state"] != DEAD:
             return found

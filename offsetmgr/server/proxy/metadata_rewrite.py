@@ -2,9 +2,9 @@
 
 The handlers return the brokers' responses with other addresses: every broker keeps its node id, and its address is
 replaced with the address of the manager's port for this broker. The managers are listed as additional nodes, since
-clients ask every node for its groups. The handlers return all topics except the offsets topic unchanged. If a request
-names the offsets topic, the handlers return an error for that topic. If a request asks for all topics, they omit the
-offsets topic.
+clients ask every node for its groups. The handlers return unchanged all topics that the client may describe; no client
+may describe the offsets topic. If a request names another topic, the handlers return an error for that topic. If a
+request asks for all topics, they omit the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response
 from offsetmgr.server.apis import cluster as cluster_apis
 from offsetmgr.server.apis import versions as versions_api
-from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, too_many
+from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, too_many
 from offsetmgr.server.network.requests import CLOSE_CONNECTION, Answer, ApiRequest, Frame, Handler
 from offsetmgr.server.proxy import response_rewrite
 from offsetmgr.server.proxy.api_resources import API_RESOURCES
@@ -33,11 +33,21 @@ from offsetmgr.server.proxy.request_filter import (
     with_body,
 )
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
+from offsetmgr.server.security.authorization import Operation
 
 _log = logging.getLogger(__name__)
 
 _BROKERS: Final = 1
 _TRANSACTION: Final = 1
+_CREATION_OPTION: Final = 4
+"""The first version of Metadata in which a request can ask for no creation of topics."""
+_NO_COORDINATOR: Final = {
+    "error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    "error_message": None,
+    "node_id": -1,
+    "host": "",
+    "port": -1,
+}
 
 _FORWARDED_VERSIONS: Final = {
     **{key: api.highest for key, api in API_RESOURCES.items()},
@@ -81,11 +91,11 @@ class MetadataRewriter:
         return Frame(response_rewrite.replace_brokers(frame, request.version, part, named))
 
     async def _filtered_metadata(self, request: ApiRequest) -> bytes:
-        """Returns the broker's response. If the request names the offsets topic, the response contains an error for
-        that topic; otherwise the response omits the topic."""
+        """Returns the broker's response. If the request names a topic that the client may not describe, the response
+        contains an error for that topic; otherwise the response omits the topic."""
         upstream = self._upstreams.of(request.connection).for_port()
         request_filter = self._filter
-        if not request_filter.may_name_reserved(request.frame):
+        if not request_filter.has_rules and not request_filter.may_name_reserved(request.frame):
             frame = await upstream.ask(request)
             if not request_filter.may_name_reserved(frame):
                 return frame
@@ -93,32 +103,44 @@ class MetadataRewriter:
                 cut := response_rewrite.without_topic(frame, request.version, request_filter.reserved.topic)
             ):
                 return cut
-            return await run_by_message_size(lambda: self._with_topics(request, frame, []), len(frame))
+            return await run_by_message_size(lambda: self._with_topics(request, request, frame, []), len(frame))
         size = len(request.frame)
-        passed, named = await run_by_message_size(lambda: self._without_reserved(request), size)
+        passed, named = await run_by_message_size(lambda: self._without_denied(request), size)
         frame = await upstream.ask(passed)
-        return await run_by_message_size(lambda: self._with_topics(request, frame, named), max(len(frame), size))
+        size = max(len(frame), size)
+        return await run_by_message_size(lambda: self._with_topics(request, passed, frame, named), size)
 
-    def _without_reserved(self, request: ApiRequest) -> tuple[ApiRequest, list[Message]]:
-        """Returns the request without the offsets topic, and the removed items. The offsets topic is removed, because a
-        broker could create this topic if the forwarded request named it."""
+    def _without_denied(self, request: ApiRequest) -> tuple[ApiRequest, list[Message]]:
+        """Returns the request without the topics that the client may not describe, and the removed items.
+
+        The topics are removed, because a broker could create a topic that the forwarded request names. For the same
+        reason, the request asks for no creation of topics unless the client may create all of them. A request can ask
+        for this from `_CREATION_OPTION` on, so earlier requests are forwarded in that version.
+        """
         message = decoded(request)
-        named = [topic for topic in message["topics"] or () if topic["name"] == self._filter.reserved.topic]
-        if not named:
-            return request, named
-        kept = [topic for topic in message["topics"] if topic["name"] != self._filter.reserved.topic]
-        if not kept and request.version == 0:
-            raise InvalidRequest("Metadata version 0", "it names only the offsets topic")
-        return with_body(request, {**message, "topics": kept}), named
+        if _asks_for_all(request):
+            return with_body(request, {**message, "topics": None}, _CREATION_OPTION), []
+        denied = [topic for topic in message["topics"] if not self._may_describe(request, topic["name"])]
+        kept = [topic for topic in message["topics"] if self._may_describe(request, topic["name"])]
+        creates = message.get("allow_auto_topic_creation", True) and all(
+            self._context.authorizer.admin(request.connection.principal or "", ApiKey.CREATE_TOPICS, topic["name"])
+            for topic in kept
+        )
+        passed = {**message, "topics": kept, "allow_auto_topic_creation": creates}
+        return with_body(request, passed, _CREATION_OPTION), denied
 
-    def _with_topics(self, request: ApiRequest, frame: bytes, rejected: list[Message]) -> Frame:
-        answer = decode_broker_response(request, frame)
-        by_id = not _asks_for_all(request)
+    def _may_describe(self, request: ApiRequest, name: str | None) -> bool:
+        return name is None or self._context.topic_allowed(request, Operation.DESCRIBE, name)
+
+    def _with_topics(self, request: ApiRequest, passed: ApiRequest, frame: bytes, rejected: list[Message]) -> Frame:
+        """Returns the broker's response to ``passed`` as the response to the client's request."""
+        answer = decode_broker_response(passed, frame)
+        named = not _asks_for_all(request)
         topics = []
         for topic in answer["topics"]:
-            if topic["name"] != self._filter.reserved.topic:
+            if self._may_describe(request, topic["name"]):
                 topics.append(topic)
-            elif by_id:
+            elif named:
                 topics.append({**_REJECTED, "name": None, "topic_id": topic["topic_id"]})
         topics += [{**_REJECTED, "name": topic["name"], "topic_id": None} for topic in rejected]
         return response_frame(request, {**answer, "topics": topics})
@@ -145,18 +167,26 @@ class MetadataRewriter:
         """For a group, returns the manager that owns the group. For a transaction, returns this manager's port for the
         broker that coordinates the transaction."""
         requested = decoded(request)
-        if requested.get("key_type") != _TRANSACTION or too_many(request, requested.get("coordinator_keys", ())):
+        keys = requested.get("coordinator_keys", [requested.get("key")])
+        if requested.get("key_type") != _TRANSACTION or too_many(request, keys):
             found_here = cluster_apis.find_coordinator(self._context, request)
             return found_here if isinstance(found_here, bytes) else await found_here
+        denied = {key for key in keys if not self._context.transactional_id_allowed(request, Operation.DESCRIBE, key)}
+        rejected = [{**_NO_COORDINATOR, "key": key} for key in keys if key in denied]
+        if len(rejected) == len(keys):
+            return await encoded_by_size(request, {**_NO_COORDINATOR, "coordinators": rejected})
+        if rejected:
+            request = with_body(request, {**requested, "coordinator_keys": [key for key in keys if key not in denied]})
         frame = await self._upstreams.of(request.connection).for_port().ask(request)
         message, brokers = await run_by_message_size(partial(_coordinators, request, frame), len(frame))
         await self._brokers.record(brokers)
+        message["coordinators"] = [*message.get("coordinators", ()), *rejected]
         return await run_by_message_size(partial(self._with_our_addresses, request, message), len(frame))
 
     def _with_our_addresses(self, request: ApiRequest, message: Message) -> bytes:
         """Replaces the brokers' addresses in a FindCoordinator response with the addresses of this manager's ports.
         Returns the body of the response."""
-        for found in message.get("coordinators", [message]):
+        for found in message["coordinators"] or [message]:
             if found["error_code"] == ErrorCode.NONE:
                 found["host"], found["port"] = self._host, self._brokers.port(found["node_id"])
         return encoded(request, message)

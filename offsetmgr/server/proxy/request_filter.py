@@ -1,12 +1,14 @@
-"""`RequestFilter`: rejects clients' access to the managers' own names, and admin APIs that no rule allows.
+"""`RequestFilter`: rejects clients' access to the managers' own names, and requests that no rule allows.
 
-The brokers see the manager's principal, which may read and write the offsets topic. So the relay itself rejects
-requests for the offsets topic (by name and by id), the managers' group and the shards' transactional ids. These names
-are *reserved*.
+The brokers see the manager's principal, which may read and write the offsets topic and all relayed topics. So the relay
+itself rejects requests for the offsets topic (by name and by id), the managers' group and the shards' transactional
+ids. These names are *reserved*. If there are rules, the filter checks the operation that `ApiResources` has for the
+request's topics and transactional id, as a broker's authorizer does.
 
-The filter decodes only few requests. All reserved names begin with the name of the offsets topic, and requests contain
-names as plain bytes. So a request that does not contain the bytes of that name contains no reserved name. A Fetch from
-version 13 on has topic ids: the filter reads them, and asks a broker once for the name of each id.
+Without rules, the filter decodes only few requests. All reserved names begin with the name of the offsets topic, and
+requests contain names as plain bytes. So a request that does not contain the bytes of that name contains no reserved
+name. With rules, the filter reads the topics of a Produce or Fetch without decoding the request, and decodes requests
+of other APIs. A Fetch from version 13 on has topic ids: the filter asks a broker once for the name of each id.
 
 If only some items are rejected, the filter removes them from the request, and adds their errors to the broker's
 response, which is collected whole instead of streamed. A large request is decoded, checked and encoded again in the
@@ -25,6 +27,7 @@ from offsetmgr.core.errors import ErrorCode, InvalidRequest, OffsetMgrError, Unr
 from offsetmgr.kafka.protocol.frames import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import (
+    INT16,
     INT32,
     NO_TAGS,
     Message,
@@ -56,14 +59,16 @@ from offsetmgr.server.proxy.api_resources import (
 )
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.fetch_sessions import FetchSessions, session_in, session_of
-from offsetmgr.server.proxy.topic_ids import TopicIds, fetched_ids
+from offsetmgr.server.proxy.topic_ids import TopicIds, fetched_topics, produced_topics
 from offsetmgr.server.proxy.upstream import UpstreamConnection
-from offsetmgr.server.security.authorization import ADMIN_APIS, Authorizer, ReservedGroups
+from offsetmgr.server.security.authorization import ADMIN_APIS, Authorizer, Operation, ReservedGroups
 
 T = TypeVar("T")
 
 _FETCH_SESSIONS: Final = 7
 _FETCH_BY_ID: Final = 13
+_FINAL_EPOCH: Final = -1
+"""The session epoch of a Fetch that belongs to no session."""
 _DELETE_BY_ID: Final = 6
 _LARGE_BYTES: Final = LARGE_BYTES // 4
 """Size above which the codec thread checks a message. It is smaller than `LARGE_BYTES`, because checking and encoding a
@@ -80,7 +85,8 @@ class _FilterResult(NamedTuple):
     rejected: Sequence[Message] = ()
     """The items to add to the response, with the errors of the rejected items."""
     unresolved: tuple[Message, Collection[uuid.UUID]] | None = None
-    """A decoded request that cannot be checked before the names of these topic ids are known."""
+    """A decoded request that cannot be checked before the names of these topic ids are known. If there are no ids, the
+    request stands for all topics."""
 
 
 _UNCHANGED: Final = _FilterResult()
@@ -95,7 +101,7 @@ class RequestFilter:
         self._upstreams = upstreams
         self._ids = ids
         self._authorizer = authorizer
-        self._has_rules = authorizer.has_rules
+        self.has_rules = authorizer.has_rules
         self._sessions = FetchSessions()
         self.reserved = reserved
         self._reserved_bytes = reserved.topic.encode()
@@ -110,7 +116,7 @@ class RequestFilter:
         The API is one of `API_RESOURCES`. Raises `InvalidRequest`.
         """
         resources = API_RESOURCES[request.api_key]
-        if not self._must_decode(request):
+        if not self._must_decode(request) or (request.api_key == ApiKey.PRODUCE and self._may_produce(request)):
             return self._outcome(request, resources, forward, _UNCHANGED)
         if len(request.frame) > _LARGE_BYTES:
             return DeferredWork(partial(self._check, request), partial(self._outcome, request, resources, forward))
@@ -123,10 +129,10 @@ class RequestFilter:
         forward: Callable[[UpstreamConnection], HandlerResult],
         result: _FilterResult,
     ) -> HandlerResult:
-        session = session_of(request) if request.api_key == ApiKey.FETCH and self._reserved_bytes else None
-        node_id = request.connection.node_id if session is not None else None
-        if session is not None and session.id and not self._sessions.is_known(node_id, session.id):
-            return response_frame(request, {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "responses": []})
+        is_checked = self.has_rules or bool(self._reserved_bytes)
+        session = session_of(request) if request.api_key == ApiKey.FETCH and is_checked else None
+        if session is not None and session.id and not self._sessions.is_known(request.connection, session.id):
+            return session_unknown(request)
         if result.unresolved is not None:
             return self._resolve_and_forward(request, resources, *result.unresolved)
         if result.answer is not None:
@@ -135,8 +141,8 @@ class RequestFilter:
             upstream = self._upstreams.of(request.connection).for_port()
         except Unreachable:
             return CLOSE_CONNECTION
-        inspects_response = bool(self._reserved_bytes) and (
-            resources.visible_items is not None or (session is not None and session.epoch == 0)
+        inspects_response = (session is not None and session.epoch == 0) or (
+            bool(self._reserved_bytes) and resources.visible_items is not None
         )
         if result.remaining is None and not inspects_response:
             return forward(upstream)
@@ -145,7 +151,8 @@ class RequestFilter:
     def _must_decode(self, request: ApiRequest) -> bool:
         """Whether the request must be decoded."""
         key, version = request.api_key, request.version
-        if self._has_rules and key in ADMIN_APIS:
+        resources = API_RESOURCES[key]
+        if self.has_rules and (key in ADMIN_APIS or resources.items or resources.transactional_id):
             return True
         if not self._reserved_bytes:
             return False
@@ -156,26 +163,57 @@ class RequestFilter:
 
     def _check(self, request: ApiRequest) -> _FilterResult:
         """Decodes and checks a request; runs in the codec thread if it is large. Raises `InvalidRequest`."""
-        if request.api_key == ApiKey.FETCH and request.version >= _FETCH_BY_ID:
-            ids = fetched_ids(request.frame, request.body(flexible=True), request.version)
-            if ids is not None and all(map(self._is_allowed, ids)):
-                return _UNCHANGED
+        if request.api_key == ApiKey.FETCH and self._may_fetch(request):
+            return _UNCHANGED
         resources, message = API_RESOURCES[request.api_key], _decoded(request)
-        if unknown := self._ids.unknown(_ids(requested_items(resources, message))):
+        items = requested_items(resources, message)
+        if unknown := self._ids.unknown(_ids(items)):
             return _FilterResult(unresolved=(message, unknown))
+        if self.has_rules and items is None and request.api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS:
+            return _FilterResult(unresolved=(message, ()))
         return self._check_items(request, resources, message)
 
-    def _is_allowed(self, topic_id: uuid.UUID | None) -> bool:
-        name = self._ids.name(topic_id)
-        return name is not None and name != self.reserved.topic
+    def _may_fetch(self, request: ApiRequest) -> bool:
+        body = request.body(flexible=request_is_flexible(ApiKey.FETCH, request.version))
+        topics = fetched_topics(request.frame, body, request.version)
+        if topics is None:
+            return False
+        names = topics if request.version < _FETCH_BY_ID else map(self._ids.name, topics)
+        return all(name is not None and self._topic_allowed(request, Operation.CONSUME, name) for name in names)
+
+    def _may_produce(self, request: ApiRequest) -> bool:
+        body = request.body(flexible=request_is_flexible(ApiKey.PRODUCE, request.version))
+        if (produced := produced_topics(request.frame, body, request.version)) is None:
+            return False
+        transactional_id, topics = produced
+        return self._id_allowed(request, transactional_id) and all(
+            self._topic_allowed(request, Operation.PRODUCE, name) for name in topics
+        )
+
+    def _topic_allowed(self, request: ApiRequest, operation: Operation, name: str) -> bool:
+        is_reserved = bool(self._reserved_bytes) and name == self.reserved.topic
+        return not is_reserved and self._authorizer.topic(request.connection.principal or "", operation, name)
+
+    def _id_allowed(self, request: ApiRequest, transactional_id: str | None) -> bool:
+        if transactional_id is None:
+            return True
+        principal, operation = request.connection.principal or "", Operation.PRODUCE
+        return not self.reserved.has_transactional_id(transactional_id) and self._authorizer.transactional_id(
+            principal, operation, transactional_id
+        )
 
     async def _resolve_and_forward(
         self, request: ApiRequest, resources: ApiResources, message: Message, unknown: Collection[uuid.UUID]
     ) -> Answer:
-        """Asks a broker for the names of unknown ids, then checks and forwards the request. Later requests of the
-        client may be forwarded before this request."""
+        """Asks a broker for the names of unknown ids, or of all topics, then checks and forwards the request. Later
+        requests of the client may be forwarded before this request."""
         try:
             await self._ids.resolve(unknown)
+            if not unknown:
+                message = await self._with_visible_topics(request, message)
+                if not message["topics"]:
+                    return response_frame(request, message)
+                request = with_body(request, message)
         except OffsetMgrError:
             return CLOSE_CONNECTION
         check = partial(self._check_items, request, resources, message)
@@ -185,21 +223,47 @@ class RequestFilter:
         response = self._upstreams.of(request.connection).ask_separately(result.remaining or request)
         return await self._filtered_response(request, resources, response, result.rejected)
 
+    async def _with_visible_topics(self, request: ApiRequest, message: Message) -> Message:
+        """Replaces "all topics" in a DescribeTopicPartitions request by the topics that the client may describe, so
+        that the broker's next cursor names one of these."""
+        cursor = message["cursor"]
+        start = cursor["topic_name"] if cursor else ""
+        names = [
+            name
+            for name in sorted(await self._ids.all_topics())
+            if name >= start and self._topic_allowed(request, Operation.DESCRIBE, name)
+        ]
+        if cursor and names and names[0] != start:  # a broker rejects a cursor whose topic the request does not name
+            cursor = {"topic_name": names[0], "partition_index": 0}
+        return {**message, "topics": [{"name": name} for name in names], "cursor": cursor}
+
     def _check_items(self, request: ApiRequest, resources: ApiResources, message: Message) -> _FilterResult:
         key, principal = request.api_key, request.connection.principal or ""
         items = requested_items(resources, message)
         own_id = message.get(resources.transactional_id) if resources.transactional_id else None
-        if own_id is not None and self.reserved.has_transactional_id(own_id):
+        if not self._id_allowed(request, own_id):
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return self._reject(request, resources, message, [code] * len(items or ()), code)
+        if key == ApiKey.INIT_PRODUCER_ID and own_id is None:
+            if not self._authorizer.any_topic(principal, Operation.PRODUCE):
+                return self._reject(request, resources, message, [], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            return _UNCHANGED
         if not items:
             everything = items is None and resources.visible_items is None and bool(self._reserved_bytes)
             admin = key in ADMIN_APIS and not self._authorizer.admin(principal, key, None)
             if everything or admin:
                 return self._reject(request, resources, message, [], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        codes = [self._code(key, principal, resources, item) for item in items or ()]
+        if key == ApiKey.FETCH and self.has_rules and _is_of_replica(message):
+            codes: list[int] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * len(items or ())
+        else:
+            codes = [self._code(request, resources, item) for item in items or ()]
         if not any(codes):
             return _UNCHANGED
+        if key == ApiKey.FETCH:
+            if message.get("session_epoch", _FINAL_EPOCH) > 0:
+                return _FilterResult(session_unknown(request))
+            # Without a session, the client names the rejected topics, and gets their errors, in every request.
+            message = {**message, "session_epoch": _FINAL_EPOCH}
         kept = [item for item, code in zip(items or (), codes, strict=True) if not code]
         nothing_left = not kept and not message.get("session_id")
         if (
@@ -212,8 +276,9 @@ class RequestFilter:
         rejected = [resources.error_item(item, code) for item, code in zip(items or (), codes, strict=True) if code]
         return _FilterResult(remaining=with_body(request, with_items(resources, message, kept)), rejected=rejected)
 
-    def _code(self, key: int, principal: str, resources: ApiResources, item: Any) -> int:
+    def _code(self, request: ApiRequest, resources: ApiResources, item: Any) -> int:
         """Returns the error code for an item of a request; 0 if the item is allowed."""
+        key, principal = request.api_key, request.connection.principal or ""
         name = item if isinstance(item, str) else item.get(resources.name, item.get("name"))
         if resources.kind == "transaction":
             allowed = not self.reserved.has_transactional_id(name) and self._admin_allowed(principal, key, None)
@@ -228,9 +293,11 @@ class RequestFilter:
             name = self._ids.name(item.get("topic_id"))
             if name is None:
                 return ErrorCode.UNKNOWN_TOPIC_ID
-        allowed = (not self._reserved_bytes or name != self.reserved.topic) and self._admin_allowed(
-            principal, key, name
-        )
+        if key in ADMIN_APIS:
+            is_reserved = bool(self._reserved_bytes) and name == self.reserved.topic
+            allowed = not is_reserved and self._authorizer.admin(principal, key, name)
+        else:
+            allowed = self._topic_allowed(request, resources.operation, name)
         return 0 if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def _admin_allowed(self, principal: str, key: int, topic: str | None) -> bool:
@@ -254,7 +321,7 @@ class RequestFilter:
         except OffsetMgrError:
             return CLOSE_CONNECTION
         if request.api_key == ApiKey.FETCH and request.version >= _FETCH_SESSIONS:
-            self._sessions.record(request.connection.node_id, session_in(request.version, frame))
+            self._sessions.record(request.connection, session_in(request.version, frame))
         has_reserved = resources.visible_items is not None and self.may_name_reserved(frame)
         if not rejected and not has_reserved:
             return Frame(frame)
@@ -276,6 +343,17 @@ class RequestFilter:
             names = {TOPIC_RESOURCE: self.reserved.topic, GROUP_RESOURCE: self.reserved.group}
             return bool(item["resource_name"] == names.get(item["resource_type"]))
         return bool(item["name"] == self.reserved.topic)
+
+
+def session_unknown(request: ApiRequest) -> Frame:
+    """Returns a response to a Fetch that makes the client begin a new session."""
+    return response_frame(request, {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "responses": []})
+
+
+def _is_of_replica(message: Message) -> bool:
+    """Whether a Fetch claims to be a replica's request. A broker accepts it only from other brokers."""
+    state: Message = message.get("replica_state") or message
+    return bool(state.get("replica_id", -1) >= 0)
 
 
 def response_frame(request: ApiRequest, message: Message) -> Frame:
@@ -307,10 +385,11 @@ def _decoded(request: ApiRequest) -> Message:
     return decode_request(key, version, request.frame, request.body(flexible=flexible))
 
 
-def with_body(request: ApiRequest, message: Message) -> ApiRequest:
-    """Returns the request with ``message`` as its body."""
-    key, version = request.api_key, request.version
+def with_body(request: ApiRequest, message: Message, min_version: int = 0) -> ApiRequest:
+    """Returns the request with ``message`` as its body, and at least in ``min_version``, whose header must be equal."""
+    key, version = request.api_key, max(request.version, min_version)
     head = request.frame[4 : request.body(flexible=request_is_flexible(key, version))]
+    head = head[:2] + INT16.pack(version) + head[4:]
     body = encode_request(key, version, message)
     return ApiRequest(request.connection, b"".join((INT32.pack(len(head) + len(body)), head, body)))
 

@@ -1,11 +1,12 @@
-"""`TopicIds`: finds the names of topic ids; `fetched_ids` reads the ids in a Fetch request."""
+"""`TopicIds`: finds the names of topic ids. `fetched_topics` and `produced_topics` read the topics of a Fetch or a
+Produce request without decoding the request, since clients send these requests often."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import Any, Final
 
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import remaining
@@ -19,11 +20,13 @@ _FIRST_BY_ID: Final = 12
 _REQUEST_TIMEOUT_S: Final = 10.0
 _MAX_NAMES: Final = 100_000
 _IDS_PER_REQUEST: Final = 1_000
-_FETCH_HEAD: Final = {13: 25, 14: 25, 15: 21}
-"""Size of the fields in front of the array of topics in a Fetch, by version: replica (before 15), wait, bytes,
-isolation, session."""
-_FETCH_PARTITION: Final = 33
-"""Size of a partition without tagged fields in a Fetch. Its last byte is the number of tagged fields (0)."""
+_FETCH_FLEXIBLE: Final = 12
+_FETCH_BY_ID: Final = 13
+_FETCH_REPLICA_TAG: Final = 15
+"""The first version in which the replica id is a tagged field."""
+_PRODUCE_FLEXIBLE: Final = 9
+_MAX_PRODUCED: Final = 1_000
+"""Maximum number of topics and partitions that `produced_topics` reads."""
 
 
 class TopicIds:
@@ -40,6 +43,14 @@ class TopicIds:
 
     def unknown(self, ids: Iterable[uuid.UUID]) -> Collection[uuid.UUID]:
         return {topic_id for topic_id in ids if topic_id not in self._names}
+
+    async def all_topics(self) -> list[str]:
+        """Asks a broker for the names of all topics. Raises `OffsetMgrError`."""
+        deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
+        connection = await self._client.any_connection(deadline)
+        request = Request(ApiKey.METADATA, _FIRST_BY_ID, {"topics": None, **METADATA_OPTIONS})
+        answer = await connection.call(request, remaining(deadline), use_codec_thread=True)
+        return [topic["name"] for topic in answer["topics"]]
 
     async def resolve(self, ids: Collection[uuid.UUID]) -> None:
         """Asks a broker for the names of these ids and caches them. Ids that the broker does not know stay unknown.
@@ -62,18 +73,50 @@ class TopicIds:
                     self._names[topic["topic_id"]] = topic["name"]
 
 
-def fetched_ids(frame: bytes, body: int, version: int) -> list[uuid.UUID | None] | None:
-    """Reads the topic ids of a Fetch request of version 13 to 15 without decoding the request, since clients send this
-    request often. Returns None if a partition has tagged fields. In this case, the caller must decode the request.
-    Raises `InvalidRequest`."""
-    cursor = Cursor(frame, body, flexible=True)
-    cursor.take(_FETCH_HEAD[version])
-    ids: list[uuid.UUID | None] = []
-    for _ in range(cursor.count(18)):
-        ids.append(cursor.uuid())
-        count = cursor.count(_FETCH_PARTITION)
-        at = cursor.take(count * _FETCH_PARTITION)
-        if any(frame[at + _FETCH_PARTITION - 1 : cursor.at : _FETCH_PARTITION]):
+def fetched_topics(frame: bytes, body: int, version: int) -> list[Any] | None:
+    """Reads the topics of a Fetch request, by name or (from version 13 on) by id. Returns None if the caller must
+    decode the request, because it is a replica's request, or because a structure has tagged fields. Raises
+    `InvalidRequest`."""
+    flexible = version >= _FETCH_FLEXIBLE
+    cursor = Cursor(frame, body, flexible=flexible)
+    is_replica = version < _FETCH_REPLICA_TAG and cursor.int32() >= 0
+    cursor.take(8 + 4 * (version >= 3) + (version >= 4) + 8 * (version >= 7))  # wait, bytes, isolation, session
+    size = 16 + 8 * (version >= 5) + 4 * (version >= 9) + 5 * flexible  # a partition without tagged fields
+    name = cursor.uuid if version >= _FETCH_BY_ID else cursor.string
+    topics: list[Any] = []
+    for _ in range(cursor.count(6)):
+        topics.append(name())
+        at = cursor.take(cursor.count(size) * size)
+        if flexible and any(frame[at + size - 1 : cursor.at : size]):
             return None
         cursor.tags()
-    return ids
+    if version >= _FETCH_REPLICA_TAG:
+        for _ in range(cursor.count(18)):  # the topics that the client removes from its session
+            cursor.take(16)
+            cursor.take(4 * cursor.count(4))
+            cursor.tags()
+        cursor.string()  # the client's rack
+        is_replica = cursor.varint() > 0
+    return None if is_replica else topics
+
+
+def produced_topics(frame: bytes, body: int, version: int) -> tuple[str | None, list[str]] | None:
+    """Reads the transactional id and the topics of a Produce request, and skips the records. Returns None if the
+    request has too many partitions for the event loop. Raises `InvalidRequest`."""
+    cursor = Cursor(frame, body, flexible=version >= _PRODUCE_FLEXIBLE)
+    transactional_id = cursor.nullable_string() if version >= 3 else None
+    cursor.take(6)  # acks, timeout
+    topics: list[str] = []
+    left = _MAX_PRODUCED
+    for _ in range(cursor.count(6)):
+        topics.append(cursor.string())
+        count = cursor.count(8 if version < _PRODUCE_FLEXIBLE else 6)
+        left -= 1 + count
+        if left < 0:
+            return None
+        for _ in range(count):
+            cursor.int32()
+            cursor.skip_octets()
+            cursor.tags()
+        cursor.tags()
+    return transactional_id, topics

@@ -7,16 +7,21 @@ example of a file::
     principals = ["billing"]            # user names; "*" means all users
     groups = ["billing", "billing-*"]   # names, or prefixes that end with a star; "*" means all
     topics = ["orders*"]
-    operations = ["read", "write"]      # read, write, delete, describe; "all"
+    transactional_ids = ["billing-*"]
+    operations = ["read", "write"]      # read, write, delete, describe, produce, consume; "all"
 
 All operations that no rule allows are denied. Every operation implies describe.
 
-| operation | on a group | on a topic |
-|---|---|---|
-| describe | list and describe it | Metadata and ListOffsets |
-| read | fetch its offsets | fetch offsets of it |
-| write | commit its offsets | commit offsets of it |
-| delete | delete it or its offsets | delete offsets of it |
+| operation | on a group | on a topic | on a transactional id |
+|---|---|---|---|
+| describe | list and describe it | Metadata and ListOffsets | find its coordinator |
+| read | fetch its offsets, join it | fetch offsets of it | |
+| write | commit its offsets | commit offsets of it | |
+| delete | delete it or its offsets | delete offsets of it | |
+| produce | | produce records to it | use it in transactions |
+| consume | | fetch its records | |
+
+Only the relay handles records and transactions, so produce, consume and transactional ids matter only with the relay.
 
 The relay forwards an admin API (`ADMIN_APIS`) only if a rule allows it to the client::
 
@@ -77,6 +82,8 @@ class Operation(enum.Enum):
     READ = "read"
     WRITE = "write"
     DELETE = "delete"
+    PRODUCE = "produce"
+    CONSUME = "consume"
 
 
 class Authorizer:
@@ -90,6 +97,13 @@ class Authorizer:
         return True
 
     def topic(self, principal: str, operation: Operation, topic: str) -> bool:  # noqa: ARG002
+        return True
+
+    def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:  # noqa: ARG002
+        return True
+
+    def any_topic(self, principal: str, operation: Operation) -> bool:  # noqa: ARG002
+        """Whether a rule allows the operation for any topic."""
         return True
 
     def admin(self, principal: str, api_key: int, topic: str | None) -> bool:  # noqa: ARG002
@@ -127,6 +141,13 @@ class ReservedGroupsAuthorizer(Authorizer):
     def topic(self, principal: str, operation: Operation, topic: str) -> bool:
         return topic != self._reserved.topic and self._authorizer.topic(principal, operation, topic)
 
+    def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:
+        reserved = self._reserved.has_transactional_id(name)
+        return not reserved and self._authorizer.transactional_id(principal, operation, name)
+
+    def any_topic(self, principal: str, operation: Operation) -> bool:
+        return self._authorizer.any_topic(principal, operation)
+
     def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
         if topic is not None and topic == self._reserved.topic:
             return False
@@ -142,6 +163,7 @@ class Rule(NamedTuple):
     operations: frozenset[Operation]
     apis: frozenset[int] = frozenset()
     """Keys of `ADMIN_APIS`. If the rule has ``topics``, the rule allows the APIs only for those topics."""
+    transactional_ids: tuple[str, ...] = ()
 
     def concerns(self, principal: str, operation: Operation) -> bool:
         return operation in self.operations and self.names(principal)
@@ -160,12 +182,20 @@ class AuthorizationRules(Authorizer):
         self._known = lru_cache(2 * _MAX_CACHED)(self._decide)
 
     def group(self, principal: str, operation: Operation, group: str) -> bool:
-        decide = self._known if len(group) <= _MAX_CACHED_LENGTH else self._decide
-        return decide(principal, operation, group, "groups")
+        return self._allows(principal, operation, group, "groups")
 
     def topic(self, principal: str, operation: Operation, topic: str) -> bool:
-        decide = self._known if len(topic) <= _MAX_CACHED_LENGTH else self._decide
-        return decide(principal, operation, topic, "topics")
+        return self._allows(principal, operation, topic, "topics")
+
+    def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:
+        return self._allows(principal, operation, name, "transactional_ids")
+
+    def any_topic(self, principal: str, operation: Operation) -> bool:
+        return any(rule.topics for rule in self._rules if rule.concerns(principal, operation))
+
+    def _allows(self, principal: str, operation: Operation, name: str, field: str) -> bool:
+        decide = self._known if len(name) <= _MAX_CACHED_LENGTH else self._decide
+        return decide(principal, operation, name, field)
 
     def _decide(self, principal: str, operation: Operation, name: str, field: str) -> bool:
         return any(_matches(name, getattr(rule, field)) for rule in self._rules if rule.concerns(principal, operation))
@@ -176,6 +206,13 @@ class AuthorizationRules(Authorizer):
             for rule in self._rules
             if api_key in rule.apis and rule.names(principal)
         )
+
+    def users_without_records(self) -> list[str]:
+        """Returns the users that may fetch or commit offsets of topics, but may neither produce nor consume records."""
+        offsets, records = {Operation.READ, Operation.WRITE}, (Operation.PRODUCE, Operation.CONSUME)
+        rules = [rule for rule in self._rules if rule.topics and rule.operations & offsets]
+        named = {principal for rule in rules for principal in rule.principals}
+        return sorted(user for user in named if not any(self.any_topic(user, operation) for operation in records))
 
 
 def load_rules(path: Path | str) -> AuthorizationRules:
@@ -189,16 +226,17 @@ def load_rules(path: Path | str) -> AuthorizationRules:
 
 
 def _rule(entry: TomlTable) -> Rule:
-    entry.reject_unknown(["principals", "groups", "topics", "operations", "apis"])
+    entry.reject_unknown(["principals", "groups", "topics", "transactional_ids", "operations", "apis"])
     principals = entry.text_list("principals")
     if not principals:
         raise entry.error('must name a user, or "*" for all users', "principals")
-    groups, topics = (_patterns(entry, field) for field in ("groups", "topics"))
+    groups, topics, transactions = (_patterns(entry, field) for field in ("groups", "topics", "transactional_ids"))
     apis = _apis(entry)
-    if not groups and not topics and (not apis or "operations" in entry.values):
+    if not groups and not topics and not transactions and (not apis or "operations" in entry.values):
         raise entry.error("names neither groups nor topics")
-    operations = _operations(entry) if groups or not apis or "operations" in entry.values else frozenset[Operation]()
-    return Rule(frozenset(principals), groups, topics, operations, apis)
+    needed = groups or transactions or not apis or "operations" in entry.values
+    operations = _operations(entry) if needed else frozenset[Operation]()
+    return Rule(frozenset(principals), groups, topics, operations, apis, transactions)
 
 
 def _apis(entry: TomlTable) -> frozenset[int]:
