@@ -526,7 +526,7 @@ def test_a_request_that_names_a_topic_creates_it_only_by_a_rule(tmp_path: Path, 
 
 
 def test_a_list_of_topic_partitions_names_no_topic_without_a_rule(tmp_path: Path) -> None:
-    """Not even as the start of the next part of the list."""
+    """The start of the next part of the list names none either."""
     with ruled(tmp_path / "rules.toml", f'{RULE}operations = ["describe"]') as (cluster, client):
         cluster.handlers[TOPIC_PARTITIONS] = lambda _: {"topics": []}
         for start, expected in ((None, None), ("t3", ("t7", 0)), ("t7", ("t7", 5)), ("t8", None)):
