@@ -295,8 +295,11 @@ class WireClient:
         client_id: str | None = "test",
         tls: ssl.SSLContext | None = None,
         receive_buffer: int | None = None,
+        address: str | None = None,
     ) -> None:
         plain = socket.socket()
+        if address is not None:
+            plain.bind((address, 0))
         plain.settimeout(60)
         if receive_buffer is not None:  # must be set before the connection is made
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

@@ -18,6 +18,7 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import ConfigError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 HOUR_MS: Final = 60 * 60 * 1000
 ENVIRONMENT: Final = "OFFSETMGR_MANAGER_"
 """The prefix of the environment variables, such as ``OFFSETMGR_MANAGER_RETENTION_MINUTES``."""
@@ -68,6 +69,17 @@ def _address(text: str, argument: str) -> tuple[str, int]:
         named = f"{{{argument}}}"
         raise UsageError(Advice(f"{named} {{}}", text), "is not HOST:PORT", Advice(f"as in {named} 127.0.0.1:9192"))
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _mechanisms(text: str, argument: str) -> tuple[str, ...]:
+    """Parses names of SASL mechanisms, separated by commas. Raises `UsageError`."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in SASL_MECHANISMS:
+            raise UsageError(
+                Advice(f"{{{argument}}} {{}}", text), f"{name!r} is not one of {', '.join(SASL_MECHANISMS)}"
+            )
+    return names
 
 
 def _port_range(text: str, argument: str) -> range:
@@ -173,6 +185,14 @@ class ManagerSettings:
     credentials: str | None = _option(
         "File of the users that may log in (SASL PLAIN, SCRAM); without it clients need no login.", metavar="FILE"
     )
+    sasl_mechanisms: tuple[str, ...] = _option(
+        "SASL mechanisms that clients may use, separated by commas.",
+        name="sasl_enabled_mechanisms",
+        default=",".join(SASL_MECHANISMS),
+        metavar="LIST",
+        convert=_mechanisms,
+    )
+    """The mechanisms (sasl.enabled.mechanisms)."""
     rules: str | None = _option(
         "File of rules for groups, topics and admin APIs; without it every client may do everything.", metavar="FILE"
     )

@@ -5,13 +5,17 @@ Errors name the file and the field, or the line of a syntax error.
 
 from __future__ import annotations
 
+import logging
 import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Final
 
 from offsetmgr.core.errors import ConfigError, OffsetMgrError
 from offsetmgr.core.field_reader import FieldReader
+
+_log = logging.getLogger(__name__)
 
 _FIX_HINT: Final = "correct the file and start again"
 _LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
@@ -58,10 +62,13 @@ class TomlTable(FieldReader):
         return [self._part(item, f"{name} {number}") for number, item in enumerate(value, 1)]
 
 
-def load(path: Path | str) -> TomlTable:
-    """Reads a file and returns its top table. Raises `ConfigError` if the file cannot be read or is not TOML."""
+def load(path: Path | str, *, secret: bool = False) -> TomlTable:
+    """Reads a file and returns its top table. If it contains a ``secret``, logs a warning if every user of the machine
+    can read the file. Raises `ConfigError` if the file cannot be read or is not TOML."""
     name = str(path)
     try:
+        if secret and Path(path).stat().st_mode & stat.S_IROTH:
+            _log.warning("every user of this machine can read a file with secrets; run chmod o-r", extra={"file": name})
         return TomlTable(tomllib.loads(Path(path).read_text(encoding="utf-8")), name, ConfigError, _FIX_HINT)
     except OSError as error:
         hint = "name a file that this user may read"

@@ -49,7 +49,7 @@ from offsetmgr.server.network.ports import server_tls
 from offsetmgr.server.network.socket_server import SocketServer
 from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.proxy import Proxy
-from offsetmgr.server.security.authentication import Authentication
+from offsetmgr.server.security.authentication import PLAIN, Authentication
 from offsetmgr.server.security.authorization import (
     Authorizer,
     Operation,
@@ -357,7 +357,11 @@ class ManagerProcess:
 
 
 def load_authentication(settings: ManagerSettings) -> Authentication | None:
-    return None if settings.credentials is None else Authentication(load_credentials(settings.credentials))
+    if settings.credentials is None:
+        return None
+    if PLAIN in settings.sasl_mechanisms and settings.tls_certificate is None:
+        _log.warning("clients may send their passwords in the clear; use TLS, or allow only SCRAM")
+    return Authentication(load_credentials(settings.credentials), mechanisms=settings.sasl_mechanisms)
 
 
 def load_authorizer(settings: ManagerSettings) -> Authorizer:

@@ -5,19 +5,38 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import time
-from collections.abc import Iterator
+import select
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from async_tests import async_test
 from confluent_kafka import KafkaError
-from memory_listener import MemoryListener, WireClient, commit_errors, default_options, limits
+from memory_listener import (
+    BUDGET,
+    MemoryListener,
+    WireClient,
+    commit_errors,
+    default_options,
+    limits,
+    longest_callback,
+    read_response,
+    wait_until,
+)
 
+from offsetmgr import scram_verifier
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError
 from offsetmgr.kafka.client.sasl import mechanism
 from offsetmgr.server.manager_process import load_authentication, load_authorizer
+from offsetmgr.server.network.ports import client_network
+from offsetmgr.server.security import login_limits
+from offsetmgr.server.security.login_limits import LoginLimits
 
 HANDSHAKE, AUTHENTICATE, API_VERSIONS, METADATA = 17, 36, 18, 3
 EMPTY = {"topics": []}
@@ -56,33 +75,69 @@ def authentication(credentials: Path) -> Any:
     return load_authentication(replace(default_options(), credentials=str(credentials)))
 
 
-@pytest.mark.parametrize("name", MECHANISMS[1:])
-def test_unknown_users_get_a_repeatable_challenge_like_that_of_known_users(authentication: Any, name: str) -> None:
-    def challenge(user: str) -> tuple[str, str]:
-        reply = authentication.exchange(name).step(f"n,,n={user},r=abc".encode()).reply.decode()
-        fields = dict(part.split("=", 1) for part in reply.split(","))
-        return fields["s"], fields["i"]
-
-    assert challenge("unknown") == challenge("unknown")
-    assert challenge("unknown") != challenge("another")
-    assert {(len(salt), rounds) for salt, rounds in map(challenge, ("alice", "bob", "unknown"))} == {(24, "4096")}
+def observed(authentication: Any, user: str) -> tuple[list[str], tuple[str, ...]]:
+    """The salts and the iterations in the challenges of both SCRAM mechanisms."""
+    first = f"n,,n={user},r=abc".encode()
+    challenges = [authentication.exchange(name).step(first).reply.decode().split(",") for name in MECHANISMS[1:]]
+    return [salt for _, salt, _ in challenges], tuple(iterations for _, _, iterations in challenges)
 
 
-def test_failed_logins_of_unknown_users_take_as_long(authentication: Any) -> None:
-    """Compares processor time, which other processes do not lengthen: the least of many, within a generous factor. The
-    key derivation takes nearly all of the time. A login without it would take a hundredth."""
+VARIED_USERS = {
+    **{f"new{n}": ("scram-sha-256", scram_verifier("SCRAM-SHA-256", "secret", 8192)) for n in range(2)},
+    **{f"old{n}": ("scram-sha-512", scram_verifier("SCRAM-SHA-512", "secret", 4096)) for n in range(4)},
+    "other": ("password", "secret"),
+}
+NAMES = [f"unknown{n}" for n in range(300)]
 
-    def seconds(user: str) -> float:
-        taken = []
-        for _ in range(25):
-            began = time.thread_time()
-            with pytest.raises(AuthenticationFailed):
-                authentication.exchange("PLAIN").step(f"\0{user}\0wrong".encode())
-            taken.append(time.thread_time() - began)
-        return min(taken)
 
-    times = [seconds(user) for user in ("alice", "bob", "unknown")]
-    assert max(times) < 5 * min(times)
+def varied(file: Path, users: Mapping[str, tuple[str, str]] = VARIED_USERS) -> Any:
+    tables = [f'[users.{user}]\n{field} = "{value}"\n' for user, (field, value) in users.items()]
+    file.write_text('secret = "of this test"\n' + "".join(tables))
+    return loaded(file, "credentials")
+
+
+def test_challenges_do_not_tell_unknown_users_from_known_ones(tmp_path: Path) -> None:
+    """Six users have verifiers, two of them with 8192 iterations. So a third of the unknown names gets such ones."""
+    authentication = varied(tmp_path / "users.toml")
+    unknown = Counter(observed(authentication, user)[1] for user in NAMES)
+    known = Counter(observed(authentication, user)[1] for user in VARIED_USERS if user != "other")
+    assert set(known) == set(unknown)
+    assert all(abs(unknown[seen] / len(NAMES) - known[seen] / 6) < 0.1 for seen in known)
+    salts = [salt for user in [*NAMES, *VARIED_USERS] for salt in observed(authentication, user)[0]]
+    assert len({len(salt) for salt in salts}) == 1
+    assert len(set(salts)) == len(salts), "also those of one user"
+
+
+def test_challenges_stay_the_same_after_a_restart_and_when_the_file_changes(tmp_path: Path) -> None:
+    def challenges(authentication: Any) -> list[Any]:
+        return [observed(authentication, user) for user in [*NAMES, *VARIED_USERS, "later"]]
+
+    before = challenges(varied(tmp_path / "a.toml"))
+    assert challenges(varied(tmp_path / "b.toml")) == before, "on another manager"
+    changes = {"later": ("password", "x"), **VARIED_USERS, "other": ("password", "changed")}
+    assert challenges(varied(tmp_path / "a.toml", changes)) == before
+
+
+def test_plain_logins_do_the_same_work_for_unknown_users_as_for_known_ones(tmp_path: Path, monkeypatch) -> None:
+    work: list[tuple[str, int]] = []
+    derive = hashlib.pbkdf2_hmac
+
+    def recorded(digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        work.append((digest, iterations))
+        return derive(digest, password, salt, 1)
+
+    authentication = varied(tmp_path / "users.toml")
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", recorded)
+
+    def work_of(user: str) -> tuple[tuple[str, int], ...]:
+        work.clear()
+        with pytest.raises(AuthenticationFailed):
+            authentication.exchange("PLAIN").step(f"\0{user}\0wrong".encode())
+        return tuple(work)
+
+    known = {work_of(user) for user in VARIED_USERS}
+    assert known == {(("sha256", 8192),), (("sha512", 4096),)}
+    assert {work_of(user) for user in NAMES} == known
 
 
 @pytest.mark.parametrize(
@@ -216,6 +271,143 @@ def test_failed_logins_are_counted_and_no_bytes_of_clients_are_in_a_log_or_a_rep
     shown = caplog.text + str(warnings) + repr(users) + repr(users.verifier("SCRAM-SHA-256", "bob"))
     assert "hunter2" not in shown
     assert "bobs secret" not in shown
+
+
+# --- many logins of one address ------------------------------------------------------------------------------------
+
+
+def plain_login(port: int, user: str, password: str, *, address: str | None = None) -> WireClient:
+    """Sends a login and does not wait for its response."""
+    client = WireClient(port, address=address)
+    assert shake(client, "PLAIN") == 0
+    client.send(AUTHENTICATE, 2, {"auth_bytes": f"\0{user}\0{password}".encode()})
+    return client
+
+
+def login_error(client: WireClient) -> int:
+    with client:
+        return int(read_response(AUTHENTICATE, 2, client.receive())["error_code"])
+
+
+def failed_logins(listening: MemoryListener) -> float:
+    return listening.service.metrics().get('logins_failed_total{mechanism="PLAIN"}', 0)
+
+
+def rejected_logins(listening: MemoryListener) -> float:
+    return listening.service.metrics().get('connections_cut_total{why="too many logins"}', 0)
+
+
+@pytest.fixture
+def stopped(credentials: Path) -> Iterator[MemoryListener]:
+    """A listener whose clock only the test advances, so that no delay ends by itself."""
+    allowed = limits(login_timeout_s=3600)
+    with MemoryListener(credentials=credentials, limits=allowed, manual_clock=True) as listening:
+        yield listening
+
+
+def test_a_password_is_not_hashed_on_the_event_loop(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    file.write_text(f'[users.bob]\nscram-sha-256 = "{scram_verifier("SCRAM-SHA-256", "secret", 65_536)}"\n')
+    with MemoryListener(credentials=file) as listening:
+        assert longest_callback(lambda: login_error(plain_login(listening.port, "bob", "wrong"))) < BUDGET
+
+
+def test_the_delay_of_failed_logins_grows_with_the_failures_of_the_address(stopped: MemoryListener) -> None:
+    for number, delay_s in enumerate([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4, 4], 1):
+        with plain_login(stopped.port, "bob" if number % 2 else "alice", "wrong") as client:
+            assert wait_until(lambda: failed_logins(stopped) == number)  # noqa: B023 - called in this turn
+            stopped.advance_time(delay_s * 0.7)  # some failures are forgotten meanwhile
+            assert not select.select([client.socket], [], [], 0)[0]
+            stopped.advance_time(delay_s * 0.3 + 0.01)
+            assert login_error(client) == 58
+    assert login_error(plain_login(stopped.port, "bob", "bobs secret")) == 0, "the right password is not delayed"
+    with plain_login(stopped.port, "bob", "wrong", address="127.0.0.2") as elsewhere:
+        assert wait_until(lambda: failed_logins(stopped) == 9)
+        stopped.advance_time(0.11)
+        assert login_error(elsewhere) == 58
+    stopped.advance_time(3600)
+    with plain_login(stopped.port, "bob", "wrong") as later:
+        assert wait_until(lambda: failed_logins(stopped) == 10)
+        stopped.advance_time(0.11)
+        assert login_error(later) == 58, "failures are forgotten"
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_parallel_guesses_of_one_password_are_bounded_and_lock_nobody(stopped: MemoryListener, name: str) -> None:
+    """Of 100 connections, 16 have guessed, 32 wait, and the others are closed without a check of the password."""
+
+    def guess() -> WireClient:
+        if name == "PLAIN":
+            return plain_login(stopped.port, "bob", "wrong")
+        client, exchange = WireClient(stopped.port), mechanism(name, "bob", "wrong")
+        assert shake(client, name) == 0
+        first = client.ask(AUTHENTICATE, 2, {"auth_bytes": exchange.start()})
+        client.send(AUTHENTICATE, 2, {"auth_bytes": exchange.answer(first["auth_bytes"])})
+        return client
+
+    def guesses() -> float:
+        return stopped.service.metrics().get(f'logins_failed_total{{mechanism="{name}"}}', 0)
+
+    flood = [guess() for _ in range(100)]
+    assert wait_until(lambda: (guesses(), rejected_logins(stopped)) == (16, 52))
+    assert login_error(plain_login(stopped.port, "alice", ALICES_SECRET)) == 0, "another user behind the same address"
+    assert login_error(plain_login(stopped.port, "bob", "bobs secret", address="127.0.0.2")) == 0
+    assert guesses() == 16
+    for client in flood:
+        client.socket.close()
+    assert wait_until(lambda: len(stopped.service.connections) == 0)
+    for _ in range(3):
+        stopped.advance_time(4.1)
+    assert login_error(plain_login(stopped.port, "bob", "bobs secret")) == 0, "there is no lock"
+
+
+def test_guesses_of_many_names_do_not_keep_out_users_who_have_logged_in_before(stopped: MemoryListener) -> None:
+    assert login_error(plain_login(stopped.port, "bob", "bobs secret")) == 0
+    flood = [plain_login(stopped.port, f"name{number}", "wrong") for number in range(80)]
+    assert wait_until(lambda: failed_logins(stopped) == 64)
+    assert login_error(plain_login(stopped.port, "bob", "bobs secret")) == 0
+    new = plain_login(stopped.port, "alice", ALICES_SECRET)
+    stopped.advance_time(4.1)
+    assert login_error(new) == 0, "a new user waits behind the 16 guesses"
+    for client in flood:
+        client.socket.close()
+
+
+@pytest.mark.parametrize("user", ["bob", "alice"])
+def test_many_clients_behind_one_address_log_in_while_one_of_them_fails(secured: MemoryListener, user: str) -> None:
+    ended = threading.Event()
+
+    def fail() -> None:
+        while not ended.is_set():
+            login_error(plain_login(secured.port, user, "wrong"))
+
+    with ThreadPoolExecutor(1) as pool:
+        failing = pool.submit(fail)
+        assert wait_until(lambda: failed_logins(secured) >= 3)
+        for _ in range(3):
+            clients = [plain_login(secured.port, "bob", "bobs secret") for _ in range(60)]
+            assert [login_error(client) for client in clients] == [0] * 60
+        ended.set()
+        failing.result(90)
+    assert rejected_logins(secured) == 0
+
+
+@async_test
+async def test_the_memory_for_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPv6 addresses count by network, because a host may have a whole network of them."""
+    monkeypatch.setattr(login_limits, "_MAX_QUEUES", 50)
+    found = LoginLimits()
+    for number in range(100):
+        client: Any = SimpleNamespace(network=client_network(f"2001:db8:0:{number:x}::1"), closed=False)
+        await found.attempt(client, "bob", lambda: True, lambda: None)
+        assert len(found) == min(2 * number + 2, 50)
+    networks = [
+        client_network(peer) for peer in ("2001:db8::1%eth0", "2001:db8::ffff:2", "::ffff:10.0.0.1", "10.0.0.1")
+    ]
+    assert networks == ["2001:db8::", "2001:db8::", "10.0.0.1", "10.0.0.1"]
+
+
+# --- limits before the login, and sessions -------------------------------------------------------------------------
 
 
 def test_login_steps_out_of_order_and_large_requests_before_the_login_close_the_connection(secured) -> None:

@@ -1,4 +1,5 @@
-"""ApiVersions: the supported API versions (KIP-35, KIP-511), and the features beyond Kafka's protocol (KIP-584)."""
+"""ApiVersions: the supported API versions (KIP-35, KIP-511), and, after the login, the features beyond Kafka's
+protocol (KIP-584)."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def api_versions(
         if not all(_SOFTWARE.fullmatch(part) for part in software):
             error = ErrorCode.INVALID_REQUEST
     answer: dict[str, Any] = {"error_code": error, "api_keys": [] if error else ranges}
-    if not error:
+    # Their names contain the name of the offsets topic, which concerns only users.
+    if not error and request.connection.authenticated:
         answer["supported_features"] = [
             {"name": name, "min_version": 1, "max_version": highest}
             for name, highest in sorted(context.backend.features().items())

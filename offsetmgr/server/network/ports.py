@@ -1,8 +1,9 @@
-"""The parts of a listening port that do not depend on its protocol: TLS settings, limit of open files, text of an
-error."""
+"""The parts of a listening port that do not depend on its protocol: TLS settings, limit of open files, addresses of
+clients, text of an error."""
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import resource
@@ -43,6 +44,20 @@ def _reason(error: OSError, *files: Path | str | None) -> tuple[str, str]:
         )
     why = "not a valid certificate and key in PEM, or the key has a passphrase"
     return f"{names}: {why}", "convert the files with openssl: PEM, server certificate first, key without passphrase"
+
+
+def client_network(peer: str) -> str:
+    """Returns the address by which limits count a client: for IPv6 the network with 64 bits, all of whose addresses one
+    host may have."""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, ipaddress.IPv4Address):
+        return peer
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
 def listen_error(error: OSError) -> str:

@@ -64,6 +64,10 @@ class Service(Protocol):
         client."""
         ...
 
+    def cut(self, client: ClientSession, why: str) -> None:
+        """Closes a connection at once, and counts it by the reason."""
+        ...
+
 
 class ClientSession(ABC):
     """One client's connection, as handlers see it: the login, and what handlers store for the connection."""
@@ -76,6 +80,8 @@ class ClientSession(ABC):
         """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
         self.peer = ""
         """The client's IP address."""
+        self.network = ""
+        """The part of the address that limits for each address count; see `client_network`."""
         self.state: dict[str, Any] = {}
         """State that handlers and the relay store for this connection, under different keys."""
         self.on_lost: list[Callable[[], None]] = []

@@ -34,7 +34,7 @@ from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.kafka.protocol.frames import LARGE_BYTES, FrameSplitter, in_codec_thread
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.server.network.ports import listen_error, raise_file_limit
+from offsetmgr.server.network.ports import client_network, listen_error, raise_file_limit
 from offsetmgr.server.network.requests import (
     NEVER_FLEXIBLE,
     Answer,
@@ -109,6 +109,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         self.opened_at = self.last_received = self._loop.time()
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
+        self.network = client_network(self.peer)
         self.principal = None if self.service.requires_login else "ANONYMOUS"
         self._set_frame_limit()
         self.service.accept(self)
@@ -667,10 +668,10 @@ class SocketServer:
         """Registers a new connection. Closes it if the limits do not allow it."""
         self._counters["connections_total"] += 1
         self.connections.add(connection)
-        self._by_address[connection.peer] += 1
+        self._by_address[connection.network] += 1
         if (
             len(self.connections) > self.settings.max_connections
-            or self._by_address[connection.peer] > self.settings.max_connections_per_address
+            or self._by_address[connection.network] > self.settings.max_connections_per_address
         ):
             self.cut(connection, "too many")
         elif self._sweeper is None:
@@ -680,14 +681,13 @@ class SocketServer:
         """Removes a connection that has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
-            self._by_address[connection.peer] -= 1
-            if not self._by_address[connection.peer]:
-                del self._by_address[connection.peer]
+            self._by_address[connection.network] -= 1
+            if not self._by_address[connection.network]:
+                del self._by_address[connection.network]
 
-    def cut(self, connection: ServerConnection, why: str) -> None:
-        """Closes a connection at once, and counts it by the reason."""
+    def cut(self, client: ClientSession, why: str) -> None:
         self._counters[f'connections_cut_total{{why="{why}"}}'] += 1
-        connection.abort()
+        client.abort()
 
     def login_failed(self, client: ClientSession, mechanism: str) -> None:
         """Counts a failed login, and logs at most one warning in 10 seconds. The warning contains no user name, because

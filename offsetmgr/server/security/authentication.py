@@ -12,14 +12,16 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from offsetmgr.config.manager_settings import SASL_MECHANISMS
 from offsetmgr.core.errors import AuthenticationFailed
 from offsetmgr.server.security.credentials import DIGESTS, Credentials, CredentialVerifier
+from offsetmgr.server.security.login_limits import LoginLimits
 
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = (PLAIN, *DIGESTS)
 _MAX_MESSAGE_BYTES: Final = 8_192
 
 
@@ -42,6 +44,12 @@ class PlainExchange:
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
+
+    def user_of(self, message: bytes) -> str | None:
+        """Returns the user whose password the message contains or proves; None if it contains no proof. `step` may need
+        tens of milliseconds for a message with a proof."""
+        parts = message.split(b"\0")
+        return parts[1].decode(errors="replace") if len(parts) == 3 else None
 
     def step(self, message: bytes) -> AuthenticationStep:
         try:
@@ -68,6 +76,10 @@ class ScramExchange:
         self._nonce = ""
         self._transcript = ""
         self._header = ""
+
+    def user_of(self, message: bytes) -> str | None:  # noqa: ARG002 - the message does not repeat the user
+        """See `PlainExchange.user_of`."""
+        return self._user
 
     def step(self, message: bytes) -> AuthenticationStep:
         text = _text(message)
@@ -130,10 +142,12 @@ class Authentication:
     credentials: Credentials
     session_seconds: float | None = None
     """Seconds after which a connection must re-authenticate (connections.max.reauth.ms, KIP-368); None for never."""
+    mechanisms: Sequence[str] = SASL_MECHANISMS
+    limits: LoginLimits = field(default_factory=LoginLimits)
 
     def exchange(self, mechanism: str) -> Exchange | None:
-        """Starts an exchange; returns None if the mechanism is not one of `MECHANISMS`."""
-        if mechanism not in MECHANISMS:
+        """Starts an exchange; returns None if the mechanism is not one of `mechanisms`."""
+        if mechanism not in self.mechanisms:
             return None
         return PlainExchange(self.credentials) if mechanism == PLAIN else ScramExchange(mechanism, self.credentials)
 

@@ -10,6 +10,7 @@ read the file. For example::
     scram-sha-256 = "iterations:salt:stored key:server key"     # the last three in base64
     scram-sha-512 = "..."
 
+The optional key ``secret`` before the users keeps the answers to unknown users the same when the file changes.
 `scram_verifier` computes such an entry from a password.
 """
 
@@ -21,7 +22,7 @@ import hashlib
 import hmac
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,15 +31,22 @@ from offsetmgr.config.toml_table import TomlTable
 from offsetmgr.core.errors import UsageError
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-_PLAIN_MECHANISM: Final = "SCRAM-SHA-256"
-"""If the file does not contain the passwords of all users, PLAIN logins are checked against SCRAM verifiers. A verifier
-of this mechanism is used if the user has one."""
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 65_536
-"""With this number of iterations, the check of a PLAIN login against a verifier blocks the event loop for about 20
-ms."""
+"""With this number of iterations, the check of a PLAIN login against a verifier takes about 30 ms."""
 _SALT_BYTES: Final = 18
+
+
+class _Shape(NamedTuple):
+    """The properties of a verifier that a client can observe without knowing the password."""
+
+    mechanism: str
+    iterations: int
+    salt_bytes: int
+
+
+_DEFAULT_PROFILE: Final = (_Shape("SCRAM-SHA-256", MIN_ITERATIONS, _SALT_BYTES),)
 
 
 class CredentialVerifier(NamedTuple):
@@ -80,7 +88,12 @@ def scram_verifier(mechanism: str, password: str, iterations: int = MIN_ITERATIO
 
 
 class Credentials:
-    """All users. Neither results nor timing reveal whether a user exists."""
+    """All users. Neither results nor timing reveal whether a user exists.
+
+    The profile of a user consists of the shapes of the user's verifiers. A name without verifiers, such as that of an
+    unknown user, gets the profile of a user with verifiers. It is always the same one, and the names are distributed
+    over the profiles as the users are. So a profile is equally likely for known and for unknown users.
+    """
 
     def __init__(
         self,
@@ -88,50 +101,62 @@ class Credentials:
         verifiers: Mapping[str, Mapping[str, CredentialVerifier]],
         secret: bytes,
     ) -> None:
-        """``verifiers``: by mechanism and user. ``secret``: the key for the salts of unknown users. The secret must be
-        the same in all processes that use the file. Otherwise two processes would return different salts for an unknown
-        user, and so reveal that the user is unknown.
+        """``verifiers``: by mechanism and user. ``secret``: the key for the salts and profiles of unknown users. The
+        secret must be the same in all processes that serve the users, also after a restart. Otherwise unknown users
+        would get different salts, which would reveal that they are unknown.
 
         Computes the verifiers that are missing in ``verifiers``. This takes some milliseconds for each user.
         """
-        self._passwords = passwords
         self._secret = secret
-        # If one user has no password in the file, the passwords of all users are checked against verifiers, so that the
-        # time of a check does not depend on the user.
-        self._uses_verifiers = any(user not in passwords for known in verifiers.values() for user in known)
-        self._typical = {mechanism: _typical(known.values()) for mechanism, known in verifiers.items()}
-        self._verifiers = {
-            mechanism: {**{user: self._derived(mechanism, user) for user in passwords}, **known}
-            for mechanism, known in verifiers.items()
-        }
+        self._checks = {user: self._derived_secret(b"check", password) for user, password in passwords.items()}
+        self._profiles: dict[str, tuple[_Shape, ...]] = {}
+        for mechanism in DIGESTS:
+            for user, known in verifiers[mechanism].items():
+                shape = _Shape(mechanism, known.iterations, len(known.salt))
+                self._profiles[user] = (*self._profiles.get(user, ()), shape)
+        self._weights = Counter(self._profiles.values()) or Counter([_DEFAULT_PROFILE])
+        # If one user has no password in the file, all PLAIN logins do the work of a check against a verifier, so that
+        # the time of a check does not depend on the user.
+        self._uses_verifiers = any(user not in passwords for user in self._profiles)
+        self._verifiers: dict[str, dict[str, CredentialVerifier]] = {mechanism: {} for mechanism in DIGESTS}
+        for mechanism, known_verifiers in self._verifiers.items():
+            for user, password in passwords.items():
+                decoy = self.verifier(mechanism, user)
+                known_verifiers[user] = derive(mechanism, password, decoy.salt, decoy.iterations)
+            known_verifiers.update(verifiers[mechanism])
 
     def verifier(self, mechanism: str, user: str) -> CredentialVerifier:
         """Returns the verifier for a SCRAM login. For an unknown user, returns a verifier that no password matches."""
-        known = self._verifiers[mechanism].get(user)
-        if known is not None:
-            return known
-        iterations, salt_bytes = self._typical[mechanism]
+        profile = self._profile(user)
+        _, iterations, salt_bytes = next((shape for shape in profile if shape.mechanism == mechanism), profile[0])
+        salt = self._derived_secret(b"salt", f"{mechanism}\0{user}")[:salt_bytes]
         key = self._derived_secret(b"key", user)[: hashlib.new(DIGESTS[mechanism]).digest_size]
-        return CredentialVerifier(iterations, self._derived_secret(b"salt", user)[:salt_bytes], key, key)
+        return self._verifiers[mechanism].get(user, CredentialVerifier(iterations, salt, key, key))
 
-    def _derived(self, mechanism: str, user: str) -> CredentialVerifier:
-        iterations, salt_bytes = self._typical[mechanism]
-        return derive(mechanism, self._passwords[user], self._derived_secret(b"salt", user)[:salt_bytes], iterations)
+    def _profile(self, user: str) -> tuple[_Shape, ...]:
+        """Returns the user's profile. Another name gets the profile with the highest score, a pseudo-random number to
+        the power of 1/weight, so that changes of the file change the profiles of few names (rendezvous hashing)."""
+
+        def score(profile: tuple[_Shape, ...]) -> float:
+            number = int.from_bytes(self._derived_secret(b"profile", f"{profile}\0{user}")[:8])
+            return float((number / 2**64) ** (1 / self._weights[profile]))
+
+        drawn = max(self._weights, key=score)
+        return self._profiles.get(user, drawn)
 
     def password_matches(self, user: str, password: str) -> bool:
         """Whether the password of a PLAIN login is correct. The time that the check takes reveals nothing about the
-        user."""
+        user. It may be some tens of milliseconds."""
         encoded = password.encode()
-        if not self._uses_verifiers:
-            known = self._passwords.get(user)
-            expected = (
-                self._derived_secret(b"password", user) if known is None else self._derived_secret(b"check", known)
-            )
-            return hmac.compare_digest(self._derived_secret(b"check", encoded), expected)
-        mechanism = next((name for name, known in self._verifiers.items() if user in known), _PLAIN_MECHANISM)
-        verifier = self.verifier(mechanism, user)
-        derived = derive(mechanism, encoded, verifier.salt, verifier.iterations)
-        return hmac.compare_digest(derived.stored_key, verifier.stored_key)
+        expected = self._checks.get(user, self._derived_secret(b"password", user))
+        matches = hmac.compare_digest(self._derived_secret(b"check", encoded), expected)
+        if self._uses_verifiers:
+            mechanism = self._profile(user)[0].mechanism
+            verifier = self.verifier(mechanism, user)
+            derived = derive(mechanism, encoded, verifier.salt, verifier.iterations)
+            of_verifier = hmac.compare_digest(derived.stored_key, verifier.stored_key)
+            matches = matches if user in self._checks else of_verifier
+        return matches
 
     def _derived_secret(self, what: bytes, text: str | bytes) -> bytes:
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
@@ -144,8 +169,8 @@ def load_credentials(path: Path | str) -> Credentials:
     Raises `ConfigError`. The message names the file and the invalid line or field, but never contains the field's
     value.
     """
-    table = toml_table.load(path)
-    table.reject_unknown(["users"])
+    table = toml_table.load(path, secret=True)
+    table.reject_unknown(["users", "secret"])
     users = table.table("users")
     passwords: dict[str, bytes] = {}
     verifiers: dict[str, dict[str, CredentialVerifier]] = {mechanism: {} for mechanism in DIGESTS}
@@ -162,8 +187,8 @@ def load_credentials(path: Path | str) -> Credentials:
                 verifiers[mechanism][name] = _verifier(entry, mechanism)
     if not users.values:
         raise table.error("contains no [users.NAME], so no client could log in")
-    secret = hashlib.sha512(b"offsetmgr credentials\0" + Path(path).read_bytes()).digest()
-    return Credentials(passwords, verifiers, secret)
+    secret = table.text("secret").encode() if "secret" in table.values else Path(path).read_bytes()
+    return Credentials(passwords, verifiers, hashlib.sha512(b"offsetmgr credentials\0" + secret).digest())
 
 
 def _verifier(entry: TomlTable, mechanism: str) -> CredentialVerifier:
@@ -179,10 +204,3 @@ def _verifier(entry: TomlTable, mechanism: str) -> CredentialVerifier:
     if len(stored) != size or len(server) != size or not 8 <= len(salt) <= 64:
         raise entry.error(f"its keys must have {size} bytes each, and its salt 8 to 64", field)
     return CredentialVerifier(iterations, salt, stored, server)
-
-
-def _typical(known: Iterable[CredentialVerifier]) -> tuple[int, int]:
-    """Returns the most frequent iteration count and salt length. The verifiers of unknown users get the same two
-    values, so that they look like the verifiers of known users."""
-    shapes = Counter((v.iterations, len(v.salt)) for v in known)
-    return shapes.most_common(1)[0][0] if shapes else (MIN_ITERATIONS, _SALT_BYTES)
