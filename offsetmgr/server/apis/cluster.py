@@ -44,7 +44,7 @@ _NAMELESS: Final = 12
 _CLUSTER_ID: Final = "offsetmgr"
 """The cluster id if the manager has no backing cluster. Some clients fail if a response has no cluster id."""
 _NO_CLUSTER: Final = {"cluster_id": "", "brokers": []}
-_NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
+NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
 async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
@@ -154,7 +154,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
     keys = message["coordinator_keys"]
     if too_many(request, keys):
         rejected = {
-            **_NO_NODE,
+            **NO_NODE,
             "error_code": ErrorCode.INVALID_REQUEST,
             "error_message": "the request has more keys than allowed",
         }
@@ -183,10 +183,10 @@ def _coordinators(context: ApiContext, kind: int, keys: Sequence[str]) -> list[d
 def _coordinator(context: ApiContext, kind: int, key: str) -> dict[str, Any]:
     if kind != _GROUP:
         why = "an offset manager coordinates only consumer groups, not transactions or share groups"
-        return {**_NO_NODE, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
+        return {**NO_NODE, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
     node = context.backend.coordinator(key)
     if node is None:
-        return {**_NO_NODE, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": None}
+        return {**NO_NODE, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": None}
     return {**node._asdict(), "error_code": ErrorCode.NONE, "error_message": None}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.core.model import NO_OFFSET
 from offsetmgr.core.retry import completed
@@ -74,16 +75,16 @@ def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
 
 def _by_operation(
     topic: str, parts: Sequence[PartitionCommit], expected: Mapping[tuple[str, int], int]
-) -> list[tuple[Operation, Sequence[PartitionCommit]]]:
+) -> Iterable[tuple[Operation, Sequence[PartitionCommit]]]:
     """Returns the partitions by the operation that they need. A partition with a condition and without an offset is a
     deletion."""
     if not expected:
         return [(Operation.WRITE, parts)]
-    found: dict[Operation, list[PartitionCommit]] = {Operation.WRITE: [], Operation.DELETE: []}
-    for part in parts:
-        is_deletion = part[1] == NO_OFFSET and (topic, part[0]) in expected
-        found[Operation.DELETE if is_deletion else Operation.WRITE].append(part)
-    return list(found.items())
+
+    def operation(partition: int, offset: int) -> Operation:
+        return Operation.DELETE if offset == NO_OFFSET and (topic, partition) in expected else Operation.WRITE
+
+    return by_key((operation(part[0], part[1]), part) for part in parts).items()
 
 
 def _commit_error(context: ApiContext, request: ApiRequest, operation: Operation, group: str, topic: str) -> int:

@@ -41,6 +41,10 @@ _FINAL_CODES: Final = frozenset(
 """The coordinator's errors about the client or its group. The client receives these errors. For any other error of the
 coordinator, the client receives a retriable error, because the error concerns only the manager."""
 
+_REJECTED_CODES: Final = (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+"""The coordinator's errors for which the offsets of a topic are not deleted. Without rights of the manager on a topic,
+the coordinator does not say whether members subscribe to it."""
+
 
 class _MemberKey(NamedTuple):
     """A member in one generation. The waiting commits of this member and generation form one queue."""
@@ -200,7 +204,7 @@ class MemberFencingBackend:
                     (topic["name"], part["partition_index"]): part["error_code"]
                     for topic in answer["topics"]
                     for part in topic["partitions"]
-                    if part["error_code"] == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                    if part["error_code"] in _REJECTED_CODES
                 }
                 left = [(topic, [n for n in numbers if (topic, n) not in rejected]) for topic, numbers in topics]
                 own = await self._inner.delete_offsets(group, [(topic, numbers) for topic, numbers in left if numbers])

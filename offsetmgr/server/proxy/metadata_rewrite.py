@@ -41,13 +41,6 @@ _BROKERS: Final = 1
 _TRANSACTION: Final = 1
 _CREATION_OPTION: Final = 4
 """The first version of Metadata in which a request can ask for no creation of topics."""
-_NO_COORDINATOR: Final = {
-    "error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    "error_message": None,
-    "node_id": -1,
-    "host": "",
-    "port": -1,
-}
 
 _FORWARDED_VERSIONS: Final = {
     **{key: api.highest for key, api in API_RESOURCES.items()},
@@ -117,14 +110,15 @@ class MetadataRewriter:
         reason, the request asks for no creation of topics unless the client may create all of them. A request can ask
         for this from `_CREATION_OPTION` on, so earlier requests are forwarded in that version.
         """
-        message = decoded(request)
+        message, principal = decoded(request), request.connection.principal or ""
+        authorizer = self._context.authorizer
         if _asks_for_all(request):
-            return with_body(request, {**message, "topics": None}, _CREATION_OPTION), []
+            may_describe = authorizer.any_topic(principal, Operation.DESCRIBE)
+            return with_body(request, {**message, "topics": None if may_describe else []}, _CREATION_OPTION), []
         denied = [topic for topic in message["topics"] if not self._may_describe(request, topic["name"])]
         kept = [topic for topic in message["topics"] if self._may_describe(request, topic["name"])]
         creates = message.get("allow_auto_topic_creation", True) and all(
-            self._context.authorizer.admin(request.connection.principal or "", ApiKey.CREATE_TOPICS, topic["name"])
-            for topic in kept
+            authorizer.admin(principal, ApiKey.CREATE_TOPICS, topic["name"]) for topic in kept
         )
         passed = {**message, "topics": kept, "allow_auto_topic_creation": creates}
         return with_body(request, passed, _CREATION_OPTION), denied
@@ -172,9 +166,11 @@ class MetadataRewriter:
             found_here = cluster_apis.find_coordinator(self._context, request)
             return found_here if isinstance(found_here, bytes) else await found_here
         denied = {key for key in keys if not self._context.transactional_id_allowed(request, Operation.DESCRIBE, key)}
-        rejected = [{**_NO_COORDINATOR, "key": key} for key in keys if key in denied]
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        failed = {**cluster_apis.NO_NODE, "error_code": code, "error_message": None}
+        rejected = [{**failed, "key": key} for key in keys if key in denied]
         if len(rejected) == len(keys):
-            return await encoded_by_size(request, {**_NO_COORDINATOR, "coordinators": rejected})
+            return await encoded_by_size(request, {**failed, "coordinators": rejected})
         if rejected:
             request = with_body(request, {**requested, "coordinator_keys": [key for key in keys if key not in denied]})
         frame = await self._upstreams.of(request.connection).for_port().ask(request)

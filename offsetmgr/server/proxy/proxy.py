@@ -27,11 +27,7 @@ from offsetmgr.server.proxy.membership import ProxiedMembership
 from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
 from offsetmgr.server.proxy.request_filter import RequestFilter
 from offsetmgr.server.proxy.topic_ids import TopicIds
-from offsetmgr.server.security.authorization import (
-    Authorizer,
-    ReservedGroups,
-    ReservedGroupsAuthorizer,
-)
+from offsetmgr.server.security.authorization import Authorizer, ReservedGroups
 
 _REQUEST_TIMEOUT_S: Final = 10.0
 _NOTHING: Final = ReservedGroups()
@@ -49,11 +45,9 @@ class Proxy:
         reserved: ReservedGroups = _NOTHING,
     ) -> None:
         """``bootstrap`` and ``security``: how the relay connects to the real cluster. The brokers see only the
-        principal of this connection. ``authorizer``: decides about admin APIs. ``reserved``: names that no client may
-        use, see `RequestFilter`.
+        principal of this connection. ``authorizer``: decides what clients may do. ``reserved``: names that no client
+        may use, see `RequestFilter`.
         """
-        self.authorizer = ReservedGroupsAuthorizer(authorizer, reserved) if reserved.topic else authorizer
-        """The authorizer for the listener's handlers."""
         self._client = Client(bootstrap, security)
         self.brokers = Brokers(self._client, security)
         """The brokers; `Brokers.start` opens a port for each of them."""
@@ -64,6 +58,8 @@ class Proxy:
         self._fenced_backend: MemberFencingBackend | None = None
         self._monitor: ForeignCommitMonitor | None = None
         self._filter = RequestFilter(self._upstreams, TopicIds(self._client), authorizer, reserved)
+        self.authorizer = self._filter.authorizer
+        """The authorizer for the listener's handlers."""
         self.fallback: Handler = partial(forward, self._filter)
         """Handles the requests for APIs that are not in the table, and for versions that the table does not support."""
 

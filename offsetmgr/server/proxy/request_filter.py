@@ -61,7 +61,13 @@ from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.fetch_sessions import FetchSessions, session_in, session_of
 from offsetmgr.server.proxy.topic_ids import TopicIds, fetched_topics, produced_topics
 from offsetmgr.server.proxy.upstream import UpstreamConnection
-from offsetmgr.server.security.authorization import ADMIN_APIS, Authorizer, Operation, ReservedGroups
+from offsetmgr.server.security.authorization import (
+    ADMIN_APIS,
+    Authorizer,
+    Operation,
+    ReservedGroups,
+    ReservedGroupsAuthorizer,
+)
 
 T = TypeVar("T")
 
@@ -100,7 +106,8 @@ class RequestFilter:
     ) -> None:
         self._upstreams = upstreams
         self._ids = ids
-        self._authorizer = authorizer
+        self.authorizer = ReservedGroupsAuthorizer(authorizer, reserved) if reserved.topic else authorizer
+        """Denies the reserved names, and what the rules do not allow."""
         self.has_rules = authorizer.has_rules
         self._sessions = FetchSessions()
         self.reserved = reserved
@@ -176,31 +183,24 @@ class RequestFilter:
     def _may_fetch(self, request: ApiRequest) -> bool:
         body = request.body(flexible=request_is_flexible(ApiKey.FETCH, request.version))
         topics = fetched_topics(request.frame, body, request.version)
-        if topics is None:
-            return False
-        names = topics if request.version < _FETCH_BY_ID else map(self._ids.name, topics)
-        return all(name is not None and self._topic_allowed(request, Operation.CONSUME, name) for name in names)
+        if topics is not None and request.version >= _FETCH_BY_ID:
+            topics = list(map(self._ids.name, topics))
+        return topics is not None and None not in topics and self._topics_allowed(request, Operation.CONSUME, topics)
 
     def _may_produce(self, request: ApiRequest) -> bool:
         body = request.body(flexible=request_is_flexible(ApiKey.PRODUCE, request.version))
         if (produced := produced_topics(request.frame, body, request.version)) is None:
             return False
         transactional_id, topics = produced
-        return self._id_allowed(request, transactional_id) and all(
-            self._topic_allowed(request, Operation.PRODUCE, name) for name in topics
-        )
+        is_id_allowed = transactional_id is None or self._id_allowed(request, transactional_id)
+        return is_id_allowed and self._topics_allowed(request, Operation.PRODUCE, topics)
 
-    def _topic_allowed(self, request: ApiRequest, operation: Operation, name: str) -> bool:
-        is_reserved = bool(self._reserved_bytes) and name == self.reserved.topic
-        return not is_reserved and self._authorizer.topic(request.connection.principal or "", operation, name)
+    def _topics_allowed(self, request: ApiRequest, operation: Operation, topics: Iterable[str]) -> bool:
+        principal = request.connection.principal or ""
+        return all(self.authorizer.topic(principal, operation, topic) for topic in topics)
 
-    def _id_allowed(self, request: ApiRequest, transactional_id: str | None) -> bool:
-        if transactional_id is None:
-            return True
-        principal, operation = request.connection.principal or "", Operation.PRODUCE
-        return not self.reserved.has_transactional_id(transactional_id) and self._authorizer.transactional_id(
-            principal, operation, transactional_id
-        )
+    def _id_allowed(self, request: ApiRequest, transactional_id: str) -> bool:
+        return self.authorizer.transactional_id(request.connection.principal or "", Operation.PRODUCE, transactional_id)
 
     async def _resolve_and_forward(
         self, request: ApiRequest, resources: ApiResources, message: Message, unknown: Collection[uuid.UUID]
@@ -228,11 +228,8 @@ class RequestFilter:
         that the broker's next cursor names one of these."""
         cursor = message["cursor"]
         start = cursor["topic_name"] if cursor else ""
-        names = [
-            name
-            for name in sorted(await self._ids.all_topics())
-            if name >= start and self._topic_allowed(request, Operation.DESCRIBE, name)
-        ]
+        found = sorted(name for name in await self._ids.all_topics() if name >= start)
+        names = [name for name in found if self._topics_allowed(request, Operation.DESCRIBE, [name])]
         if cursor and names and names[0] != start:  # a broker rejects a cursor whose topic the request does not name
             cursor = {"topic_name": names[0], "partition_index": 0}
         return {**message, "topics": [{"name": name} for name in names], "cursor": cursor}
@@ -241,17 +238,14 @@ class RequestFilter:
         key, principal = request.api_key, request.connection.principal or ""
         items = requested_items(resources, message)
         own_id = message.get(resources.transactional_id) if resources.transactional_id else None
-        if not self._id_allowed(request, own_id):
+        if own_id is not None and not self._id_allowed(request, own_id):
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return self._reject(request, resources, message, [code] * len(items or ()), code)
-        if key == ApiKey.INIT_PRODUCER_ID and own_id is None:
-            if not self._authorizer.any_topic(principal, Operation.PRODUCE):
-                return self._reject(request, resources, message, [], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-            return _UNCHANGED
         if not items:
             everything = items is None and resources.visible_items is None and bool(self._reserved_bytes)
-            admin = key in ADMIN_APIS and not self._authorizer.admin(principal, key, None)
-            if everything or admin:
+            admin = key in ADMIN_APIS and not self.authorizer.admin(principal, key, None)
+            idempotent = key == ApiKey.INIT_PRODUCER_ID and own_id is None
+            if everything or admin or (idempotent and not self.authorizer.any_topic(principal, Operation.PRODUCE)):
                 return self._reject(request, resources, message, [], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if key == ApiKey.FETCH and self.has_rules and _is_of_replica(message):
             codes: list[int] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * len(items or ())
@@ -294,14 +288,13 @@ class RequestFilter:
             if name is None:
                 return ErrorCode.UNKNOWN_TOPIC_ID
         if key in ADMIN_APIS:
-            is_reserved = bool(self._reserved_bytes) and name == self.reserved.topic
-            allowed = not is_reserved and self._authorizer.admin(principal, key, name)
+            allowed = self.authorizer.admin(principal, key, name)
         else:
-            allowed = self._topic_allowed(request, resources.operation, name)
+            allowed = self.authorizer.topic(principal, resources.operation, name)
         return 0 if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def _admin_allowed(self, principal: str, key: int, topic: str | None) -> bool:
-        return key not in ADMIN_APIS or self._authorizer.admin(principal, key, topic)
+        return key not in ADMIN_APIS or self.authorizer.admin(principal, key, topic)
 
     def _reject(
         self, request: ApiRequest, resources: ApiResources, message: Message, codes: list[int], code: int
