@@ -15,6 +15,7 @@ from pathlib import Path
 from memory_listener import NODE_ID, MemoryListener
 
 from offsetmgr.manager.assignment import NodeAddress
+from offsetmgr.manager.runtime.process_settings import tune_process
 
 
 def resident_bytes() -> int:
@@ -28,6 +29,7 @@ def write_line(line: str) -> None:
 
 
 def main(credentials: str) -> None:
+    tune_process()
     with MemoryListener() as plain, MemoryListener(plain.backend, credentials=Path(credentials)) as secured:
         plain.backend.node = NodeAddress(NODE_ID, "127.0.0.1", plain.port)
         plain.backend.offsets["g"] = {"orders": {p: (p, -1, "") for p in range(50)}}

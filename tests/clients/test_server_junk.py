@@ -21,42 +21,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from memory_listener import (
-    DEFAULT_FIELDS,
-    ConnectionClosedByBroker,
-    WireClient,
-    commit_errors,
-    commit_message,
-    wait_until,
-)
-
-from offsetmgr.kafka.protocol.schema_codec import encode_request
+from junk_frames import corpus, mutated
+from memory_listener import ConnectionClosedByBroker, WireClient, commit_errors, wait_until
 
 REQUESTS = 200_000 if os.environ.get("OFFSETMGR_SOAK") else 10_000
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20261121"))
 TIMEOUT_S = 30.0
 """Seconds after which a connection counts as hanging: the machine may be busy with other tests."""
-
-PART = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
-FETCHED = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": list(range(20))}]}
-SAMPLES: dict[int, tuple[range, dict[str, Any]]] = {
-    2: (range(1, 11), {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": [PART]}]}),
-    3: (range(14), {"topics": [{"name": "orders", "topic_id": None}]}),
-    8: (range(2, 10), commit_message("junk", {("orders", p): p for p in range(10)})),
-    9: (
-        range(1, 10),
-        {**FETCHED, "groups": [{**FETCHED, "member_id": None, "member_epoch": -1}], "require_stable": False},
-    ),
-    10: (range(7), {"key": "g", "coordinator_keys": ["g", "h"], "key_type": 0}),
-    15: (range(7), {"groups": ["g", "h"]}),
-    16: (range(6), {"states_filter": ["Empty"], "types_filter": ["classic"]}),
-    18: (range(5), {"client_software_name": "junk", "client_software_version": "1.0"}),
-    42: (range(3), {"groups_names": ["none", "such"]}),
-    47: (range(1), {"group_id": "none", "topics": [{"name": "t", "partitions": [{"partition_index": 0}]}]}),
-    60: (range(3), {}),
-    17: (range(1, 2), {"mechanism": "SCRAM-SHA-256"}),
-    36: (range(3), {"auth_bytes": b"n,,n=alice,r=nonce"}),
-}
 
 
 class ListenerProcess:
@@ -157,42 +128,6 @@ def witness(listener: ListenerProcess) -> Iterator[Witness]:
     assert witness.rounds > 3
 
 
-def corpus() -> list[bytes]:
-    """A valid frame of every request and version."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
-        client = WireClient(server.getsockname()[1])
-    with client:
-        return [
-            client.frame(api_key, version, encode_request(api_key, version, {**DEFAULT_FIELDS, **message}), 7)
-            for api_key, (versions, message) in SAMPLES.items()
-            for version in versions
-        ]
-
-
-def mutated(rng: random.Random, frame: bytes, other: bytes) -> bytes:
-    """A damaged frame. Its length field mostly fits, because the listener would not read on otherwise."""
-    body = bytearray(frame[4:])
-    for _ in range(rng.randint(1, 3)):
-        kind = rng.randrange(7)
-        at = rng.randrange(len(body)) if body else 0
-        if kind == 0 and body:
-            body[at] = rng.randrange(256)
-        elif kind == 1 and body:
-            body[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
-        elif kind == 2:
-            del body[at:]
-        elif kind == 3:
-            del body[at : at + rng.randint(1, 8)]
-        elif kind == 4:
-            body[at:at] = rng.randbytes(rng.randint(1, 16))
-        elif kind == 5:
-            body[at:] = other[4 + rng.randrange(len(other) - 4) :]
-        else:
-            body[at : at + 4] = struct.pack(">i", rng.choice((-1, 0, 2**31 - 1, -(2**31), 1_000_000, 65_536)))
-    length = len(body) if rng.random() < 0.95 else rng.choice((-1, 0, len(body) + 5, 100_000_000, 2**31 - 1))
-    return struct.pack(">i", length) + body
-
-
 def send_junk(rng: random.Random, frames: list[bytes], ports: tuple[int, int], requests: int) -> None:
     """Sends junk over many connections, a few requests each, and waits until the listener has closed each of them."""
     while requests > 0:
@@ -265,3 +200,13 @@ def test_half_open_and_slow_connections_and_huge_length_fields(listener: Listene
         connection.close()
     assert wait_until(lambda: listener.metrics()["services"][0]["connections"] <= 1, TIMEOUT_S)
     assert witness.longest < TIMEOUT_S
+
+
+def test_connections_that_end_within_a_request_leave_no_memory(listener: ListenerProcess, witness: Witness) -> None:
+    """The garbage collector of a manager counts objects, so it would not run for a few objects of many megabytes."""
+    before = listener.metrics()["resident"]
+    for _ in range(30):
+        with socket.create_connection(("127.0.0.1", listener.open_port), timeout=TIMEOUT_S) as connection:
+            connection.sendall(struct.pack(">i", 7 * 1024 * 1024) + bytes(6 * 1024 * 1024))
+    assert wait_until(lambda: listener.metrics()["services"][0]["connections"] <= 1, TIMEOUT_S)
+    assert listener.metrics()["resident"] < before + 48 * 1024 * 1024

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import ssl
@@ -131,6 +132,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         self._hold(-self._bytes)
         self.service.held_bytes -= self._partial_bytes
         self._partial_bytes = 0
+        self._frames = FrameSplitter(0)  # its bytes would remain until the garbage collector finds this connection
         self._out.clear()
         self.service.on_closed(self)
         self._pipeline.lost()
@@ -579,6 +581,12 @@ def _drop(future: asyncio.Future[Any]) -> None:
 _SWEEP_S: Final = 0.5
 _CLOSE_POLL_S: Final = 0.01
 """While the server closes, it checks at this interval (in seconds) whether the running requests have ended."""
+_BACKLOG: Final = 512
+_ACCEPTS_PER_TURN: Final = 16
+"""Maximum number of connections that one turn of the event loop accepts, so that other connections get their turn."""
+_COLLECT_AFTER: Final = 200
+"""Number of new connections after which the garbage collector runs. A failed TLS handshake leaves its buffers in a
+reference cycle, and a manager's collector would not run before there are 50,000 objects."""
 _FAILED_LOGINS_EVERY_S: Final = 10.0
 """Minimum time in seconds between two warnings about failed logins. The limit is necessary because any client can cause
 failed logins."""
@@ -617,6 +625,8 @@ class SocketServer:
         self._observe = observe
         self._by_address: Counter[str] = Counter()
         self._counters: Counter[str] = Counter()
+        self._uncollected = 0
+        """Connections since the last garbage collection."""
         self._unlogged_failures = 0
         """Failed logins since the last warning."""
         self._logged_at = -float("inf")
@@ -648,19 +658,29 @@ class SocketServer:
         raise_file_limit(self.settings.max_connections)
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: ServerConnection(self, node_id),
+                lambda: self._new_connection(node_id),
                 host,
                 port,
                 ssl=tls,
                 ssl_handshake_timeout=self.settings.login_timeout_s if tls else None,
                 ssl_shutdown_timeout=1.0 if tls else None,
-                backlog=512,
+                backlog=_ACCEPTS_PER_TURN,
             )
         except OSError as error:
             why, hint = listen_error(error), "choose another address, or stop the process that listens there"
             raise Unreachable(f"listener {host}:{port}", why, hint) from None
+        for listening in server.sockets:
+            with listening.dup() as same:
+                same.listen(_BACKLOG)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
+
+    def _new_connection(self, node_id: int | None) -> ServerConnection:
+        self._uncollected += 1
+        if self._uncollected >= _COLLECT_AFTER:
+            self._uncollected = 0
+            gc.collect(1)
+        return ServerConnection(self, node_id)
 
     # --- called by connections -----------------------------------------------------------------------
 
