@@ -95,6 +95,7 @@ def security(scene: Scene) -> None:
     )
     (scene.directory / "credentials.toml").write_text(scene.toml(0))
     (scene.directory / "rules.toml").write_text(scene.toml(1))
+    (scene.directory / "managers.toml").write_text(scene.toml(2))
     (scene.directory / "manager.properties").write_text("security.protocol=PLAINTEXT\n")
     (scene.directory / "admin.properties").write_text("security.protocol=PLAINTEXT\n")
 

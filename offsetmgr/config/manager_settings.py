@@ -193,6 +193,10 @@ class ManagerSettings:
         convert=_mechanisms,
     )
     """The mechanisms (sasl.enabled.mechanisms)."""
+    managers_secret: str | None = _option(
+        "File of the secrets by which managers know each other; without it they believe each member of their group.",
+        metavar="FILE",
+    )
     rules: str | None = _option(
         "File of rules for groups, topics and admin APIs; without it every client may do everything.", metavar="FILE"
     )

@@ -34,6 +34,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.field_reader import FieldReader
+from offsetmgr.manager.group_secret import GroupSecret
 
 FIRST_NODE_ID: Final = 1_000_000_000
 """The lowest node id of a manager. This number is far above the usual ids of brokers, so that the ids of managers and
@@ -134,7 +135,8 @@ def assign(
     generation: int, members: Sequence[tuple[str, ManagerMetadata]], unreadable: Mapping[str, str] | None = None
 ) -> Assignment:
     """Returns the assignment of ``generation``. The keys of ``unreadable`` are the members whose metadata cannot be
-    decoded, the values are the reasons. Such a member has never received a shard group, so it owns no shard group."""
+    verified or decoded, the values are the reasons. The claims of such a member do not count. It may own shard groups
+    if the managers' secret was replaced, so the next owners wait until its lease must have ended."""
     metadata = dict(sorted(members))
     claims = _claims(metadata)
     prevailing = _prevailing_config(metadata, claims)
@@ -375,16 +377,19 @@ def decode_assignment(data: bytes) -> Assignment:
     )
 
 
-def assign_members(generation: int, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+def assign_members(
+    generation: int, members: Sequence[tuple[str, bytes]], secret: GroupSecret | None = None
+) -> dict[str, bytes]:
     """Returns the encoded assignment of ``generation`` for each member. ``members`` are member ids with encoded
     metadata. The leader of the group calls this function."""
+    secret = secret or GroupSecret()
     readable, unreadable = [], {}
     for member, metadata in members:
         try:
-            readable.append((member, decode_metadata(metadata)))
+            readable.append((member, decode_metadata(secret.verified(metadata, "member", member))))
         except OffsetMgrError as error:
             unreadable[member] = str(error)
-    assignment = encode_assignment(assign(generation, readable, unreadable))
+    assignment = secret.signed(encode_assignment(assign(generation, readable, unreadable)), "generation", generation)
     return {member: assignment for member, _ in members}
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Final
 
@@ -43,6 +43,7 @@ from offsetmgr.manager.assignment import (
     decode_assignment,
     encode_metadata,
 )
+from offsetmgr.manager.group_secret import GroupSecret
 from offsetmgr.manager.lease import TAKEOVER_WAIT_S, OwnershipLease, boottime
 from offsetmgr.manager.ownership_protocol import OwnershipListener
 
@@ -175,13 +176,16 @@ class OwnershipManager:
         on_peers: Callable[[Mapping[str, NodeAddress]], None] | None = None,
         rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
+        secret: GroupSecret | None = None,
     ) -> None:
         """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group from this
         `OwnershipManager`. The member must use the same timeout and clock, and report its events to `on_confirmed`,
         `on_rebalance` and `on_ended`. ``on_peers`` is called with the other members of each new assignment, and without
-        members when the membership has ended. ``rebalance_timeout_s`` is a timeout in seconds."""
+        members when the membership has ended. ``rebalance_timeout_s`` is a timeout in seconds. ``secret`` verifies the
+        messages of other managers."""
         self._address = (host, port)
         self._parameters = parameters
+        self.secret = secret or GroupSecret()
         self._max_revocation_wait_s = rebalance_timeout_s * _REVOCATION_SHARE
         self._clock = clock
         self._lease = OwnershipLease(clock)
@@ -280,7 +284,7 @@ class OwnershipManager:
             self._leaving = True
             with contextlib.suppress(OffsetMgrError, TimeoutError):
                 async with asyncio.timeout(_RELEASE_TIMEOUT_S):
-                    await self._member.join(self._metadata, assign_members)
+                    await self._member.join(self._metadata, self._assign)
         await self._member.leave(_LEAVE_TIMEOUT_S)
 
     async def remove(self, member_id: str) -> None:
@@ -318,7 +322,7 @@ class OwnershipManager:
         retries = Retries(backoff=_JOIN_BACKOFF)
         while True:
             try:
-                joined = await self._member.join(self._metadata, assign_members)
+                joined = await self._member.join(self._metadata, self._assign)
             except OffsetMgrError as error:
                 if self._first_assignment is not None and not self._first_assignment.done():
                     self._first_assignment.set_exception(error)
@@ -343,8 +347,12 @@ class OwnershipManager:
         else:
             _log.critical("the membership task failed unexpectedly; restart this manager", exc_info=error)
 
-    def _metadata(self) -> bytes:
+    def _assign(self, generation: int, members: Sequence[tuple[str, bytes]]) -> Mapping[str, bytes]:
+        return assign_members(generation, members, self.secret)
+
+    def _metadata(self, member_id: str) -> bytes:
         self._lost.clear()
+        self.secret.unproven.clear()
         self._attempts += 1
         seen, now = self._current, self._clock()
         self._waiting_until = {number: until for number, until in self._waiting_until.items() if until > now}
@@ -357,13 +365,16 @@ class OwnershipManager:
             waiting_for=frozenset(self._waiting_until),
             leaving=self._leaving,
         )
-        return encode_metadata(metadata, self._attempts)
+        return self.secret.signed(encode_metadata(metadata, self._attempts), "member", member_id)
 
     async def _apply_assignment(self, joined: Generation) -> None:
         """Applies a new assignment, in the order that the module's docstring describes."""
         self._rejoin_needed.clear()
         try:
-            assignment = decode_assignment(joined.assignment)
+            assignment = decode_assignment(self.secret.verified(joined.assignment, "generation", joined.generation))
+            if joined.member_id not in {*assignment.nodes, *assignment.rejected}:
+                what = "assignment of the managers' group"
+                raise OffsetMgrError(what, f"does not name this manager, member {joined.member_id}")
         except OffsetMgrError as error:
             self._set_exclusion(str(error))
             self._drop(self._owned.keys())

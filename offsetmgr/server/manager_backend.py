@@ -48,4 +48,8 @@ class ManagerBackend:
         return self._features
 
     def metrics(self) -> Mapping[str, float]:
-        return {**self._runtime.metrics(), "lease_seconds_left": self._ownership.lease_remaining}
+        return {
+            **self._runtime.metrics(),
+            "lease_seconds_left": self._ownership.lease_remaining,
+            "unproven_messages_total": self._ownership.secret.unproven_total,
+        }

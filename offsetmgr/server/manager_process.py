@@ -288,6 +288,8 @@ class ManagerProcess:
         )
         self._resources.push_async_callback(manager_node.close)
         await manager_node.open()
+        if warning := manager_node.ownership.secret.warning:
+            _log.warning(warning, extra={"group": manager_node.group})
         backend = self._backend = ManagerBackend(  # set before the join, so that the metrics show it
             manager_node.runtime, manager_node.ownership, manager_node.topic.partitions, manager_node.topic.name
         )
@@ -311,7 +313,8 @@ class ManagerProcess:
         if not self._ready:
             return text(503, "starting or stopping")
         if self._node is not None and not self._node.ownership.valid():
-            return text(503, "no lease: the managers' group cannot be reached")
+            why = self._node.ownership.exclusion_reason or "the managers' group cannot be reached"
+            return text(503, f"no lease: {why}")
         if self._node is not None and self._node.topic_fault:
             return text(503, self._node.topic_fault)
         if self._store_backend is not None and (failure := self._store_backend.failure()):

@@ -29,6 +29,7 @@ from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
+from offsetmgr.manager.group_secret import GroupSecret
 from offsetmgr.manager.ownership import ASSIGNMENT_RULES, PROTOCOL, PROTOCOL_TYPE, OwnershipManager
 
 SHARD_GROUPS: Final = 8
@@ -218,7 +219,15 @@ class SimulatedClient:
 class Process:
     """One manager. Its clock runs at its own rate; the rates of two clocks differ by less than the lease tolerates."""
 
-    def __init__(self, world: World, number: int, *, topic: str = "offsets", rate: float | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        number: int,
+        *,
+        topic: str = "offsets",
+        rate: float | None = None,
+        secret: GroupSecret | None = None,
+    ) -> None:
         self.world = world
         self.name = f"p{number}"
         self.loop = SimulatedLoop(lambda: world.now)
@@ -252,6 +261,7 @@ class Process:
             on_peers=self._on_peers,
             rebalance_timeout_s=REBALANCE_TIMEOUT_S,
             clock=self.clock,
+            secret=secret,
         )
         self.do(lambda: self.ownership.start(self))
 

@@ -20,6 +20,7 @@ from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.requests import LockMembership
 from offsetmgr.manager import ownership
 from offsetmgr.manager.assignment import ManagerMetadata
+from offsetmgr.manager.group_secret import GroupSecret
 from offsetmgr.manager.lease import LEASE_DURATION_S
 
 SEEDS = 3000 if os.environ.get("OFFSETMGR_SOAK") else 25
@@ -281,6 +282,41 @@ def test_a_manager_with_another_topic_is_excluded_until_it_is_alone() -> None:
         one.stop()
         run_until(world, lambda: misconfigured.serving == ALL, 20)
         assert misconfigured.ownership.exclusion_reason is None
+
+
+def with_secrets(world: World, secrets: str, *, required: bool = True) -> Process:
+    secret = GroupSecret("managers", secrets.split(), required=required)
+    world.processes.append(Process(world, len(world.processes), secret=secret))
+    return world.processes[-1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_managers_get_and_replace_a_secret_by_rolling_restarts(seed: int) -> None:
+    """Each restart but those to optional secrets ends with no alarm."""
+    with World(seed) as world:
+        running = [with_secrets(world, ""), with_secrets(world, "")]
+        for secrets, required in (("old", False), ("old", True), ("old new", True), ("new", True)):
+            for number in range(2):
+                running[number].stop()
+                running[number] = with_secrets(world, secrets, required=required)
+                run_until(world, lambda: shared_by(*running), 60)
+                alarms = [text for process in running for text in process.ownership.secret.unproven.values()]
+                assert bool(alarms) == (not required and number == 0), "\n".join(world.history)
+                assert [process.ownership.exclusion_reason for process in running] == [None, None]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_owner_that_can_no_longer_prove_its_claims_is_replaced_after_its_lease(seed: int) -> None:
+    """Only the leader verifies both other managers. When it dies, one of them leads and excludes the other."""
+    with World(seed) as world:
+        both = with_secrets(world, "old new")
+        run_until(world, lambda: both.serving == ALL, 10)
+        old, new = with_secrets(world, "old"), with_secrets(world, "new")
+        run_until(world, lambda: shared_by(old, both, new), 60)
+        both.kill()
+        run_until(world, lambda: ALL in (old.serving, new.serving), 60)
+        world.run(20)
+        assert sorted(map(len, (old.serving, new.serving))) == [0, SHARD_GROUPS]
 
 
 def test_every_manager_knows_the_owner_of_each_shard_group() -> None:

@@ -12,6 +12,8 @@ from backend_listeners import serve_options
 from offsetmgr import ConnectionConfig, OffsetManager
 from offsetmgr.config.manager_settings import ManagerSettings, setting_options
 from offsetmgr.core.advice import option
+from offsetmgr.core.errors import ConfigError
+from offsetmgr.manager.group_secret import load_group_secret
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "offset-manager-settings.md"
 EMPTY = ("--metrics-listen", "", "--advertise", "", "--relay-ports", "")
@@ -46,6 +48,24 @@ def test_an_option_overrides_a_variable_which_overrides_the_file(tmp_path, monke
     found = serve_options("nowhere:1", "--commit-timeout", "800", "--no-relay", *EMPTY)
     assert (found.retention_ms, found.commit_timeout_s, found.standby, found.max_tags) == (120_000, 0.8, False, 3)
     assert (found.relay, found.metrics_listen, found.advertise, found.relay_ports) == (False, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("secrets = ['hidden-hidden-hidden-hidden-123']", "secrets: must contain secrets of at least 32 characters"),
+        ("required = true", "secrets: must contain secrets of at least 32 characters"),
+        ("secrets = 'hidden'", "secrets: must be a list of strings"),
+        ("secret = ['hidden']", "secret: is an unknown field; known are secrets, required"),
+        ("secrets = ['hidden-hidden-hidden-hidden-1234']\nrequired = 'hidden'", "required: must be true or false"),
+        ("secrets = [hidden", "is not TOML"),
+    ],
+)
+def test_an_error_in_the_file_of_the_managers_secret_contains_no_secret(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "managers.toml").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(why)) as failed:
+        load_group_secret("t.managers", str(tmp_path / "managers.toml"))
+    assert "hidden" not in str(failed.value)
 
 
 @pytest.mark.parametrize(

@@ -136,11 +136,12 @@ class KafkaGroupMember:
         self._problems = ProblemLog(f"group {self._group}")
         self._proof_problems = ProblemLog(f"group {self._group}, proof of the membership")
 
-    async def join(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation:
+    async def join(self, metadata: Callable[[str], bytes], assign: AssignmentFunction) -> Generation:
         """Joins or rejoins the group. Returns when a generation is complete, with this generation and the assignment of
         the member.
 
-        The method calls ``metadata`` for every JoinGroup, and ``assign`` if this member is the leader. The method
+        The method calls ``metadata`` for every JoinGroup, with the member id, and ``assign`` if this member is the
+        leader. The member id is empty in the first JoinGroup, whose metadata no coordinator keeps (KIP-394). The method
         retries the join if another rebalance starts, or if the coordinator moves or is unavailable. If the coordinator
         no longer knows the member, the method calls `MembershipListener.on_ended` and joins as a new member. Raises
         `OffsetMgrError` for other errors, such as missing authorization, another protocol in the group, or a session
@@ -241,11 +242,11 @@ class KafkaGroupMember:
 
     # --- join ----------------------------------------------------------------------------------------
 
-    async def _attempt(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation | None:
+    async def _attempt(self, metadata: Callable[[str], bytes], assign: AssignmentFunction) -> Generation | None:
         """Sends one JoinGroup and one SyncGroup. Returns None if the caller must make another attempt immediately."""
         connection = self._join_connection = await self._connect(self._join_connection)
         try:
-            joined = await self._join(connection, metadata())
+            joined = await self._join(connection, metadata(self._member_id))
             if joined is None:
                 return None
             return await self._sync(connection, joined, assign)

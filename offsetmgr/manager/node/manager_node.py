@@ -20,6 +20,7 @@ from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, TimedOut
 from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
+from offsetmgr.manager.group_secret import load_group_secret
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import shard_group_count
 from offsetmgr.manager.log.topic import CLEANUP_POLICY, TIMESTAMP_TYPE
@@ -159,7 +160,9 @@ class ManagerNode:
             self.ownership.exclusion_reason
             and f"the other managers exclude this one: {self.ownership.exclusion_reason}"
         )
-        return [alarm for alarm in (excluded, self._topic_monitor.recreated, self._topic_monitor.alarm) if alarm]
+        unproven = [text for text in self.ownership.secret.unproven.values() if text != self.ownership.exclusion_reason]
+        found = (excluded, *unproven, self._topic_monitor.recreated, self._topic_monitor.alarm)
+        return [alarm for alarm in found if alarm]
 
     async def _ensure_topic(self) -> OffsetsTopicState:
         """Creates or checks the topic, and logs the result of the checks of the topic and the brokers."""
@@ -218,6 +221,7 @@ class ManagerNode:
             lambda events: KafkaGroupMember(self._client, config, events, clock=boottime),
             on_peers=self._peers.update,
             rebalance_timeout_s=rebalance_timeout_s,
+            secret=load_group_secret(self.group, settings.managers_secret),
         )
 
     async def _catch_up(self, max_wait_s: float) -> None:
