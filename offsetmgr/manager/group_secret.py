@@ -97,7 +97,7 @@ def load_group_secret(group: str, path: str | None) -> GroupSecret:
     """Loads the secrets from a TOML file; none without a file. Raises `ConfigError`, which contains no secret."""
     if path is None:
         return GroupSecret(group)
-    table = toml_table.load(path)
+    table = toml_table.load(path, secret=True)
     table.reject_unknown(["secrets", "required"])
     secrets = table.text_list("secrets")
     if not secrets or min(map(len, secrets)) < MIN_LENGTH:
