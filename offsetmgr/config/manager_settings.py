@@ -245,7 +245,8 @@ class ManagerSettings:
     max_held_bytes: int = 256 * 1024 * 1024
     """Size of all unanswered requests, complete or incomplete (queued.max.request.bytes). Above this size, the server
     does not read from connections that have an unanswered complete request. It closes connections whose only request is
-    large and incomplete."""
+    large and incomplete. Unread responses have the same limit; above it, the server closes the connections with the
+    most."""
     max_in_flight: int = 500
     """Unanswered requests of one connection. At this number the server stops reading from the connection."""
     request_timeout_s: float = 60.0

@@ -222,6 +222,6 @@ def test_the_listener_stops_reading_from_a_client_that_reads_no_responses(listen
         pipeline = connection._pipeline
         assert wait_until(lambda: pipeline.answers_full)
         time.sleep(0.2)  # long enough for a listener without the limit to continue
-        assert pipeline._answer_bytes + connection.unsent < 2_000_000
+        assert pipeline.answer_bytes + connection.unsent < 2_000_000
         sizes = {len(client.receive()) for _ in range(60)}
         assert len(sizes) == 1 and min(sizes) > 200_000

@@ -174,6 +174,11 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     @property
+    def unread_bytes(self) -> int:
+        """Size of the responses that the manager holds for the client."""
+        return self._pipeline.answer_bytes + self.unsent
+
+    @property
     def transfer_allowance_s(self) -> float:
         """Seconds that the received bytes of the incomplete request take at the minimum transfer rate."""
         return self._partial_bytes / _MIN_BYTES_PER_SECOND
@@ -313,7 +318,7 @@ class Pipeline:
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._max_answer_bytes = connection.service.settings.max_answer_bytes
-        self._answer_bytes = 0
+        self.answer_bytes = 0
         """Size of the responses that must be sent after the responses to earlier requests."""
         self._unsized = 0
         """Number of running requests whose response may have any size. No further request starts until the size of
@@ -334,7 +339,7 @@ class Pipeline:
     def answers_full(self) -> bool:
         """Whether the size of the waiting responses has reached the limit. While the value is true, no further request
         may be read or started."""
-        return self._answer_bytes + self._connection.unsent >= self._max_answer_bytes
+        return self._connection.unread_bytes >= self._max_answer_bytes
 
     def __len__(self) -> int:
         """Number of unanswered requests."""
@@ -505,7 +510,7 @@ class Pipeline:
     def _answer(self, request: ApiRequest, answer: Answer) -> None:
         request.answer = answer
         request.answered = True
-        self._answer_bytes += _size(answer)
+        self.answer_bytes += _size(answer)
         if self._in_flight and self._in_flight[0] is request:
             self.advance()
 
@@ -544,7 +549,7 @@ class Pipeline:
 
     def _sent(self) -> None:
         request = self._in_flight.popleft()
-        self._answer_bytes -= _size(request.answer)
+        self.answer_bytes -= _size(request.answer)
         self._connection.answered(request)
 
 
@@ -745,7 +750,18 @@ class SocketServer:
         for connection in list(self.connections):
             if (why := self._overdue(connection, now)) is not None:
                 self.cut(connection, why)
+        self._limit_responses()
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self.connections else None
+
+    def _limit_responses(self) -> None:
+        """Closes the connections with the most unread responses while those of all connections exceed the limit."""
+        unread = {connection: connection.unread_bytes for connection in self.connections}
+        excess = sum(unread.values()) - self.settings.max_held_bytes
+        for connection in sorted(unread, key=unread.__getitem__, reverse=True):
+            if excess <= 0:
+                break
+            excess -= unread[connection]
+            self.cut(connection, "memory")
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         settings = self.settings
