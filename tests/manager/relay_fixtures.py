@@ -8,6 +8,7 @@ import pytest
 from running_relay import RunningRelay
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.server.security.authorization import ADMIN_APIS, AuthorizationRules, Operation, Rule
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,9 @@ def relay(kafka: KafkaBroker) -> Iterator[RunningRelay]:
 
 @pytest.fixture(scope="module")
 def kraft_relay(kraft: KraftBroker) -> Iterator[RunningRelay]:
-    with RunningRelay(kraft.bootstrap) as running:
+    """The relay checks every request with rules, which allow everything."""
+    everything = Rule(frozenset("*"), ("*",), ("*",), frozenset(Operation), frozenset(ADMIN_APIS), ("*",))
+    with RunningRelay(kraft.bootstrap, authorizer=AuthorizationRules([everything])) as running:
         yield running
 
 
