@@ -237,24 +237,27 @@ BUDGET = 20.0
 """The processor time that one callback of a listener's event loop may take, in units of `loop_s`."""
 
 
-def longest_callback(work: Callable[[], object], times: int = 3) -> float:
+def longest_callback(work: Callable[[], object], times: int = 3, *, whole_turns: bool = False) -> float:
     """Runs ``work`` several times. Returns the processor time of the longest callback of the event loops of other
-    threads, in units of `loop_s`, in the run in which it was shortest."""
-    found, unit_s, run = [], loop_s(), asyncio.Handle._run
+    threads, in units of `loop_s`, in the run in which it was shortest. ``whole_turns``: of the longest turn of an event
+    loop instead, which runs all callbacks that are due."""
+    found, unit_s = [], loop_s()
+    timed_class, name = (asyncio.BaseEventLoop, "_run_once") if whole_turns else (asyncio.Handle, "_run")
+    run = getattr(timed_class, name)
     for _ in range(times):
         longest = 0.0
 
-        def timed(handle: asyncio.Handle) -> None:
+        def timed(callback: Any) -> None:
             nonlocal longest
             begun = time.thread_time()
-            run(handle)
+            run(callback)
             if threading.current_thread() is not threading.main_thread():
                 longest = max(longest, (time.thread_time() - begun) / unit_s)
 
         gc.collect()
         gc.disable()
         try:
-            with patch.object(asyncio.Handle, "_run", timed):
+            with patch.object(timed_class, name, timed):
                 work()
         finally:
             gc.enable()

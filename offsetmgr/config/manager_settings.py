@@ -222,10 +222,13 @@ class ManagerSettings:
     """Partitions of one group in one OffsetCommit, OffsetFetch or OffsetDelete. A broker has a similar limit, because
     all offsets of a commit must fit into one record batch of at most message.max.bytes (1 MiB)."""
     max_answer_bytes: int = _option(
-        "Maximum size of the responses that a client has not read yet.", default=64 * 1024 * 1024, least=65_536
+        "Maximum size of an OffsetFetch response, and of the responses that a client has not read yet.",
+        default=64 * 1024 * 1024,
+        least=65_536,
     )
     """Size of the responses that wait to be sent on one connection. At this size the server neither reads nor starts
-    further requests of the connection. A single response may be larger."""
+    further requests of the connection, and the remaining groups of an OffsetFetch get INVALID_REQUEST. The offsets of a
+    single group may be larger."""
     max_name_bytes: int = _option(
         "Maximum length of a group's name, and of other strings in a request.", default=32_767, least=249
     )

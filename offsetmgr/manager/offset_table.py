@@ -118,6 +118,8 @@ class OffsetTable:
         The empty group id is a valid group, as in Kafka.
         """
         by_topic, requested = self.topics(request.group), request.topics
+        if request.topics_only:
+            return FetchResponse(ErrorCode.NONE, [(topic, ()) for topic in by_topic])
         if requested is None:
             requested = [(topic, list(values)) for topic, values in sorted(by_topic.items(), key=itemgetter(0))]
         return FetchResponse(

@@ -110,6 +110,8 @@ class FetchRequest(NamedTuple):
 
     group: str
     topics: Sequence[tuple[str, Sequence[int]]] | None = None
+    topics_only: bool = False
+    """Whether the caller needs the names of the group's topics only, so the response may omit their partitions."""
 
 
 class FetchResponse(NamedTuple):

@@ -452,10 +452,19 @@ class Client:
             until = deadline + now() - started  # A read of the offsets topic has its own time limit.
             listed = {group for group, partitions in named.items() if partitions is None}
             read = partial(requests.read_offset_fetch, listed=listed)
-            batches = batched(groups, _FETCH_BATCH)
-            asked = [requests.offset_fetch({group: named[group] for group in batch}) for batch in batches]
-            left = remaining(until)
-            answers = await asyncio.gather(*(connection.call_and_read(request, left, read) for request in asked))
+
+            async def ask_for(batch: Sequence[str]) -> FetchedGroups:
+                request = requests.offset_fetch({group: named[group] for group in batch})
+                answer = await connection.call_and_read(request, remaining(until), read)
+                # An offset manager rejects groups that do not fit into its largest response.
+                rejected = [
+                    group
+                    for group, found in answer.items()
+                    if isinstance(found, ServerError) and found.kafka_code == ErrorCode.INVALID_REQUEST
+                ]
+                return answer | await ask_for(rejected) if 0 < len(rejected) < len(batch) else answer
+
+            answers = await asyncio.gather(*map(ask_for, batched(groups, _FETCH_BATCH)))
             return {group: found for answer in answers for group, found in answer.items()}
 
         return await self.per_group(list(partitions_by_group), ask, deadline)

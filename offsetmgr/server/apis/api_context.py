@@ -20,6 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_CHARACTERS: Final = 32_767
+_MAX_TURN_S: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,25 @@ def portions(names: Sequence[T], max_items: int, name: Callable[[T], str] = str)
         characters += length
     if start < len(names):
         yield names[start:]
+
+
+class Turns:
+    """Divides the work for one request into turns of the event loop, between which other clients are served. Create it
+    when the work begins."""
+
+    def __init__(self, request: ApiRequest) -> None:
+        self._client = request.connection
+        self._time = asyncio.get_running_loop().time
+        self._ends_at = self._time() + _MAX_TURN_S
+
+    async def may_end(self) -> None:
+        """Ends the turn if it has lasted for `_MAX_TURN_S`. Raises `asyncio.CancelledError` if the client has
+        disconnected meanwhile, so that the work ends."""
+        if self._time() >= self._ends_at:
+            await asyncio.sleep(0)
+            if self._client.closed:
+                raise asyncio.CancelledError
+            self._ends_at = self._time() + _MAX_TURN_S
 
 
 def authorized_operations(*operations: int) -> int:

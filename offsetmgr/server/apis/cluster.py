@@ -7,7 +7,6 @@ partition's leader.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from offsetmgr.server.apis.api_context import (
     ACL_READ,
     NOT_ASKED,
     ApiContext,
+    Turns,
     authorized_operations,
     decoded,
     encoded,
@@ -74,7 +74,7 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
         ]
         names = [name for name, code in zip(names, codes, strict=True) if not code]
     try:
-        layouts = await _layouts(context, names, ids)
+        layouts = await _layouts(context, request, names, ids)
     except OffsetMgrError:
         if names is None:
             return CLOSE_CONNECTION
@@ -108,9 +108,10 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
 async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
     """Returns `ApiContext.topic_error` of each name. Yields to other clients between batches of names."""
     codes: list[int] = []
+    turns = Turns(request)
     for part in portions(names, _MAX_NAMES):
         codes += [context.topic_error(request, Operation.DESCRIBE, name) for name in part]
-        await asyncio.sleep(0)
+        await turns.may_end()
     return codes
 
 
@@ -151,7 +152,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
     kind = message.get("key_type", _GROUP)
     if "coordinator_keys" not in message:
         return encoded(request, _coordinator(context, kind, message["key"]))
-    keys = message["coordinator_keys"]
+    keys = list(dict.fromkeys(message["coordinator_keys"]))
     if too_many(request, keys):
         rejected = {
             **NO_NODE,
@@ -169,10 +170,11 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
 async def _many_coordinators(context: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
     """Encodes the response, a few keys at a time. Yields to other clients after each batch of keys."""
     data = bytearray()
+    turns = Turns(request)
     for part in portions(keys, _KEYS_BATCH):
         some = _coordinators(context, kind, part)
         data += encode_items(request.api_key, request.version, "coordinators", some)
-        await asyncio.sleep(0)
+        await turns.may_end()
     return await encoded_by_size(request, {"coordinators": EncodedItems(len(keys), data)})
 
 
@@ -190,15 +192,18 @@ def _coordinator(context: ApiContext, kind: int, key: str) -> dict[str, Any]:
     return {**node._asdict(), "error_code": ErrorCode.NONE, "error_message": None}
 
 
-async def _layouts(context: ApiContext, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
+async def _layouts(
+    context: ApiContext, request: ApiRequest, names: Sequence[str] | None, ids: Sequence[Any]
+) -> Sequence[TopicLayout]:
     """Returns the topics. Yields to other clients between batches of names."""
     topics = _unknown_topics if context.cluster is None else context.cluster.topics
     if names is None or len(names) <= _MAX_NAMES:
         return await topics(names, ids)
     layouts = list(await topics([], ids)) if ids else []
+    turns = Turns(request)
     for at in range(0, len(names), _MAX_NAMES):
         layouts += await topics(names[at : at + _MAX_NAMES], ())
-        await asyncio.sleep(0)
+        await turns.may_end()
     return layouts
 
 
@@ -217,13 +222,14 @@ async def _encoded_topics(
 ) -> EncodedItems:
     """Encodes a few topics at a time, since there may be hundreds of thousands of partitions."""
     data = bytearray(encode_items(request.api_key, request.version, "topics", rejected))
+    turns = Turns(request)
     for at in range(0, len(layouts), _BATCH):
         some = [
             {**_topic(context, layout), "topic_authorized_operations": operations}
             for layout in layouts[at : at + _BATCH]
         ]
         data += encode_items(request.api_key, request.version, "topics", some)
-        await asyncio.sleep(0)
+        await turns.may_end()
     return EncodedItems(len(rejected) + len(layouts), data)
 
 

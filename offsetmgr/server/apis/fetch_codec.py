@@ -57,6 +57,7 @@ def decode(version: int, data: bytes, at: int) -> Sequence[FetchRequest]:
 
 
 def _topics(cursor: Cursor, *, null_is_all: bool) -> list[tuple[str, Sequence[int]]] | None:
+    """Decodes the topics of a group, each topic and each partition once. A broker of 3.9 does the same."""
     number = cursor.nullable_count(3) if null_is_all else cursor.count(3)
     if number < 0:
         return None
@@ -67,6 +68,11 @@ def _topics(cursor: Cursor, *, null_is_all: bool) -> list[tuple[str, Sequence[in
         topics.append((name, struct.unpack_from(f">{partitions}i", cursor.data, cursor.at)))
         cursor.at += 4 * partitions
         cursor.tags()
+    if len(dict(topics)) < len(topics) or any(len(set(partitions)) < len(partitions) for _, partitions in topics):
+        distinct: dict[str, dict[int, None]] = {}
+        for name, numbers in topics:
+            distinct.setdefault(name, {}).update(dict.fromkeys(numbers))
+        return [(name, tuple(numbers)) for name, numbers in distinct.items()]
     return topics
 
 

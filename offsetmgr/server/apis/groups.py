@@ -15,6 +15,7 @@ from offsetmgr.kafka.protocol.schema_codec import INT16, INT32, NO_TAGS, Encoded
 from offsetmgr.manager.results import FetchRequest
 from offsetmgr.server.apis.api_context import (
     ApiContext,
+    Turns,
     decoded,
     encoded,
     encoded_by_size,
@@ -33,10 +34,8 @@ CLASSIC: Final = "classic"
 _ERRORS_FOR_UNKNOWN: Final = 6
 """The first version of DescribeGroups that returns an error code for an unknown group; earlier versions only report the
 state Dead."""
-_BATCH: Final = 2_000
-_DESCRIBED_BATCH: Final = 50
-_DELETED_BATCH: Final = 200
-"""Number of groups processed before the handler yields to other clients."""
+_BATCH: Final = 200
+"""Number of groups processed before the handler may yield to other clients."""
 
 
 async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
@@ -48,13 +47,14 @@ async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
     flexible = version >= LIST_FLEXIBLE
     behind = _fields_after_name(version)
     number, parts = 0, bytearray()
+    turns = Turns(request)
     for at in range(0, len(groups) if matches_filters and not error else 0, _BATCH):
         for group in groups[at : at + _BATCH]:
             if context.group_allowed(request, Operation.DESCRIBE, group):
                 parts += string(group, flexible=flexible)
                 parts += behind
                 number += 1
-        await asyncio.sleep(0)
+        await turns.may_end()
     throttle = INT32.pack(0) if version >= 1 else b""
     head = throttle + INT16.pack(error) + count(number, flexible=flexible)
     return head + parts + NO_TAGS if flexible else head + parts
@@ -81,14 +81,15 @@ def _fields_after_name(version: int) -> bytes:
 async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     requested = bool(message.get("include_authorized_operations"))
-    groups = message["groups"]
+    groups = list(dict.fromkeys(message["groups"]))
     if too_many(request, groups):
         return await too_many_described(request, groups)
     data = bytearray()
-    for part in portions(groups, _DESCRIBED_BATCH):
-        some = [await _described(context, request, group, include_operations=requested) for group in part]
-        data += encode_items(request.api_key, request.version, "groups", some)
-        await asyncio.sleep(0)
+    turns = Turns(request)
+    for group in groups:
+        described = await _described(context, request, group, include_operations=requested)
+        data += encode_items(request.api_key, request.version, "groups", [described])
+        await turns.may_end()
     return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
 
@@ -131,7 +132,7 @@ async def described_without_members(
     """Completes the description of a group that has no members. Its state is Empty if this manager has offsets of the
     group. Otherwise the group is unknown: its state is Dead, with an error in versions that have this error."""
     group = description["group_id"]
-    found = await context.backend.fetch(FetchRequest(group))
+    found = await context.backend.fetch(FetchRequest(group, topics_only=True))
     if found.error and found.error != ErrorCode.GROUP_ID_NOT_FOUND:
         return {**EMPTY_DESCRIPTION, "group_id": group, "error_code": found.error}
     if found.topics:
@@ -156,7 +157,7 @@ async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:
         results = [{"group_id": group, "error_code": ErrorCode.INVALID_REQUEST} for group in groups]
         return await encoded_by_size(request, {"results": results})
     results = []
-    for part in portions(groups, _DELETED_BATCH):
+    for part in portions(groups, _BATCH):
         results += await asyncio.gather(*map(deleted, part))
         await asyncio.sleep(0)
     return await encoded_by_size(request, {"results": results})

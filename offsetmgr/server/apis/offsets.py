@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.batches import by_key
@@ -18,10 +19,10 @@ from offsetmgr.records.base import PartitionCommit
 from offsetmgr.server.apis import commit_codec, fetch_codec
 from offsetmgr.server.apis.api_context import (
     ApiContext,
+    Turns,
     decoded,
     encoded,
     encoded_by_size,
-    portions,
     result_by_size,
     run_by_size,
     too_long,
@@ -35,10 +36,17 @@ _DEFECT: Final = CommitResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _FETCH_DEFECT: Final = FetchResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _LARGE: Final = 2_000
 """If the response contains more than this number of partitions of one group, the codec thread encodes these partitions,
-even if the request was small. For smaller groups, the handler yields to other clients each time it has processed this
-number of partitions."""
+even if the request was small."""
 _BATCH: Final = 50
-"""Number of groups processed before the handler yields to other clients."""
+"""Number of groups that are fetched at the same time."""
+_REJECTED: Final = FetchResponse(ErrorCode.INVALID_REQUEST)
+
+
+class _Fetch(NamedTuple):
+    """A fetch of one group. The response is ``complete(await result)``."""
+
+    result: asyncio.Future[FetchResponse]
+    complete: Callable[[FetchResponse], FetchResponse] = lambda found: found
 
 
 class _Commit(NamedTuple):
@@ -106,7 +114,8 @@ def offset_commit(context: ApiContext, request: ApiRequest) -> HandlerResult:
 
 
 def _too_many(request: ApiRequest, topics: Sequence[tuple[str, Sequence[Any]]]) -> bool:
-    return sum(len(parts) for _, parts in topics) > request.connection.service.settings.max_partitions
+    """Whether a request has too many partitions of one group. A topic without partitions counts as one partition."""
+    return sum(max(len(parts), 1) for _, parts in topics) > request.connection.service.settings.max_partitions
 
 
 def _commit_answer(
@@ -134,13 +143,15 @@ def offset_fetch(context: ApiContext, request: ApiRequest) -> HandlerResult:
     version = request.version
     requested = request.prepared or prepare_fetch(request)
     if len(requested) == 1:
+        fetch = _fetched(context, request, requested[0])
 
         def answer(found: FetchResponse) -> Answer | Awaitable[Answer]:
-            if _partitions(found) > _LARGE:
-                return in_codec_thread(fetch_codec.encode, version, requested, [found])
-            return run_by_size(request, fetch_codec.encode, version, requested, [found])
+            response = fetch.complete(found)
+            if _partitions(response) > _LARGE:
+                return in_codec_thread(fetch_codec.encode, version, requested, [response])
+            return run_by_size(request, fetch_codec.encode, version, requested, [response])
 
-        return DeferredResponse(_fetched(context, request, requested[0]), answer, _FETCH_DEFECT)
+        return DeferredResponse(fetch.result, answer, _FETCH_DEFECT)
     return _fetch_many(context, request, requested)
 
 
@@ -169,76 +180,70 @@ async def offset_delete(context: ApiContext, request: ApiRequest) -> Answer:
     return await encoded_by_size(request, {"error_code": response.error, "topics": topics})
 
 
-# --- commits ------------------------------------------------------------------------------------------
-
-
 # --- fetches ------------------------------------------------------------------------------------------
 
 
-def _fetched(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> Awaitable[FetchResponse]:
-    if requested.topics is not None and _too_many(request, requested.topics):
-        return completed(FetchResponse(ErrorCode.INVALID_REQUEST))
-    if context.authorizer.has_rules or any(too_long(request, topic) for topic, _ in requested.topics or ()):
-        return _fetch_allowed(context, request, requested)
-    return context.backend.fetch(requested)
+def _fetched(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> _Fetch:
+    """Fetches the topics of a group that the client may read. If the request names topics, unauthorized and invalid
+    topics get an error. If the request asks for all topics, the response omits unauthorized topics."""
+    topics = requested.topics
+    if topics is not None and _too_many(request, topics):
+        return _Fetch(completed(_REJECTED))
+    if not context.authorizer.has_rules and not any(too_long(request, topic) for topic, _ in topics or ()):
+        return _Fetch(asyncio.ensure_future(context.backend.fetch(requested)))
+    if not context.group_allowed(request, Operation.READ, requested.group):
+        return _Fetch(completed(FetchResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)))
+    if topics is None:
+        may_read = partial(context.topic_allowed, request, Operation.READ)
+        return _Fetch(
+            asyncio.ensure_future(context.backend.fetch(requested)),
+            lambda found: found._replace(topics=[topic for topic in found.topics if may_read(topic[0])]),
+        )
+    codes = {topic: context.topic_error(request, Operation.READ, topic) for topic, _ in topics}
+    rejected = [(topic, [(p, -1, -1, "", codes[topic]) for p in parts]) for topic, parts in topics if codes[topic]]
+    allowed = requested._replace(topics=[topic for topic in topics if not codes[topic[0]]])
+    return _Fetch(
+        asyncio.ensure_future(context.backend.fetch(allowed)),
+        lambda found: found if found.error else found._replace(topics=[*found.topics, *rejected]),
+    )
 
 
 async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Sequence[FetchRequest]) -> bytes:
-    """Fetches many groups. Yields to other clients after a few groups or partitions, since tools fetch all groups in
-    one request."""
+    """Fetches many groups, since tools fetch all groups in one request. Rejects a group that the request has named
+    before, and the groups behind the last one that fits into a response."""
     parts: list[bytes] = []
-    for several in portions(requested, _BATCH, lambda one: one.group):
-        partitions = 0
-        fetches: list[asyncio.Future[FetchResponse]] = []
-        for one in several:
-            # The offset manager's backend returns a completed future; other backends return a pending one.
-            fetch = asyncio.ensure_future(_fetched(context, request, one))
-            fetches.append(fetch)
-            if fetch.done() and not fetch.cancelled() and not fetch.exception():
-                partitions += _partitions(fetch.result())
-            if partitions >= _LARGE:
-                await asyncio.sleep(0)
-                partitions = 0
-        results = await asyncio.gather(*fetches, return_exceptions=True)
-        partitions = 0
-        for one, found in zip(several, results, strict=True):
-            if isinstance(found, BaseException):
-                _log.error(
-                    "a fetch raised an unexpected exception (a defect); the client gets an error", exc_info=found
-                )
-            response = _FETCH_DEFECT if isinstance(found, BaseException) else found
-            number = _partitions(response)
-            if number > _LARGE:
-                parts.append(await in_codec_thread(fetch_codec.encode_group, request.version, one, response))
-                continue
-            parts.append(fetch_codec.encode_group(request.version, one, response))
-            partitions += number
-            if partitions >= _LARGE:
-                await asyncio.sleep(0)
-                partitions = 0
-        await asyncio.sleep(0)
+    fetches: list[_Fetch] = []
+    known: set[str] = set()
+    left, partitions = request.connection.service.settings.max_answer_bytes, 0
+    turns = Turns(request)
+    for number, one in enumerate(requested, 1):
+        again = one.group in known or left <= 0
+        known.add(one.group)
+        fetch = _Fetch(completed(_REJECTED)) if again else _fetched(context, request, one)
+        # The offset manager's backend returns a completed future; other backends return a pending one.
+        fetches.append(fetch)
+        if fetch.result.done() and not fetch.result.cancelled() and not fetch.result.exception():
+            partitions += _partitions(fetch.result.result())
+        await turns.may_end()
+        if number < len(requested) and len(fetches) < _BATCH and partitions < _LARGE:
+            continue
+        results = await asyncio.gather(*(fetch.result for fetch in fetches), return_exceptions=True)
+        for asked, fetch, found in zip(requested[number - len(fetches) :], fetches, results, strict=False):
+            response = _response(fetch, found) if left > 0 else _REJECTED
+            encode = partial(fetch_codec.encode_group, request.version, asked, response)
+            parts.append(await in_codec_thread(encode) if _partitions(response) > _LARGE else encode())
+            left -= len(parts[-1])
+            await turns.may_end()
+        fetches, partitions = [], 0
     return await result_by_size(request, fetch_codec.encode_batch, parts)
+
+
+def _response(fetch: _Fetch, found: FetchResponse | BaseException) -> FetchResponse:
+    if isinstance(found, BaseException):
+        _log.error("a fetch raised an unexpected exception (a defect); the client gets an error", exc_info=found)
+        return _FETCH_DEFECT
+    return fetch.complete(found)
 
 
 def _partitions(found: FetchResponse) -> int:
     return sum(len(parts) for _, parts in found.topics)
-
-
-async def _fetch_allowed(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> FetchResponse:
-    """Fetches with permission checks. If the request names topics, unauthorized and invalid topics get an error. If the
-    request asks for all topics, the response omits unauthorized topics."""
-    if not context.group_allowed(request, Operation.READ, requested.group):
-        return FetchResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    if requested.topics is None:
-        found = await context.backend.fetch(requested)
-        return found._replace(
-            topics=[topic for topic in found.topics if context.topic_allowed(request, Operation.READ, topic[0])]
-        )
-    codes = {topic: context.topic_error(request, Operation.READ, topic) for topic, _ in requested.topics}
-    found = await context.backend.fetch(requested._replace(topics=[t for t in requested.topics if not codes[t[0]]]))
-    if found.error:
-        return found
-    rejected = [
-        (topic, [(p, -1, -1, "", codes[topic]) for p in parts]) for topic, parts in requested.topics if codes[topic]
-    ]
-    return found._replace(topics=[*found.topics, *rejected])

@@ -70,8 +70,9 @@ _MIN_BYTES_PER_SECOND: Final = 16 * 1024
 """The time limit for sending a request grows by one second each time this number of its bytes has arrived."""
 _MAX_UNFLUSHED_RESPONSES: Final = 128
 _MAX_UNFLUSHED_BYTES: Final = 256 * 1024
-"""Maximum number and size of the responses that one connection sends in one turn of the event loop, so that other
-connections get their turn."""
+_MAX_TURN_S: Final = 0.005
+"""Maximum number and size of the responses that one connection sends in one turn of the event loop, and the maximum
+time for which its requests run in one turn, so that other connections get their turn."""
 
 
 class ServerConnection(ClientSession, asyncio.Protocol):
@@ -98,6 +99,9 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flushing = False
+        self._turn_s = 0.0
+        """The time for which requests have run since the last `_end_turn`."""
+        self._turn_is_over = False
         self._unsent_before = 0
         self._last_progress = 0.0
 
@@ -223,7 +227,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
             return  # called from within the loop below, which processes further frames itself
         self._processing = True
         try:
-            while not self._full() and not self._out_full() and (frame := self._frames.next()) is not None:
+            while not self._full() and not self.turn_is_over() and (frame := self._frames.next()) is not None:
                 self.partial_since = None
                 request = ApiRequest(self, frame)
                 if request.api_key == ApiKey.API_VERSIONS and len(frame) > self.service.settings.max_api_versions_bytes:
@@ -288,9 +292,8 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         self._out_bytes += len(response)
         if len(self._pipeline) == 1 and not self._processing and not self._out_full():
             self.flush()
-        elif not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush_turn)
+        else:
+            self._end_turn_soon()
 
     def flush(self) -> None:
         out, self._out, self._out_bytes = self._out, [], 0
@@ -304,11 +307,34 @@ class ServerConnection(ClientSession, asyncio.Protocol):
     def _out_full(self) -> bool:
         return len(self._out) >= _MAX_UNFLUSHED_RESPONSES or self._out_bytes >= _MAX_UNFLUSHED_BYTES
 
-    def _flush_turn(self) -> None:
-        self._flushing = False
-        full = self._out_full()
+    # --- turns of the event loop ---------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._loop.time()
+
+    def ran(self, began: float) -> None:
+        """Records that a request has run since ``began``, by the event loop's clock."""
+        self._turn_s += self._loop.time() - began
+
+    def turn_is_over(self) -> bool:
+        """Whether the connection must not run any further request in this turn. The pipeline continues in the next
+        turn."""
+        if not self._turn_is_over and (self._turn_s >= _MAX_TURN_S or self._out_full()):
+            self._turn_is_over = True
+            self._end_turn_soon()
+        return self._turn_is_over
+
+    def _end_turn_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        over, self._turn_is_over = self._turn_is_over, False
+        self._flushing, self._turn_s = False, 0.0
         self.flush()
-        if full:
+        if over:
+            self._pipeline.advance()
             self._process_frames()
 
 
@@ -329,6 +355,8 @@ class Pipeline:
         self._preparing = False
         """Whether a large request is in the codec thread. No later request may overtake this request."""
         self._advancing = False
+        self._done: deque[Callable[[], None]] = deque()
+        """Processes results that arrived when the connection's turn of the event loop was over."""
         self._results: set[asyncio.Future[Any]] = set()
         self.stream: Stream | None = None
         """The response that is being written piece by piece."""
@@ -372,7 +400,7 @@ class Pipeline:
     # --- starting -----------------------------------------------------------------------------------
 
     def _may_start(self, concurrency: Concurrency) -> bool:
-        if self._preparing or self._unsized or self.answers_full:
+        if self._preparing or self._unsized or self.answers_full or self._connection.turn_is_over():
             return False
         if not self._in_flight or concurrency is Concurrency.UNORDERED:
             return True
@@ -410,6 +438,7 @@ class Pipeline:
         self._handle(request, api)
 
     def _handle(self, request: ApiRequest, api: Api) -> None:
+        began = self._connection.time()
         try:
             result = api.handle(request)
         except InvalidRequest as error:
@@ -418,9 +447,16 @@ class Pipeline:
             self._defect(request)
         else:
             self._process_result(request, result)
+        self._connection.ran(began)
         if api.concurrency is Concurrency.COMMITS and (capacity := self._connection.service.backpressure()) is not None:
             self.backpressured = True
             capacity.add_done_callback(self._resume_commits)
+
+    def _finish_next(self) -> bool:
+        if not self._done or self._connection.turn_is_over():
+            return False
+        self._done.popleft()()
+        return True
 
     def _start_next(self) -> bool:
         if not self._waiting or self._connection.closed:
@@ -462,11 +498,19 @@ class Pipeline:
         unsized = convert is _unchanged and request.api is not None and request.api.concurrency in _ANY_SIZE
         self._unsized += unsized
 
-        def done(result: asyncio.Future[Any]) -> None:
+        def finish() -> None:
+            began = self._connection.time()
             self._unsized -= unsized
-            self._process_future(request, result, convert, then, on_error)
+            self._process_future(request, future, convert, then, on_error)
+            self._connection.ran(began)
             if unsized:
                 self.advance()
+
+        def done(_: asyncio.Future[Any]) -> None:
+            if self._connection.turn_is_over():
+                self._done.append(finish)
+            else:
+                finish()
 
         self._results.add(future)  # the event loop holds only weak references to tasks
         future.add_done_callback(done)
@@ -520,7 +564,7 @@ class Pipeline:
             return  # the loop below is already running, and handles the next requests and responses
         self._advancing = True
         try:
-            while self._send_next() or self._start_next():
+            while self._finish_next() or self._send_next() or self._start_next():
                 pass
         finally:
             self._advancing = False

@@ -12,7 +12,7 @@ from typing import Final
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items
-from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, portions, too_many
+from offsetmgr.server.apis.api_context import ApiContext, Turns, decoded, encoded, encoded_by_size, portions, too_many
 from offsetmgr.server.apis.groups import (
     CLASSIC,
     DEAD,
@@ -85,6 +85,7 @@ class GroupLists:
         operations = bool(message.get("include_authorized_operations"))
 
         data = bytearray()
+        turns = Turns(request)
         for part in portions(groups, _DESCRIBE_BATCH):
             asked = [group for group in part if not self._error(request, group)]
             found = await self._coordinators.describe(asked, self._deadline())
@@ -93,6 +94,7 @@ class GroupLists:
                 if operations and not description["error_code"]:
                     description["authorized_operations"] = self._context.group_operations(request, group)
                 data += encode_items(request.api_key, request.version, "groups", [description])
+            await turns.may_end()
         return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
     def _error(self, request: ApiRequest, group: str) -> int:
