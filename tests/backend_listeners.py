@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,13 +29,14 @@ NODE_ID = 1_000_000_001
 
 @contextmanager
 def unchanged_logging() -> Iterator[None]:
-    """Restores the log's handlers, which ``manager serve`` replaces."""
-    logger = logging.getLogger("offsetmgr")
-    before = (logger.handlers[:], logger.level, logger.propagate)
+    """Restores the log's handlers, and the hooks of warnings and threads, which ``manager serve`` replaces."""
+    root, logger = logging.getLogger(), logging.getLogger("offsetmgr")
+    before = (root.handlers[:], logger.level, threading.excepthook)
     try:
         yield
     finally:
-        logger.handlers[:], logger.level, logger.propagate = before
+        root.handlers[:], logger.level, threading.excepthook = before
+        logging.captureWarnings(False)
 
 
 def serve_options(bootstrap: str, *arguments: str, timeout_ms: int = 20_000, **fields: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from typing import Final, TextIO
 
@@ -44,14 +45,19 @@ class PlainLines(logging.Formatter):
 
 
 def start_logging(stream: TextIO, format_: str) -> None:
-    """Sends offsetmgr's log to ``stream``; ``format_`` is ``text`` or ``json``."""
+    """Sends the log of the process to ``stream``; ``format_`` is ``text`` or ``json``. The log includes the messages of
+    asyncio and of other libraries, Python's warnings, and errors that end a thread."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if format_ == "json" else PlainLines())
     handler.addFilter(_is_relevant)
-    logger = logging.getLogger("offsetmgr")
-    logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    logging.getLogger().handlers[:] = [handler]
+    logging.getLogger("offsetmgr").setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    threading.excepthook = _log_failed_thread
+
+
+def _log_failed_thread(failure: threading.ExceptHookArgs) -> None:
+    logging.getLogger(__name__).critical("a thread has failed unexpectedly", exc_info=failure.exc_value)
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:

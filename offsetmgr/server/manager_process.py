@@ -22,7 +22,6 @@ from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     ConfigError,
-    MalformedData,
     NotCoordinator,
     OffsetMgrError,
     OtherCluster,
@@ -351,11 +350,7 @@ class ManagerProcess:
             raise NotCoordinator(f"shard {partition}", "this process does not own the shard")
         found = self._node.runtime.dump(partition)
         if after is not None:
-            try:
-                last_key = (str(after[0]), str(after[1]), int(after[2]))
-            except (IndexError, ValueError, TypeError):
-                raise MalformedData("dump", "after is [group, topic, partition]") from None
-            found = [entry for entry in found if tuple(entry[0]) > last_key]
+            found = [entry for entry in found if tuple(entry[0]) > tuple(after)]
         return [{**key._asdict(), **value._asdict()} for key, value in found[:max_rows]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,6 +108,14 @@ def client(listening: MemoryListener) -> Iterator[WireClient]:
 def every_version(api_key: int) -> Any:
     low, high = ADVERTISED[api_key]
     return pytest.mark.parametrize("version", range(low, high + 1))
+
+
+@pytest.mark.parametrize(
+    "after", ['["g","t",Infinity]', '["g","t",1e999]', '["g","t",NaN]', '["g",1,2]', '{"a":1}', '"abc"', "[]"]
+)
+def test_a_dump_after_something_other_than_a_partition_is_rejected(client: WireClient, after: str) -> None:
+    client.send(INSPECT, 0, f'{{"what":"dump","partition":0,"after":{after}}}'.encode())
+    assert json.loads(client.receive()[4:]) == {"error": "after is [group, topic, partition]"}
 
 
 # --- versions -----------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import threading
+import warnings
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -89,6 +92,26 @@ def test_an_event_of_the_log_is_one_line_with_its_fields(form: str, capsys: pyte
         }.items()  # fmt: skip
     else:
         assert line.endswith("WARNING shard group lost shard_group=3 why=fenced")
+
+
+def test_every_line_of_a_log_in_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those of asyncio, of Python and of threads."""
+
+    def fail(_options: object) -> None:
+        loop = asyncio.new_event_loop()
+        loop.call_exception_handler({"message": "Task exception was never retrieved", "exception": ValueError("a\nb")})
+        loop.close()
+        warnings.warn("removed in\nthe next release", UserWarning, stacklevel=1)
+        thread = threading.Thread(target=int, args=("x",))
+        thread.start()
+        thread.join()
+
+    serve = ["manager", "serve", "--bootstrap-server", "nowhere:1", "--listen", "127.0.0.1:0", "--log-format", "json"]
+    with unchanged_logging(), patch.object(manager_process, "run_manager", fail):
+        assert run(serve) == 0
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [event["logger"] for event in events] == ["asyncio", "py.warnings", "offsetmgr.server.logs"]
+    assert ["ValueError" in event.get("exception", "") for event in events] == [True, False, True]
 
 
 @pytest.mark.parametrize("exists", [False, True])

@@ -47,9 +47,15 @@ def _result(status: Callable[[], Mapping[str, Any]], dump: Dump, question: dict[
             return status()
         if what == "dump":
             partition, max_rows = question.get("partition"), question.get("most", MAX_DUMP_ROWS)
+            after = question.get("after")
             if not isinstance(partition, int) or not isinstance(max_rows, int):
                 return {"error": "partition and most are numbers"}
-            return {"rows": dump(partition, question.get("after"), max(1, min(max_rows, MAX_DUMP_ROWS)))}
+            match after:
+                case None | [str(), str(), int()]:
+                    pass
+                case _:
+                    return {"error": "after is [group, topic, partition]"}
+            return {"rows": dump(partition, after, max(1, min(max_rows, MAX_DUMP_ROWS)))}
     except OffsetMgrError as error:
         return {"error": str(error)}
     return {"error": f"unknown admin request {what!r}; this manager may be of an older version"}
