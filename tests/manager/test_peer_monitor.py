@@ -165,12 +165,12 @@ async def test_a_manager_that_requires_a_login_counts_and_logs_no_closed_connect
     """The monitor sends nothing on its connections, neither a TLS handshake nor a login."""
     monkeypatch.setattr(peer_monitor, "_RENEWAL_S", 0.2)
     (tmp_path / "users.toml").write_text('[users.a]\npassword = "a secret"\n')
-    (tmp_path / "users.toml").chmod(0o600)
     files: dict[str, Any] = {"credentials": tmp_path / "users.toml"}
     if encrypted:
         files["tls_certificate"] = certificate(tmp_path)
     removals = Removals()
     with MemoryListener(limits=limits(login_timeout_s=1.0), **files) as listening:
+        caplog.clear()  # the warnings of the start
         async with monitor_of(removals, listening.port):
             await asyncio.sleep(2)  # longer than a connection may stay open without a login
             metrics = listening.service.metrics()
