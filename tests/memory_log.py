@@ -20,10 +20,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
 
+from offsetmgr.core.clock import BrokersClock, boottime
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import (
     AppendOutcome,
     AppendRejected,
+    DeletedRecords,
     Fenced,
     LogClosed,
     LogRecord,
@@ -169,6 +171,9 @@ class MemoryLog:
         self._read_failures: deque[OffsetMgrError] = deque()
         self._generation = 1
         self._changed = threading.Condition(threading.Lock())
+        self._starts = [0] * partitions
+        self.clock = BrokersClock()
+        self.deleted = DeletedRecords()
 
     # --- PartitionLog -------------------------------------------------------------------------------
 
@@ -184,7 +189,7 @@ class MemoryLog:
 
     def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         with self._reading():
-            return dict.fromkeys(partitions, 0)
+            return {partition: self._starts[partition] for partition in partitions}
 
     def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         with self._reading():
@@ -229,6 +234,12 @@ class MemoryLog:
             kept = [r for r in found.records if newest[r.key] == r.offset and r.offset not in found.old_tombstones]
             found.old_tombstones = {record.offset for record in kept if record.value is None}
             found.records = kept
+
+    def delete_records(self, partition: int) -> None:
+        """Deletes all records of a partition, as retention does."""
+        with self._changed:
+            found = self._partitions[partition]
+            found.records, self._starts[partition] = [], found.next
 
     def recreate(self) -> None:
         """Deletes the topic and recreates it empty. Writers can continue; an unfinished append has an unknown
@@ -323,6 +334,7 @@ class MemoryWriter:
                 log._end(shard_group, written=append.completed_by_claim)
             for partition in self._partitions:
                 log._partitions[partition].next += 1
+                log.clock.measure(partition, time.time_ns() // 1_000_000, boottime())
             log._changed.notify_all()
             return {partition: log._partitions[partition].next for partition in self._partitions}
 

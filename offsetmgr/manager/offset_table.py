@@ -221,6 +221,19 @@ class OffsetTable:
             return key, None
         return self.record_format.encode_group(decoded.group, GroupValue(last_active))
 
+    def records(self) -> Iterator[EncodedRecord]:
+        """Yields the record of every offset and every readable activity record, as they are at the time of the call of
+        ``next``. The iteration may miss a change that is made during the iteration."""
+        for group in self.groups():
+            for topic in tuple(self.topics(group)):
+                for partition in [number for number, _ in self.topics(group).get(topic, _NO_VALUES).items()]:
+                    raw = self.topics(group).get(topic, _NO_VALUES).get(partition)
+                    if raw is not None:
+                        yield self.key(group, topic, partition), raw
+        for group in tuple(self._last_active):
+            if (last_active := self._last_active.get(group)) is not None:
+                yield self.record_format.encode_group(group, GroupValue(last_active))
+
     # --- changes -------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:

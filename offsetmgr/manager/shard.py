@@ -52,6 +52,8 @@ class Shard(ExpiringTable):
         self.partition = partition
         self.position = 0
         """The next offset of the log to replay."""
+        self.held_from = 0
+        """The log has had a record of every value of this shard from this offset on."""
 
     # --- commits -------------------------------------------------------------------------------------
 

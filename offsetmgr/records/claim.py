@@ -37,10 +37,13 @@ class Claim(NamedTuple):
     manager: str
     """The manager that wrote the claim, for people who read the log."""
     time_ms: int
-    """The time of the manager's clock, in milliseconds since 1970, for people who read the log."""
+    """The time of the brokers, in milliseconds since 1970, for people who read the log."""
     producer_ids: tuple[int, ...]
     """Every producer id that has ever written to the partition, in ascending order, with the id of this claim.
     Compaction removes older claims, but records of their producer ids remain."""
+    complete_from: int = 0
+    """All offsets of the partition are in records from this offset of the log on. The owner raises it after records
+    were deleted and it has appended all offsets again. Earlier versions do not write it."""
 
 
 def encode_claim(claim: Claim) -> EncodedRecord:
@@ -55,4 +58,5 @@ def decode_claim(value: bytes) -> Claim:
     ids = fields.get("producer_ids")
     if not isinstance(ids, list) or not all(type(one) is int and one >= 0 for one in ids):
         raise fields.invalid("producer_ids", "a list of producer ids")
-    return Claim(fields.text("token"), fields.text("manager"), fields.integer("time_ms"), tuple(ids))
+    complete_from = fields.optional_integer("complete_from") or 0
+    return Claim(fields.text("token"), fields.text("manager"), fields.integer("time_ms"), tuple(ids), complete_from)

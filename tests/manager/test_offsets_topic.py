@@ -441,15 +441,24 @@ def test_a_foreign_record_with_offsets_does_not_keep_a_manager_from_starting(nam
 KNOWN = OffsetsTopicState("t", "first", 50, 3, 2, 1_000_000)
 
 
-def monitored_ids(outcomes: Sequence[OffsetMgrError | None], note: Callable[[OffsetsTopicMonitor], None]) -> list[str]:
-    """Runs a monitor whose checks have these outcomes. ``note`` is called before each check and after the last one.
-    Returns the topic ids that the monitor reported."""
+def monitored_ids(
+    outcomes: Sequence[OffsetMgrError | None],
+    note: Callable[[OffsetsTopicMonitor], None],
+    starts: Sequence[OffsetMgrError | None] = (),
+) -> list[str]:
+    """Runs a monitor whose checks have these outcomes, and whose checks of the logs' starts have the outcomes
+    ``starts``. ``note`` is called before each check and after the last one. Returns the topic ids that the monitor
+    reported."""
     seen: list[str] = []
 
     async def run() -> None:
-        left = iter(outcomes)
+        left, left_starts = iter(outcomes), iter(starts)
         done = asyncio.Event()
         loop = asyncio.get_running_loop()
+
+        async def checked_starts() -> None:
+            if (error := next(left_starts, None)) is not None:
+                raise error
 
         def check(_known: OffsetsTopicState) -> None:
             note(monitor)
@@ -459,7 +468,7 @@ def monitored_ids(outcomes: Sequence[OffsetMgrError | None], note: Callable[[Off
             elif outcome is not None:
                 raise outcome
 
-        monitor = OffsetsTopicMonitor(KNOWN, check, seen.append, interval_s=0.001)
+        monitor = OffsetsTopicMonitor(KNOWN, check, seen.append, checked_starts, interval_s=0.001)
         monitor.start()
         await asyncio.wait_for(done.wait(), 90)
         await monitor.close()
@@ -506,3 +515,12 @@ def test_an_unsuitable_topic_and_many_failed_checks_are_an_alarm(
     assert set(ids) == {"first"}
     unknown = "the check of the offsets topic failed; its state is unknown until a check succeeds"
     assert [record.message for record in caplog.records].count(unknown) == logged
+
+
+def test_an_alarm_stays_until_it_is_known_whether_records_were_deleted() -> None:
+    seen: list[str | None] = []
+    unfit = UnsuitableTopic("topic t", "is gone")
+
+    monitored_ids([unfit, None, None], lambda monitor: seen.append(monitor.alarm), [TimedOut("t"), TimedOut("t"), None])
+
+    assert seen[:4] == [None, GONE, GONE, None]

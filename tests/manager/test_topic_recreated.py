@@ -1,17 +1,18 @@
-"""A manager whose offsets topic is deleted and recreated on a real broker."""
+"""A manager whose offsets topic is deleted and recreated, or loses records, on a real broker."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from backend_listeners import ManagerListener
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from memory_listener import FETCH, WireClient, commit_errors
-from processes import delete_topic, set_topic, wait_for
+from memory_listener import COMMIT, FETCH, WireClient, commit_errors, commit_message
+from processes import delete_topic, fails, set_topic, wait_for
 
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.sandbox import KafkaBroker
@@ -50,6 +51,23 @@ class Manager:
 
         return self.listener.run(status())
 
+    @property
+    def states(self) -> set[str]:
+        async def status() -> set[str]:
+            return {shard["state"] for shard in self.listener.process.status()["shards"]}
+
+        return self.listener.run(status())
+
+    @property
+    def entries(self) -> list[Mapping[str, Any]]:
+        """All offsets of the manager, with their times."""
+
+        async def dump() -> list[Mapping[str, Any]]:
+            process = self.listener.process
+            return [entry for partition in range(PARTITIONS) for entry in process.dump(partition, None, 1_000)]
+
+        return self.listener.run(dump())
+
     def wait_for_alarm(self, text: str) -> None:
         wait_for(lambda: any(text in alarm for alarm in self.alarms), f"an alarm: {text}")
 
@@ -62,7 +80,7 @@ def serving(kafka: KafkaBroker, topic: str) -> Iterator[Manager]:
         WireClient(listener.port) as client,
     ):
         manager = Manager(listener, client)
-        wait_for(lambda: manager.fetch() == (0, -1), "the group is served")
+        wait_for(lambda: manager.states == {"ACTIVE"}, "all groups are served")
         yield manager
 
 
@@ -115,3 +133,64 @@ def test_an_unsuitable_new_topic_is_not_served_until_it_is_fixed(kafka: KafkaBro
         set_topic(admin, unique, {"message.timestamp.type": "LogAppendTime"})
         wait_for(lambda: manager.fetch() == (0, -1), "the new topic is served")
         wait_for(lambda: ["recreated" in alarm for alarm in manager.alarms] == [True], "one alarm remains")
+
+
+GROUPS = [f"group-{number}" for number in range(40)]
+"""Groups of all shards."""
+
+
+def commit_groups(manager: Manager) -> list[Mapping[str, Any]]:
+    """Commits an offset of each group, of some with a retention. Returns the entries of the offsets."""
+    for number, group in enumerate(GROUPS):
+        request = commit_message(group, {("t", 0): number}) | {"retention_time": 3_600_000 if number % 2 else -1}
+        assert commit_errors(manager.client.ask(COMMIT, 4, request)) == {("t", 0): 0}
+    assert len({entry["group"] for entry in manager.entries}) == len(GROUPS)
+    return manager.entries
+
+
+@contextmanager
+def wrong_policy(admin: AdminClient, topic: str) -> Iterator[None]:
+    """Deletes all records of the topic, as retention does while the topic has this cleanup policy."""
+    set_topic(admin, topic, {"cleanup.policy": "delete"})
+    yield
+    ends = [TopicPartition(topic, partition, -1) for partition in range(PARTITIONS)]
+
+    def delete() -> None:
+        for deleted in admin.delete_records(ends).values():
+            deleted.result(30)
+
+    # Until the broker has applied the policy, it rejects the request.
+    wait_for(lambda: not fails(KafkaException, delete), "the records are deleted")
+    set_topic(admin, topic, {"cleanup.policy": "compact"})
+
+
+def test_offsets_whose_records_were_deleted_survive_a_restart_once_the_alarm_ends(
+    kafka: KafkaBroker, unique: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    with serving(kafka, unique) as manager:
+        before = commit_groups(manager)
+        with wrong_policy(admin, unique):
+            manager.wait_for_alarm("cleanup.policy is delete")
+        wait_for(lambda: manager.alarms == [], "the alarm ends")
+        assert manager.entries == before
+    with serving(kafka, unique) as manager:
+        assert manager.entries == before
+        assert manager.alarms == []
+
+
+def test_a_manager_that_starts_after_records_were_deleted_names_the_shards_that_lost_offsets(
+    kafka: KafkaBroker, unique: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    with serving(kafka, unique) as manager:
+        commit_groups(manager)
+    with wrong_policy(admin, unique):
+        pass
+    for _ in range(2):
+        with serving(kafka, unique) as manager:
+            assert manager.entries == []
+            lost = (
+                f"topic {unique}: records of shards 0, 1, 2, 3, 4, 5, 6, 7 were deleted before this manager read them"
+            )
+            assert [alarm.startswith(lost) for alarm in manager.alarms] == [True]

@@ -198,6 +198,8 @@ class ProduceResult(NamedTuple):
     error_code: int
     first_offset: int
     """The offset of the batch's first record; -1 after an error."""
+    append_time_ms: int = -1
+    """The time of the broker at the append; -1 after an error, and for a topic without LogAppendTime."""
 
 
 async def produce(
@@ -222,8 +224,8 @@ def _read(cursor: Cursor) -> dict[int, ProduceResult]:
         cursor.string()
         for _ in range(cursor.count(30)):
             partition, code, first = cursor.int32(), cursor.number(INT16), cursor.number(INT64)
-            cursor.take(16)  # the append time and the log start offset
-            results[partition] = ProduceResult(code, first)
+            results[partition] = ProduceResult(code, first, cursor.number(INT64))
+            cursor.take(8)  # the log start offset
     return results
 
 

@@ -13,10 +13,12 @@ thread.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from offsetmgr.core.clock import BrokersClock
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, ServerError
 from offsetmgr.records.base import EncodedRecord
 
@@ -99,6 +101,32 @@ def truncated(partition: str, end: int, position: int) -> ServerError:
     """Returns the error of a partition whose log ends before the position of its reader."""
     why = f"it ends at {end}, but has been read up to {position}: it was truncated, or the topic was recreated"
     return ServerError(partition, why, "restart this manager, so that it loads the partition again")
+
+
+class DeletedRecords:
+    """The records of the log that were deleted, by retention or by an administrator, although they may contain the
+    newest values of keys. Only one thread at a time may note something about a partition."""
+
+    def __init__(self) -> None:
+        self.missing_below: defaultdict[int, int] = defaultdict(int)
+        """The offset of each partition below which records were deleted before this process read them."""
+        self.complete_from: defaultdict[int, int] = defaultdict(int)
+        """The largest known `Claim.complete_from` of each partition."""
+
+    def note_missing(self, partition: int, offset: int) -> None:
+        self.missing_below[partition] = max(self.missing_below[partition], offset)
+
+    def note_complete(self, partition: int, offset: int) -> None:
+        self.complete_from[partition] = max(self.complete_from[partition], offset)
+
+    def is_missing(self, partition: int) -> bool:
+        """Returns whether this process may lack values of the partition."""
+        return self.missing_below[partition] > self.complete_from[partition]
+
+    def forget(self) -> None:
+        """Forgets everything, because the topic was recreated."""
+        self.missing_below.clear()
+        self.complete_from.clear()
 
 
 class LogRecord(NamedTuple):
@@ -218,6 +246,11 @@ class LogReader(Protocol):
 
 class PartitionLog(Protocol):
     """The log of one topic. The constructor performs no I/O."""
+
+    clock: BrokersClock
+    """The time of the brokers, from the appends of the writers."""
+    deleted: DeletedRecords
+    """The readers note the records that were deleted. `ShardGroupWriter.complete_claim` appends what has changed."""
 
     @property
     def partitions(self) -> int: ...

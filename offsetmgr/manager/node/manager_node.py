@@ -112,7 +112,7 @@ class ManagerNode:
         self._resources.push_async_callback(self.ownership.stop)
         check = partial(check_topic, settings.bootstrap, kafka, timeout_s=settings.timeout_s)
         self._topic_monitor = OffsetsTopicMonitor(
-            topic, check, self.runtime.note_generation, settings.topic_check_interval_s
+            topic, check, self.runtime.note_generation, self.runtime.check_starts, settings.topic_check_interval_s
         )
         self._topic_monitor.start()
         self._resources.push_async_callback(self._topic_monitor.close)
@@ -162,7 +162,7 @@ class ManagerNode:
         )
         unproven = [text for text in self.ownership.secret.unproven.values() if text != self.ownership.exclusion_reason]
         found = (excluded, *unproven, self._topic_monitor.recreated, self._topic_monitor.alarm)
-        return [alarm for alarm in found if alarm]
+        return [*filter(None, found), *(f"topic {self.topic.name}: {alarm}" for alarm in self.runtime.alarms)]
 
     async def _ensure_topic(self) -> OffsetsTopicState:
         """Creates or checks the topic, and logs the result of the checks of the topic and the brokers."""

@@ -15,8 +15,9 @@ failures in succession.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -33,18 +34,21 @@ MAX_FAILED_CHECKS: Final = 12
 class OffsetsTopicMonitor:
     """Checks the topic every ``interval_s`` seconds. ``check`` compares the topic with its known state and raises an
     error if they differ. ``check`` blocks, so it runs in a thread. ``on_topic_id`` is called on the loop with the topic
-    id after every check."""
+    id after every check. ``check_starts`` checks whether records were deleted; until it has succeeded, an alarm
+    stays."""
 
     def __init__(
         self,
         known: OffsetsTopicState,
         check: Callable[[OffsetsTopicState], object],
         on_topic_id: Callable[[str], None],
+        check_starts: Callable[[], Awaitable[None]],
         interval_s: float,
     ) -> None:
         self._known = known
         self._check = check
         self._on_topic_id = on_topic_id
+        self._check_starts = check_starts
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
         self._failed_checks = 0
@@ -67,11 +71,14 @@ class OffsetsTopicMonitor:
             await asyncio.sleep(self._interval_s)
             try:
                 await asyncio.to_thread(self._check, self._known)
+                await self._check_starts()
             except TopicRecreated as error:
                 self._recreated(error)
             except UnsuitableTopic as error:
                 self._failed_checks = 0
                 self._set_alarm(str(error))
+                with contextlib.suppress(OffsetMgrError):
+                    await self._check_starts()
             except OffsetMgrError as error:
                 if not error.retriable:
                     self._check_failed(error)

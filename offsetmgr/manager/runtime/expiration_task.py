@@ -4,19 +4,20 @@ two batches."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.batches import batched_by_size
-from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.expiration import ExpirationSchedule
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
 
+_logger: Final = logging.getLogger(__name__)
 _BATCH_OFFSETS: Final = 2_000
 """The number of offsets that a pass checks at a time. One such check occupies the loop for a few milliseconds."""
 
@@ -27,14 +28,15 @@ RecordAppender: TypeAlias = Callable[[Shard, CoordinatorResult[int]], "asyncio.F
 class ExpirationTask:
     """Runs expiration passes on the loop. ``serving`` returns the shard of a partition if this process serves the
     shard, and None otherwise. If ``members`` is None, every group counts as a group without members. The commit timeout
-    limits each request for the members of groups."""
+    limits each request for the members of groups. ``now_ms`` returns the time by which offsets of a partition expire;
+    None if no offset may expire."""
 
     def __init__(
         self,
         partitions: int,
         settings: ManagerSettings,
         members: Members | None,
-        clock: Clock,
+        now_ms: Callable[[int], int | None],
         serving: Callable[[int], Shard | None],
         append: RecordAppender,
         counters: Counters,
@@ -42,7 +44,7 @@ class ExpirationTask:
         self._schedule = ExpirationSchedule(partitions, settings.expiry_interval_s)
         self._members = members
         self._members_timeout_s = settings.commit_timeout_s
-        self._clock = clock
+        self._now_ms = now_ms
         self._serving = serving
         self._append = append
         self._counters = counters
@@ -58,8 +60,10 @@ class ExpirationTask:
         """Runs the passes that are due."""
         for partition in self._schedule.take_due(time.monotonic()):
             shard = self._serving(partition)
-            if shard is not None:
+            if shard is not None and self._now_ms(partition) is not None:
                 await self.run(shard)
+            elif shard is not None:
+                _logger.error("no offset expires: a clock is wrong, or unknown", extra={"shard": partition})
 
     async def run(self, shard: Shard) -> None:
         """Runs one pass over a shard. The pass ends early if the shard is no longer served or an append fails."""
@@ -73,7 +77,8 @@ class ExpirationTask:
 
     async def _expire(self, shard: Shard, groups: Sequence[str]) -> int | None:
         """Expires the offsets of these groups. Returns their number, or None if the pass must end."""
-        now = self._clock.now_ms()
+        if (now := self._now_ms(shard.partition)) is None:
+            return None
         expirable = [group for group in groups if shard.expirable(group, now)]
         if not expirable:
             return 0

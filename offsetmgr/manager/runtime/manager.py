@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from offsetmgr.config.manager_settings import ManagerSettings, Members
-from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.clock import duration
 from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode
 from offsetmgr.core.retry import cancel_tasks, completed
 from offsetmgr.manager.lease import boottime
@@ -30,7 +30,7 @@ from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.manager.runtime.expiration_task import ExpirationTask
 from offsetmgr.manager.runtime.process_settings import tune_process
 from offsetmgr.manager.runtime.services import RuntimeServices
-from offsetmgr.manager.runtime.shard_group import ShardGroup
+from offsetmgr.manager.runtime.shard_group import LOSS, ShardGroup
 from offsetmgr.manager.runtime.standby import StandbyReplica
 from offsetmgr.manager.runtime.status import Counters, ShardStatus
 from offsetmgr.manager.runtime.status_report import shard_status, totals
@@ -63,7 +63,7 @@ class ManagerRuntime:
         self._log = log
         self._format = record_format
         self._ownership = ownership
-        self._clock = SystemClock()
+        self._clock = log.clock
         self._backpressure = Backpressure(self._settings.max_pending_records)
         self._partitions = log.partitions
         self._serving: list[Shard | None] = [None] * self._partitions
@@ -77,7 +77,7 @@ class ManagerRuntime:
             self._partitions,
             self._settings,
             members,
-            self._clock,
+            self._clock.expiry_ms,
             self._serving.__getitem__,
             lambda shard, result: self._append(shard, result, lambda _: None),
             self.counters,
@@ -167,6 +167,29 @@ class ManagerRuntime:
         loads them again. ``generation`` is the identity of the current log (`PartitionLog.generation`)."""
         for shard_group in self._shard_groups:
             shard_group.note_generation(generation)
+
+    async def check_starts(self) -> None:
+        """Appends shards again if records of their logs were deleted. Raises `OffsetMgrError` if this is unknown."""
+        timeout_s = self._settings.claim_timeout_s
+        starts = await asyncio.to_thread(self._log.start_offsets, range(self._partitions), timeout_s)
+        for shard_group in self._shard_groups:
+            shard_group.note_starts(starts)
+
+    @property
+    def alarms(self) -> list[str]:
+        """The faults of the log and of the clocks that an operator must fix, as text."""
+        restored = self.counters.restored_records
+        kept = f"were deleted: this manager appends their offsets again ({restored} so far); do not stop it"
+        deleted = {
+            kept: {partition for one in self._shard_groups for partition in one.restoring},
+            LOSS: {partition for one in self._shard_groups for partition in one.lost},
+        }
+        found = [f"records of shards {', '.join(map(str, sorted(at)))} {what}" for what, at in deleted.items() if at]
+        if ahead := self._clock.wrong_clock():
+            order = "ahead of" if ahead > 0 else "behind"
+            why = f"this manager's clock is {duration(abs(ahead))} {order} a broker's clock: no offset expires"
+            found.append(f"{why} until they differ by less than an hour")
+        return found
 
     def _start(self, shard_group: ShardGroup) -> None:
         """Starts the writer of an assigned shard group, but not before the time that `on_assigned` received."""

@@ -100,6 +100,11 @@ class ShardLoader:
         if all(starts.values()):
             return starts
         found = self._services.log.start_offsets(sorted(starts), self._services.settings.claim_timeout_s)
+        for partition, position in starts.items():
+            if found[partition] > position:
+                self._services.log.deleted.note_missing(partition, found[partition])
+                if not position:
+                    self.shards[partition].held_from = found[partition]
         return {partition: max(position, found[partition]) for partition, position in starts.items()}
 
     def _read(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:

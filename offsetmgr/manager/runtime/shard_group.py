@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
@@ -43,6 +43,7 @@ from offsetmgr.manager.runtime.write_batch import (
     merge_records,
 )
 from offsetmgr.manager.shard import Shard
+from offsetmgr.records.base import EncodedRecord
 
 T = TypeVar("T")
 
@@ -57,6 +58,11 @@ _MIN_TIME_SHARE: Final = 0.1
 """If less than this fraction of the commit timeout remains for a batch, the task does not try to append it."""
 _REPLAY_PART: Final = 1000
 _RECORDS_PER_APPEND: Final = 500
+LOSS: Final = "were deleted before this manager read them: committed offsets may be lost; import a snapshot of them"
+_RESTORE_BYTES: Final = 256 * 1024
+_RESTORE_PAUSE_S: Final = 0.2
+"""The size of the parts in which a shard is appended again, and the pause between two parts. They limit how long the
+commits wait."""
 _REFRESH_RETRY_S: Final = 10.0
 """The pause after a failed refresh of the claim. It is short, because the claim must not expire."""
 
@@ -92,6 +98,11 @@ class ShardWriter:
         self._claimed = False
         self._refresh_due = False
         self._refresh_timer: asyncio.TimerHandle | None = None
+        self.restores: dict[int, tuple[int, Iterator[EncodedRecord]] | None] = {}
+        """The partitions whose shards are appended again: the first offset and the remaining records; None before the
+        first record."""
+        self._next_restore = 0.0
+        self._restore_bytes = _RESTORE_BYTES
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -272,8 +283,9 @@ class ShardWriter:
     async def _serve(self) -> None:
         """Appends queued records until the task is stopped or the outcome of an append is unknown."""
         while self._claimed:
-            batches = self._next_batches()
-            if batches:
+            if self.restores and time.monotonic() >= self._next_restore and not self._stopping.is_set():
+                await self._restore_part()
+            elif batches := self._next_batches():
                 await self._append_and_report(batches)
             elif self._stopping.is_set():
                 return
@@ -333,6 +345,49 @@ class ShardWriter:
                 self._positions[partition] = outcome + 1
         return results + append_results(batches, records, outcomes)
 
+    # --- restore -------------------------------------------------------------------------------------
+
+    def restore(self, partition: int) -> None:
+        """Makes the task append all records of a shard again, because records of its log were deleted."""
+        self.restores.setdefault(partition, None)
+        self._wake.set()
+
+    async def _restore_part(self) -> None:
+        """Appends the next records of a shard again. Memory has the newest value of each key in the log, because no
+        commit is being appended, and the queued commits follow. After an error the task begins with the first record
+        again."""
+        assert self._writer is not None
+        partition, begun = next(iter(self.restores.items()))
+        try:
+            if begun is None:
+                self._positions |= await self._writer.claim(self._settings.claim_timeout_s)
+                begun = self._positions[partition], self._listener.shards[partition].records()
+                self.restores[partition] = begun
+                _logger.warning("records were deleted: a shard is appended again", extra={"shard": partition})
+            first, records = begun
+            part: list[EncodedRecord] = []
+            size = 0
+            while size < self._restore_bytes and (record := next(records, None)) is not None:
+                part.append(record)
+                size += sum(map(len, filter(None, record)))
+            if part:
+                self._check(await self._writer.append({partition: part}, self._settings.claim_timeout_s))
+                self._services.counters.restored_records += len(part)
+            else:
+                self._listener.on_restored(partition, first)
+                await self._complete_claim()
+                del self.restores[partition]
+        except Fenced:
+            raise
+        except OffsetMgrError as error:
+            self.restores[partition] = None
+            self._claimed = self._writer.claimed and not isinstance(error, OutcomeUnknown)
+            if isinstance(error, TooLarge):
+                self._restore_bytes = max(self._restore_bytes // 2, 1)
+            _logger.warning("a shard was not appended again", extra={"shard": partition, "why": str(error)})
+        self._next_restore = time.monotonic() + _RESTORE_PAUSE_S
+        asyncio.get_running_loop().call_later(_RESTORE_PAUSE_S, self._wake.set)
+
     # --- refresh -------------------------------------------------------------------------------------
 
     def _refresh_later(self, delay_s: float) -> None:
@@ -351,6 +406,7 @@ class ShardWriter:
         """Claims the shard group again, so that the brokers keep the state of the producers. After a failure the next
         attempt follows soon, and the task continues to append if the earlier claim is still valid."""
         assert self._writer is not None
+        self._listener.on_refresh()
         try:
             self._positions |= await self._writer.claim(self._settings.claim_timeout_s)
         except Fenced:
@@ -427,6 +483,9 @@ class ShardGroup:
         self._on_released = on_released
         self._writer: ShardWriter | None = None
         self._diverged = False
+        self.lost: set[int] = set()
+        """The partitions whose offsets may be lost, because this process has owned them without records that were
+        deleted."""
         self._ended: asyncio.Event = asyncio.Event()
         self._open_batch: WriteBatch | None = None
         self._in_flight: deque[WriteBatch] = deque()
@@ -458,6 +517,11 @@ class ShardGroup:
         """The numbers of offsets that the current or last load has read and has to read."""
         loader = None if self._writer is None else self._writer.loader
         return (0, 0) if loader is None else loader.progress
+
+    @property
+    def restoring(self) -> Collection[int]:
+        """The partitions whose shards are being appended again."""
+        return () if self._writer is None else self._writer.restores
 
     def start(self) -> None:
         """Starts a writer that claims and serves the shard group. Call it only after the writer of the previous
@@ -607,6 +671,7 @@ class ShardGroup:
             self._counters.loads += 1
             self._counters.load_seconds += time.time() - self.since
             self._enter(ShardState.ACTIVE)
+            self._note_losses()
             for shard in self.shards.values():
                 _log_unreadable(shard)
 
@@ -616,6 +681,7 @@ class ShardGroup:
             "the offsets topic was recreated: reloading the shard group", extra={"shard_group": self.number}
         )
         self._diverged = True
+        self.lost.clear()
         self.stop()
 
     def note_generation(self, generation: str) -> None:
@@ -623,6 +689,35 @@ class ShardGroup:
         identity of the current log (`PartitionLog.generation`)."""
         if self.state is ShardState.ACTIVE and generation not in ("", self.log_id):
             self.on_topic_recreated()
+
+    def note_starts(self, starts: Mapping[int, int]) -> None:
+        """Appends a shard again if its log, with these first offsets, may lack records of the shard."""
+        for partition, shard in self.shards.items() if self.state is ShardState.ACTIVE else ():
+            held_from = max(shard.held_from, self._services.log.deleted.complete_from[partition])
+            if starts[partition] > held_from and self._writer is not None:
+                self._writer.restore(partition)
+
+    def on_restored(self, partition: int, first: int) -> None:
+        """Called after every record of a shard was appended again, from the offset ``first`` of the log on."""
+        shard, deleted = self.shards[partition], self._services.log.deleted
+        shard.held_from = first
+        if deleted.is_missing(partition) or shard.unreadable or shard.unknown_keys:
+            deleted.note_missing(partition, first)
+            self._note_losses()
+        else:
+            deleted.note_complete(partition, first)
+
+    def on_refresh(self) -> None:
+        """Called before a later claim. The claim no longer contains the losses, because this process has reported them
+        since its first claim, so that a later owner does not report them again."""
+        for partition in self.lost:
+            deleted = self._services.log.deleted
+            deleted.note_complete(partition, deleted.missing_below[partition])
+
+    def _note_losses(self) -> None:
+        for partition in filter(self._services.log.deleted.is_missing, self.shards.keys() - self.lost):
+            self.lost.add(partition)
+            _logger.error("records of a shard %s", LOSS, extra={"shard": partition})
 
     def note_current(self) -> None:
         """Sets `current_at` to now if this process serves with a valid lease, since its shards then contain every

@@ -69,6 +69,8 @@ class Counters:
         self.shard_group_failures = 0
         """The number of failed claims and loads."""
         self.expired_offsets = 0
+        self.restored_records = 0
+        """The number of records that were appended again, because records of the log were deleted."""
         self.standby_records = 0
         self.standby_failures = 0
 

@@ -57,6 +57,7 @@ class KafkaLog:
         self._client = client
         self._manager = manager or f"{socket.gethostname()}:{os.getpid()}"
         self._history = LogHistory(topic)
+        self.clock, self.deleted = self._history.clock, self._history.deleted
         self._generation = ""
         self._requests = ClientThread(Client(bootstrap, Security.of(self._properties)), DEFAULT_TIMEOUT_S)
         self._offsets = StableOffsets(self._requests.client)

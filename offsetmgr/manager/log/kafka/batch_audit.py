@@ -67,6 +67,8 @@ class AuditState(NamedTuple):
     """The keys whose newest record is in an invalid batch."""
     gap: bool = False
     """Whether records are missing between the claim of ``owner`` and the offset."""
+    complete_from: int = 0
+    """The largest `Claim.complete_from` of all claims that were read."""
 
 
 _NOTHING: Final = AuditState()
@@ -184,6 +186,7 @@ class PartitionAudit:
             claimed_at=offset,
             producer_ids=known.union(claim.producer_ids, (producer.id,)),
             invalid_keys=self.state.invalid_keys,
+            complete_from=max(self.state.complete_from, claim.complete_from),
         )
         return Outcome.VALID
 

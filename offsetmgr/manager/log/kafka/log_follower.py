@@ -366,7 +366,7 @@ class LogFollower:
         partition = TopicPartition(self._topic, one.partition)
         start = await start_of_log(self._client, partition, one.fetch_offset, deadline)
         with self._changed:
-            one.skip_to(start)
+            one.skip_deleted(start)
 
     def _note(self, error: OffsetMgrError) -> None:
         """Keeps an error for the next `poll`, unless it is transient. An unknown topic is transient for a moment,

@@ -13,7 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from offsetmgr.core.clock import BrokersClock
 from offsetmgr.kafka.client.producers import ProducerEpoch
+from offsetmgr.manager.log.base import DeletedRecords
 from offsetmgr.manager.log.kafka.batch_audit import AuditState, PartitionAudit
 
 _logger: Final = logging.getLogger(__name__)
@@ -27,6 +29,8 @@ class LogHistory:
     def __init__(self, topic: str) -> None:
         self._topic = topic
         self._lock = threading.RLock()
+        self.clock = BrokersClock()
+        self.deleted = DeletedRecords()
         self.forget()
 
     def forget(self) -> None:
@@ -34,7 +38,8 @@ class LogHistory:
         with self._lock:
             self._ends: defaultdict[int, int] = defaultdict(int)
             self._ids: defaultdict[int, set[int]] = defaultdict(set)
-            self._claimed: defaultdict[int, frozenset[int]] = defaultdict(frozenset)
+            self._claimed: dict[int, tuple[set[int], int]] = {}
+            self.deleted.forget()
             self._known: dict[int, tuple[int, AuditState]] = {}
             self._alarms: set[tuple[int, int]] = set()
 
@@ -66,14 +71,14 @@ class LogHistory:
             return tuple(sorted(self._ids[partition]))
 
     def on_claimed(self, partition: int) -> None:
-        """Records that this process has appended a claim that lists the known producer ids."""
+        """Records that this process has appended a claim that contains this knowledge."""
         with self._lock:
-            self._claimed[partition] = frozenset(self._ids[partition])
+            self._claimed[partition] = set(self._ids[partition]), self.deleted.complete_from[partition]
 
     def is_incomplete(self, partition: int) -> bool:
-        """Returns whether producer ids were added since the last claim of this process."""
+        """Returns whether the last claim of this process lacks producer ids, or has another `Claim.complete_from`."""
         with self._lock:
-            return self._claimed[partition] != self._ids[partition]
+            return self._claimed.get(partition) != (self._ids[partition], self.deleted.complete_from[partition])
 
     # --- claims --------------------------------------------------------------------------------------
 
@@ -97,6 +102,7 @@ class LogHistory:
             return
         with self._lock:
             self.add_ids(partition, state.producer_ids)
+            self.deleted.note_complete(partition, state.complete_from)
             known = self._known.get(partition)
             if known is None or known[0] <= position:
                 self._known[partition] = position, state

@@ -172,6 +172,6 @@ class LogLoad:
             if isinstance(outcome, FetchedPartition):
                 load.add_fetched(outcome, empty=empty)
             elif isinstance(outcome, OffsetOutOfRange):
-                load.skip_to(await start_of_log(self._client, tp, load.fetch_offset, deadline))
+                load.skip_deleted(await start_of_log(self._client, tp, load.fetch_offset, deadline))
             else:
                 raise outcome

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Final
 
+from offsetmgr.core.clock import BrokersClock, boottime
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, ServerError
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.connection import attempt_deadline
@@ -189,10 +190,11 @@ _RESEND_BACKOFF: Final = Backoff(0.01, 0.25)
 
 
 class BatchSender:
-    """Sends batches over ``connections``."""
+    """Sends batches over ``connections``. ``clock`` receives the times of the appends."""
 
-    def __init__(self, connections: LeaderConnections) -> None:
+    def __init__(self, connections: LeaderConnections, clock: BrokersClock) -> None:
         self._connections = connections
+        self._clock = clock
 
     async def send(self, producers: Mapping[int, PartitionProducer], deadline: float, *, check: bool = True) -> None:
         """Sends the batch that each producer has begun. If ``check`` is False, a batch may go over a connection on
@@ -240,6 +242,7 @@ class BatchSender:
         sent = {number: producer for number, producer in producers.items() if producer.batch}
         if not sent:
             return
+        sent_at = boottime()
         try:
             results = await connection.produce({number: producer.batch for number, producer in sent.items()}, attempt)
         except OffsetMgrError as error:
@@ -249,6 +252,8 @@ class BatchSender:
             return
         for number, producer in sent.items():
             result = results.get(number)
+            if result is not None and not producer._uncertain:
+                self._clock.measure(number, result.append_time_ms, sent_at)
             if result is None:
                 producer.on_no_response(_incomplete(leader))
             elif producer.on_result(result) is Step.RESEND_TO_LEADER:

@@ -97,6 +97,13 @@ class PartitionRead:
             self.fetch_offset = position
             self.audit.note_gap()
 
+    def skip_deleted(self, start: int) -> None:
+        """Continues at the start of the log if it is after `fetch_offset`, because the records before it were
+        deleted."""
+        if start > self.fetch_offset:
+            self._history.deleted.note_missing(self.partition, start)
+            self.skip_to(start)
+
     def _add_batch(self, data: bytes, batch: RawBatch) -> bool:
         """Applies a batch. Returns False if the reader continues at another offset, `fetch_offset`."""
         raise NotImplementedError

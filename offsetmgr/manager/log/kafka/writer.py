@@ -31,7 +31,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.connection import attempt_deadline
@@ -76,9 +75,8 @@ class KafkaShardGroupWriter:
         self._options = options
         self._topic = options.topic
         self._history = history
-        self._clock = SystemClock()
         self._connections = connections
-        self._sender = BatchSender(connections)
+        self._sender = BatchSender(connections, history.clock)
         self._producers: dict[int, PartitionProducer] = {}
         self._epochs: dict[int, ProducerEpoch] = {}
         """The producer ids and epochs that the coordinator returned to this writer. No other process may present
@@ -210,7 +208,9 @@ class KafkaShardGroupWriter:
 
     def _claim_record(self, partition: int) -> tuple[str, EncodedRecord]:
         token = uuid.uuid4().hex
-        claim = Claim(token, self._options.manager, self._clock.now_ms(), self._history.ids(partition))
+        known, now_ms = self._history, self._history.clock.now_ms()
+        complete_from = known.deleted.complete_from[partition]
+        claim = Claim(token, self._options.manager, now_ms, known.ids(partition), complete_from)
         return token, encode_claim(claim)
 
     async def _compare_tokens(self, tokens: Mapping[int, str], ends: Mapping[int, int], deadline: float) -> None:
@@ -308,6 +308,7 @@ class KafkaShardGroupWriter:
         if self._terminal_error is None:
             self._terminal_error = LogClosed(self._what, "the writer was closed")
         self._connections.close()
+        self._history.clock.forget(self._partitions)
 
     def _check_usable(self) -> None:
         if self._terminal_error is not None:

@@ -1,0 +1,131 @@
+"""Managers whose clocks differ from the brokers' clocks: the times of commits, and the expiration of offsets."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import Commands, wait_for
+from set_clock import SetClock
+
+from offsetmgr import OffsetAndMetadata, OffsetManager, TopicPartition
+from offsetmgr.core.clock import BrokersClock, boottime
+from offsetmgr.kafka.client.managers import Managers
+from offsetmgr.sandbox import KafkaBroker, ports
+from offsetmgr.stores.uri import open_store
+
+DAY_S = 86_400
+ORDERS = TopicPartition("orders", 0)
+PROGRAM = (sys.executable, str(Path(__file__).with_name("wrong_clock.py")))
+
+
+class WrongManager:
+    """A `manager serve` process whose clock is wrong."""
+
+    def __init__(self, address: str, log: Path) -> None:
+        self.address = address
+        self.log = log
+
+    @property
+    def alarms(self) -> list[str]:
+        with Managers(self.address) as managers:
+            return [alarm for report in managers.reports() if report.status for alarm in report.status["alarms"]]
+
+    @property
+    def entries(self) -> list[Mapping[str, Any]]:
+        with Managers(self.address) as managers:
+            return [entry for partition in range(8) for entry in managers.dump(partition)]
+
+
+@contextmanager
+def wrong_manager(
+    kafka: KafkaBroker, topic: str, directory: Path, ahead_s: int, *options: str
+) -> Iterator[WrongManager]:
+    manager = WrongManager(f"127.0.0.1:{ports.free_port()}", directory / "log")
+    where = ["--bootstrap-server", kafka.bootstrap, "--listen", manager.address, "--offsets-topic", topic]
+    arguments = [str(ahead_s), "manager", "serve", *where, "--partitions", "8"]
+    with manager.log.open("wb") as log:
+        process = Commands(directory).start(*arguments, program=PROGRAM, stdout=log, stderr=log)
+    try:
+        status = ("manager", "status", "--bootstrap-server", manager.address)
+        wait_for(lambda: "ACTIVE" in Commands(directory).run(*status, code=None).stdout, "the manager serves")
+        yield manager
+    finally:
+        process.terminate()
+        process.wait(90)
+
+
+@pytest.mark.servers
+def test_a_manager_whose_clock_is_8_days_ahead_expires_nothing_and_raises_an_alarm(kafka, unique, tmp_path) -> None:
+    with OffsetManager(kafka.bootstrap, topic=unique, partitions=8) as manager:
+        for number in range(40):
+            manager.commit(f"group-{number}", {ORDERS: OffsetAndMetadata(number)})
+    with wrong_manager(kafka, unique, tmp_path, 8 * DAY_S) as wrong:
+        passes = [f"no offset expires: a clock is wrong, or unknown shard={shard}" for shard in range(8)]
+        wait_for(lambda: all(one in wrong.log.read_text() for one in passes), "the manager looks for expired offsets")
+        assert len(wrong.entries) == 40
+        assert [alarm for alarm in wrong.alarms if "this manager's clock is 8 d ahead of a broker's clock" in alarm]
+
+        before = time.time_ns() // 1_000_000
+        with open_store(f"manager://{wrong.address}") as store:
+            store.commit("new", {ORDERS: OffsetAndMetadata(5)})
+        (new,) = (entry for entry in wrong.entries if entry["group"] == "new")
+        assert abs(new["commit_timestamp"] - before) < 600_000
+
+
+def brokers_clock(*ahead_s: int) -> BrokersClock:
+    """A clock that has measured leaders that are ahead of this machine's clock by these numbers of seconds."""
+    clock = BrokersClock(SetClock(1_000_000.0))
+    for partition, seconds in enumerate(ahead_s):
+        clock.measure(partition, (1_000_000 + seconds) * 1000, boottime())
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "now_s", "expiry_s", "wrong_s"),
+    [
+        # This machine's clock is the most precise one if it agrees.
+        ((5, -5), 0, 0, 0),
+        # Within an hour the brokers' time counts, and of several brokers the one with which an offset lives longer.
+        ((-1_800, -1_800), -1_800, -1_800, 0),
+        ((3_000, -3_000), 3_000, -3_000, 0),
+        # Above an hour nothing expires, also if only one broker differs.
+        ((-8 * DAY_S, -8 * DAY_S), -8 * DAY_S, None, 8 * DAY_S),
+        ((0, 3_700), 3_700, None, -3_700),
+    ],
+)
+def test_the_time_of_commits_and_of_expiration(
+    ahead_s: tuple[int, ...], now_s: int, expiry_s: int | None, wrong_s: int
+) -> None:
+    clock = brokers_clock(*ahead_s)
+    assert clock.now_ms() / 1000 - 1_000_000 == pytest.approx(now_s, abs=5)
+    expiry_ms = clock.expiry_ms(0)
+    assert (expiry_ms is None) == (expiry_s is None)
+    if expiry_ms is not None and expiry_s is not None:
+        assert expiry_ms / 1000 - 1_000_000 == pytest.approx(expiry_s, abs=5)
+    assert clock.wrong_clock() / 1000 == pytest.approx(wrong_s, abs=5)
+
+
+def test_nothing_expires_by_an_unknown_time() -> None:
+    clock = BrokersClock(SetClock(1_000_000.0))
+    clock.measure(0, -1, boottime())  # the topic has no LogAppendTime
+    clock.measure(1, 1_000_000_000, boottime() - 3_600)  # the process was frozen
+    assert (clock.expiry_ms(0), clock.expiry_ms(1), clock.now_ms()) == (None, None, 1_000_000_000)
+    clock.measure(1, 1_000_000_000, boottime())
+    assert (clock.expiry_ms(0), clock.expiry_ms(1)) == (None, 1_000_000_000)
+    clock.forget([1])
+    assert clock.expiry_ms(1) is None
+
+
+def test_a_step_of_the_clock_does_not_move_the_brokers_time() -> None:
+    machine = SetClock(1_000_000.0)
+    clock = BrokersClock(machine)
+    clock.measure(0, 1_000_000_000, boottime())
+    machine.now += 8 * DAY_S
+    assert clock.now_ms() == pytest.approx(1_000_000_000, abs=5_000)
+    assert clock.expiry_ms(0) is None
