@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
@@ -15,6 +17,7 @@ from running_relay import NODE_ID, RunningRelay
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.sandbox import java_tool
+from offsetmgr.server.security.authorization import AuthorizationRules, Operation, Rule
 
 pytestmark = pytest.mark.servers
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -81,6 +84,33 @@ def test_java_console_consumers_resume_where_their_group_left_off(release, make_
     assert committed(relay, unique) == {(unique, 0): 8}
     assert console(4) == ["0-8", "0-9", "0-10", "0-11"]
     assert committed(relay, unique) == {(unique, 0): 12}
+
+
+def test_requests_of_old_clients_are_forwarded_for_the_topics_of_their_rules(kafka, make_topic, unique) -> None:
+    """In versions that Kafka 4 has removed: Fetch, ListOffsets and OffsetForLeaderEpoch."""
+    make_topic(unique, 1)
+    make_topic(f"other-{unique}", 1)
+    allowed = Rule(frozenset("*"), (), (unique,), frozenset({Operation.CONSUME, Operation.DESCRIBE}))
+    number, place = struct.Struct(">i"), {"fetch": ">iqi", "list": ">iqi", "epoch": ">ii"}
+    heads = [(1, 0, ">iii", "fetch"), (1, 2, ">iii", "fetch"), (1, 3, ">iiii", "fetch"), (2, 0, ">i", "list")]
+    with RunningRelay(kafka.bootstrap, authorizer=AuthorizationRules([allowed])) as relay:
+
+        def answer(port: int, key: int, version: int, head: str, kind: str, topic: str) -> bytes:
+            fields = [-1, 10, 0, 1 << 20][: struct.calcsize(head) // 4]
+            part = struct.pack(place[kind], *[0, 0, 1 << 10][: len(place[kind]) - 1])
+            name = struct.pack(">h", len(topic)) + topic.encode()
+            body = struct.pack(head, *fields) + number.pack(1) + name + number.pack(1) + part
+            request = struct.pack(">hhih", key, version, 7, -1) + body
+            with socket.create_connection(("127.0.0.1", port), 60) as client:
+                client.sendall(number.pack(len(request)) + request)
+                with client.makefile("rb") as stream:
+                    return stream.read(number.unpack(size)[0]) if (size := stream.read(4)) else b""
+
+        (broker,) = relay.relay.brokers.ports().values()
+        for one in (*heads, (23, 0, ">", "epoch"), (23, 1, ">", "epoch")):
+            real = answer(int(kafka.bootstrap.rpartition(":")[2]), *one, unique)
+            assert real and answer(broker, *one, unique) == real
+            assert answer(broker, *one, f"other-{unique}") == b"", "the connection is closed"
 
 
 def test_javas_group_tool_shows_members_and_lag_and_deletes_no_offsets_of_active_members(

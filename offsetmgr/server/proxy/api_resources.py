@@ -4,25 +4,29 @@ topics, groups and transactional ids. It also describes how a response rejects t
 `API_RESOURCES` has an entry for every API that the relay forwards, with the highest version; the relay rejects an API
 without an entry.
 
-| API | names |
-|---|---|
-| Produce | topics; a transactional id |
-| Fetch | topics, from version 13 on by id |
-| ListOffsets, OffsetForLeaderEpoch | topics |
-| CreateTopics, CreatePartitions, DeleteRecords, AlterPartitionReassignments, DescribeProducers | topics |
-| DeleteTopics | topics, from version 6 on by name or id |
-| DescribeConfigs, AlterConfigs, IncrementalAlterConfigs | resources: topics, groups, brokers, ... |
-| AlterReplicaLogDirs | topics in directories |
-| ElectLeaders | topics; null for all |
-| DescribeLogDirs, ListPartitionReassignments | topics; null for all; the response names topics |
-| DescribeTopicPartitions | topics; empty for all; the response names topics |
-| AddPartitionsToTxn | a transactional id; topics |
-| InitProducerId, EndTxn | a transactional id |
-| DescribeTransactions | transactional ids |
-| ListTransactions | the response names transactional ids |
-| ListConfigResources | the response names topics and groups |
-| DescribeClientQuotas, AlterClientQuotas, DescribeQuorum | none of these |
-| GetTelemetrySubscriptions, PushTelemetry | none of these |
+| API | names | needs |
+|---|---|---|
+| Produce | topics; a transactional id | produce on each |
+| Fetch | topics, from version 13 on by id | consume; no client may fetch as a replica |
+| ListOffsets, OffsetForLeaderEpoch | topics | describe |
+| DescribeTopicPartitions | topics; empty for all; the response names topics | describe |
+| AddPartitionsToTxn | a transactional id; topics | produce on each |
+| InitProducerId | a transactional id, or none | produce on the id, otherwise on any topic |
+| EndTxn | a transactional id | produce |
+| CreateTopics, CreatePartitions, DeleteRecords, AlterPartitionReassignments, DescribeProducers | topics | a rule |
+| DeleteTopics | topics, from version 6 on by name or id | a rule |
+| DescribeConfigs, AlterConfigs, IncrementalAlterConfigs | resources: topics, groups, brokers, ... | a rule |
+| AlterReplicaLogDirs | topics in directories | a rule |
+| ElectLeaders | topics; null for all | a rule |
+| DescribeLogDirs, ListPartitionReassignments | topics; null for all; the response names topics | a rule |
+| DescribeTransactions | transactional ids | a rule |
+| ListTransactions | the response names transactional ids | a rule |
+| ListConfigResources | the response names topics and groups | a rule |
+| DescribeClientQuotas, AlterClientQuotas, DescribeQuorum | none of these | a rule |
+| GetTelemetrySubscriptions, PushTelemetry | none of these | nothing |
+
+*A rule* is one with the API's name in ``apis`` (`ADMIN_APIS`). Metadata needs describe on its topics, and
+FindCoordinator describe on its transactional ids: `metadata_rewrite` checks both.
 
 Source: the JSON schemas of requests and responses, with the field names of kio.
 """

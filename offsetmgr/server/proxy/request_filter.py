@@ -59,7 +59,7 @@ from offsetmgr.server.proxy.api_resources import (
 )
 from offsetmgr.server.proxy.client_upstreams import UpstreamRegistry
 from offsetmgr.server.proxy.fetch_sessions import FetchSessions, session_in, session_of
-from offsetmgr.server.proxy.topic_ids import TopicIds, fetched_topics, produced_topics
+from offsetmgr.server.proxy.topic_ids import TopicIds, fetched_topics, old_topics, produced_topics
 from offsetmgr.server.proxy.upstream import UpstreamConnection
 from offsetmgr.server.security.authorization import (
     ADMIN_APIS,
@@ -170,9 +170,13 @@ class RequestFilter:
 
     def _check(self, request: ApiRequest) -> _FilterResult:
         """Decodes and checks a request; runs in the codec thread if it is large. Raises `InvalidRequest`."""
+        resources = API_RESOURCES[request.api_key]
         if request.api_key == ApiKey.FETCH and self._may_fetch(request):
             return _UNCHANGED
-        resources, message = API_RESOURCES[request.api_key], _decoded(request)
+        named = old_topics(request)
+        if named is not None and self._topics_allowed(request, resources.operation, named):
+            return _UNCHANGED
+        message = _decoded(request)
         items = requested_items(resources, message)
         if unknown := self._ids.unknown(_ids(items)):
             return _FilterResult(unresolved=(message, unknown))
@@ -181,15 +185,13 @@ class RequestFilter:
         return self._check_items(request, resources, message)
 
     def _may_fetch(self, request: ApiRequest) -> bool:
-        body = request.body(flexible=request_is_flexible(ApiKey.FETCH, request.version))
-        topics = fetched_topics(request.frame, body, request.version)
+        topics = fetched_topics(request)
         if topics is not None and request.version >= _FETCH_BY_ID:
             topics = list(map(self._ids.name, topics))
         return topics is not None and None not in topics and self._topics_allowed(request, Operation.CONSUME, topics)
 
     def _may_produce(self, request: ApiRequest) -> bool:
-        body = request.body(flexible=request_is_flexible(ApiKey.PRODUCE, request.version))
-        if (produced := produced_topics(request.frame, body, request.version)) is None:
+        if (produced := produced_topics(request)) is None:
             return False
         transactional_id, topics = produced
         is_id_allowed = transactional_id is None or self._id_allowed(request, transactional_id)

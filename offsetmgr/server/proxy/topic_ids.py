@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from offsetmgr.kafka.client.client import Client
@@ -14,6 +14,7 @@ from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS
 from offsetmgr.kafka.protocol.schema_codec import Cursor
+from offsetmgr.server.network.requests import ApiRequest
 
 _FIRST_BY_ID: Final = 12
 """The first version of Metadata in which a request can name topics by id (KIP-516)."""
@@ -25,6 +26,12 @@ _FETCH_BY_ID: Final = 13
 _FETCH_REPLICA_TAG: Final = 15
 """The first version in which the replica id is a tagged field."""
 _PRODUCE_FLEXIBLE: Final = 9
+_OLD_LAYOUTS: Final[Mapping[tuple[int, int], tuple[int, int]]] = {
+    (ApiKey.LIST_OFFSETS, 0): (4, 16),
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, 0): (0, 8),
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, 1): (0, 8),
+}
+"""Requests in versions that Kafka 4 has removed: size of the fields in front of the topics, and size of a partition."""
 _MAX_PRODUCED: Final = 1_000
 """Maximum number of topics and partitions that `produced_topics` reads."""
 
@@ -73,12 +80,13 @@ class TopicIds:
                     self._names[topic["topic_id"]] = topic["name"]
 
 
-def fetched_topics(frame: bytes, body: int, version: int) -> list[Any] | None:
+def fetched_topics(request: ApiRequest) -> list[Any] | None:
     """Reads the topics of a Fetch request, by name or (from version 13 on) by id. Returns None if the caller must
     decode the request, because it is a replica's request, or because a structure has tagged fields. Raises
     `InvalidRequest`."""
+    frame, version = request.frame, request.version
     flexible = version >= _FETCH_FLEXIBLE
-    cursor = Cursor(frame, body, flexible=flexible)
+    cursor = Cursor(frame, request.body(flexible=flexible), flexible=flexible)
     is_replica = version < _FETCH_REPLICA_TAG and cursor.int32() >= 0
     cursor.take(8 + 4 * (version >= 3) + (version >= 4) + 8 * (version >= 7))  # wait, bytes, isolation, session
     size = 16 + 8 * (version >= 5) + 4 * (version >= 9) + 5 * flexible  # a partition without tagged fields
@@ -100,17 +108,18 @@ def fetched_topics(frame: bytes, body: int, version: int) -> list[Any] | None:
     return None if is_replica else topics
 
 
-def produced_topics(frame: bytes, body: int, version: int) -> tuple[str | None, list[str]] | None:
+def produced_topics(request: ApiRequest) -> tuple[str | None, list[str]] | None:
     """Reads the transactional id and the topics of a Produce request, and skips the records. Returns None if the
     request has too many partitions for the event loop. Raises `InvalidRequest`."""
-    cursor = Cursor(frame, body, flexible=version >= _PRODUCE_FLEXIBLE)
-    transactional_id = cursor.nullable_string() if version >= 3 else None
+    flexible = request.version >= _PRODUCE_FLEXIBLE
+    cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
+    transactional_id = cursor.nullable_string() if request.version >= 3 else None
     cursor.take(6)  # acks, timeout
     topics: list[str] = []
     left = _MAX_PRODUCED
     for _ in range(cursor.count(6)):
         topics.append(cursor.string())
-        count = cursor.count(8 if version < _PRODUCE_FLEXIBLE else 6)
+        count = cursor.count(6 if flexible else 8)
         left -= 1 + count
         if left < 0:
             return None
@@ -120,3 +129,18 @@ def produced_topics(frame: bytes, body: int, version: int) -> tuple[str | None, 
             cursor.tags()
         cursor.tags()
     return transactional_id, topics
+
+
+def old_topics(request: ApiRequest) -> list[str] | None:
+    """Reads the topics of a request in a version of `_OLD_LAYOUTS`. Returns None for other versions. Raises
+    `InvalidRequest`."""
+    layout = _OLD_LAYOUTS.get((request.api_key, request.version))
+    if layout is None:
+        return None
+    cursor = Cursor(request.frame, request.body(flexible=False), flexible=False)
+    cursor.take(layout[0])
+    topics = []
+    for _ in range(cursor.count(6)):
+        topics.append(cursor.string())
+        cursor.take(cursor.count(layout[1]) * layout[1])
+    return topics
