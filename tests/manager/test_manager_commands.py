@@ -33,7 +33,10 @@ SHARD = {
         ({"store": "zookeeper://h:1"}, None),
         ({"shards": [SHARD]}, None),
         ({"shards": [SHARD], "alarms": ["the topic is gone"]}, "manager {address}: the topic is gone"),
-        ({"shards": [SHARD], "lease": False}, "manager {address}: it cannot reach the managers' group"),
+        (
+            {"shards": [SHARD], "lease": False},
+            "manager {address}: it cannot prove that it is in the managers' group",
+        ),
         ({"shards": [SHARD | {"role": "standby"}]}, "1 shards have no owner: 2"),
         ({"shards": [SHARD | {"state": "LOADING"}]}, "1 shards are not served yet: 2"),
         (

@@ -225,6 +225,17 @@ def test_a_leader_without_the_secret_redirects_no_client(two: Managers, rogue: R
     wait_until_served(two, rogue)
 
 
+def test_a_manager_with_another_secret_does_not_start(
+    kafka: KafkaBroker, two: Managers, rogue: Rogue, tmp_path: Path
+) -> None:
+    with (
+        managers(kafka, two[0].process._settings.offsets_topic, tmp_path) as start,
+        pytest.raises(NotCoordinator, match="the sender has another secret"),
+    ):
+        start(OTHER_SECRET)
+    wait_until_served(two, rogue)
+
+
 def test_earlier_metadata_under_the_id_of_its_manager_redirects_no_client(two: Managers, rogue: Rogue) -> None:
     victim, (earlier, _) = next(iter(rogue.messages().items()))
     before = addresses(two, rogue)

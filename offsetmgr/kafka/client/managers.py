@@ -296,7 +296,7 @@ def _manager_alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
         if report.error is not None:
             yield f"manager {report.address}: {str(report.error).removeprefix(f'manager {report.address}: ')}"
         if report.status is not None and not report.status["lease"]:
-            yield f"manager {report.address}: it cannot reach the managers' group, so it serves no requests"
+            yield f"manager {report.address}: it cannot prove that it is in the managers' group, so it serves nothing"
         for text in (report.status or {}).get("alarms", ()):
             yield f"manager {report.address}: {text}"
 
