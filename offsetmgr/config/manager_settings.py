@@ -18,7 +18,6 @@ from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import ConfigError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 HOUR_MS: Final = 60 * 60 * 1000
 ENVIRONMENT: Final = "OFFSETMGR_MANAGER_"
 """The prefix of the environment variables, such as ``OFFSETMGR_MANAGER_RETENTION_MINUTES``."""
@@ -69,17 +68,6 @@ def _address(text: str, argument: str) -> tuple[str, int]:
         named = f"{{{argument}}}"
         raise UsageError(Advice(f"{named} {{}}", text), "is not HOST:PORT", Advice(f"as in {named} 127.0.0.1:9192"))
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _mechanisms(text: str, argument: str) -> tuple[str, ...]:
-    """Parses names of SASL mechanisms, separated by commas. Raises `UsageError`."""
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in SASL_MECHANISMS:
-            raise UsageError(
-                Advice(f"{{{argument}}} {{}}", text), f"{name!r} is not one of {', '.join(SASL_MECHANISMS)}"
-            )
-    return names
 
 
 def _port_range(text: str, argument: str) -> range:
@@ -185,14 +173,7 @@ class ManagerSettings:
     credentials: str | None = _option(
         "File of the users that may log in (SASL PLAIN, SCRAM); without it clients need no login.", metavar="FILE"
     )
-    sasl_mechanisms: tuple[str, ...] = _option(
-        "SASL mechanisms that clients may use, separated by commas.",
-        name="sasl_enabled_mechanisms",
-        default=",".join(SASL_MECHANISMS),
-        metavar="LIST",
-        convert=_mechanisms,
-    )
-    """The mechanisms (sasl.enabled.mechanisms)."""
+    sasl_plain: bool = _option("Allow logins with SASL PLAIN, not only with SCRAM.", default=True)
     managers_secret: str | None = _option(
         "File of the secrets by which managers know each other; without it they believe each member of their group.",
         metavar="FILE",

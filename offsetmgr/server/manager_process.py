@@ -48,14 +48,14 @@ from offsetmgr.server.network.ports import server_tls
 from offsetmgr.server.network.socket_server import SocketServer
 from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.proxy import Proxy
-from offsetmgr.server.security.authentication import PLAIN, Authentication
+from offsetmgr.server.security.authentication import MECHANISMS, Authentication
 from offsetmgr.server.security.authorization import (
     Authorizer,
     Operation,
     ReservedGroups,
     load_rules,
 )
-from offsetmgr.server.security.credentials import load_credentials
+from offsetmgr.server.security.credentials import DIGESTS, load_credentials
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
@@ -357,9 +357,10 @@ class ManagerProcess:
 def load_authentication(settings: ManagerSettings) -> Authentication | None:
     if settings.credentials is None:
         return None
-    if PLAIN in settings.sasl_mechanisms and settings.tls_certificate is None:
+    if settings.sasl_plain and settings.tls_certificate is None:
         _log.warning("clients may send their passwords in the clear; use TLS, or allow only SCRAM")
-    return Authentication(load_credentials(settings.credentials), mechanisms=settings.sasl_mechanisms)
+    mechanisms = MECHANISMS if settings.sasl_plain else tuple(DIGESTS)
+    return Authentication(load_credentials(settings.credentials), mechanisms=mechanisms)
 
 
 def load_authorizer(settings: ManagerSettings) -> Authorizer:

@@ -5,6 +5,9 @@ The backend behind the listener is a dict. Tests that need topics use those of a
 
 from __future__ import annotations
 
+import contextlib
+import select
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from conftest import MakeTopic
-from memory_listener import MemoryBackend, MemoryListener, WireClient
+from memory_listener import MemoryBackend, MemoryListener, WireClient, limits, wait_until
 
 from offsetmgr.core.errors import ConfigError
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient, FoundOffset, OffsetQuery
@@ -151,6 +154,37 @@ def test_a_user_reaches_only_its_own_groups(secured: MemoryListener, certificate
     with pytest.raises(ck.KafkaException) as caught:
         admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("other")])["other"].result(90)
     assert caught.value.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
+def test_users_log_in_while_clients_without_a_login_hold_all_connections(
+    tmp_path: Path, certificate: Path, limit: str
+) -> None:
+    (tmp_path / "users.toml").write_text('[users.alice]\npassword = "a secret"\n')
+    files: Any = {"credentials": tmp_path / "users.toml", "tls_certificate": certificate}
+    allowed = limits(**{limit: 50}, login_timeout_s=3600)
+    with MemoryListener(limits=allowed, **files) as listening, contextlib.ExitStack() as held:
+
+        def hold(first_bytes: bytes) -> None:
+            """Opens 100 connections. No TLS handshake ends, so the listener closes all but 50."""
+            opened = [held.enter_context(socket.create_connection(("127.0.0.1", listening.port))) for _ in range(100)]
+            for connection in opened:
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(first_bytes)
+            assert wait_until(lambda: len(select.select(opened, [], [], 0)[0]) >= 50)
+            assert wait_until(lambda: len(listening.service.connections) <= 50)
+
+        hold(b"")
+        settings = {"bootstrap.servers": listening.bootstrap, **login(certificate, "PLAIN", "alice", "a secret")}
+        client = ck.Consumer({**settings, "group.id": "g", "enable.auto.commit": False})
+        client.commit(offsets=[ck.TopicPartition("t", 0, 5)], asynchronous=False)
+        logged_in = {one for one in listening.service.connections if one.principal == "alice"}
+        hold(b"\x16\x03\x01\x02")  # the begin of a TLS handshake
+        assert logged_in <= listening.service.connections, "users stay connected"
+        assert client.committed([ck.TopicPartition("t", 0)], timeout=60)[0].offset == 5
+        held.close()
+        assert wait_until(lambda: {one.principal for one in listening.service.connections} == {"alice"})
+        client.close()
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ RESPONSES = [
 
 
 @async_test
-async def test_a_listener_for_a_dead_store_starts_but_is_not_ready(kafka: KafkaBroker, caplog) -> None:
+async def test_a_listener_for_a_dead_store_starts_but_is_not_ready(kafka: KafkaBroker, caplog, monkeypatch) -> None:
     port = free_port()
     dead = f"zookeeper://127.0.0.1:{free_port()}"
     async with running(
@@ -94,6 +94,12 @@ async def test_a_listener_for_a_dead_store_starts_but_is_not_ready(kafka: KafkaB
             assert response.startswith(b"HTTP/1.1 " + status)
             assert response.endswith(b"\r\n\r\n" + body)
         assert await asyncio.to_thread(http, port, b"G" * 100_000) == b""
+        monkeypatch.setattr("offsetmgr.server.network.http._TIMEOUT_S", 3600)
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+        assert b"alive" in await asyncio.to_thread(http, port, b"GET /health HTTP/1.1\r\n\r\n")
+        await until(lambda: sum(reader.at_eof() for reader, _ in held) >= 100)
+        for _, writer in held:
+            writer.close()
     assert "the store fails" in caplog.text
 
 

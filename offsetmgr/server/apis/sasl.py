@@ -50,7 +50,7 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
         if user is None:  # no password is checked
             reply, principal = check()
         else:
-            reply, principal = await authentication.limits.attempt(connection, user, check, failed)
+            reply, principal = await authentication.limits.attempt(connection.network, user, check, failed)
     except AuthenticationFailed:
         if user is None:
             failed()

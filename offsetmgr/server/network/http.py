@@ -1,8 +1,9 @@
 """The manager's HTTP port: ``/metrics`` for Prometheus, ``/health`` and ``/ready`` for process supervisors.
 
 The server accepts only GET, and one request per connection. To limit the cost of a request, the request line must
-arrive within a few seconds and must not be longer than 2 KiB. Like other Prometheus endpoints, the port has no
-authentication. The metrics contain no group names, and the server listens only on the configured address.
+arrive within a few seconds and must not be longer than 2 KiB, and a connection above the limit closes the oldest one.
+Like other Prometheus endpoints, the port has no authentication. The metrics contain no group names, and the server
+listens only on the configured address.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from offsetmgr.server.network.ports import listen_error
 
 _TIMEOUT_S: Final = 5.0
 _MAX_LINE_BYTES: Final = 2048
+_MAX_CONNECTIONS: Final = 64
 _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
 
 
@@ -42,6 +44,8 @@ class HttpEndpoint:
         self._port = port
         self._pages = pages
         self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, asyncio.WriteTransport] = {}
+        """The connections, the oldest first."""
 
     async def start(self) -> int:
         """Starts to listen; returns the port, which the system selects if the configured port is 0. Raises
@@ -59,6 +63,9 @@ class HttpEndpoint:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open[writer] = writer.transport
+        if len(self._open) > _MAX_CONNECTIONS:
+            self._open.pop(next(iter(self._open))).abort()
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 page = self._answer(await reader.readline())
@@ -71,6 +78,7 @@ class HttpEndpoint:
         except (TimeoutError, OSError, ValueError):  # the client is slow or gone, or its request line is too long
             pass
         finally:
+            self._open.pop(writer, None)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

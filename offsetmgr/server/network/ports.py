@@ -49,15 +49,10 @@ def _reason(error: OSError, *files: Path | str | None) -> tuple[str, str]:
 def client_network(peer: str) -> str:
     """Returns the address by which limits count a client: for IPv6 the network with 64 bits, all of whose addresses one
     host may have."""
-    try:
-        address = ipaddress.ip_address(peer.partition("%")[0])
-    except ValueError:
+    if ":" not in peer:
         return peer
-    if isinstance(address, ipaddress.IPv4Address):
-        return peer
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))
+    address = ipaddress.IPv6Address(peer.partition("%")[0])
+    return str(address.ipv4_mapped or ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
 def listen_error(error: OSError) -> str:

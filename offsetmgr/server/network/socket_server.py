@@ -78,9 +78,12 @@ time for which its requests run in one turn, so that other connections get their
 class ServerConnection(ClientSession, asyncio.Protocol):
     """The protocol of one client's connection; `SocketServer.listen` creates it."""
 
-    def __init__(self, service: SocketServer, node_id: int | None) -> None:
+    def __init__(self, service: SocketServer, node_id: int | None, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(service, node_id)
         self.service: SocketServer = service
+        self._tls = tls
+        self._handshake: asyncio.Task[None] | None = None
+        """The TLS handshake while it runs."""
         self.opened_at = 0.0
         self.last_received = 0.0
         """When the last bytes arrived, by the event loop's clock."""
@@ -115,13 +118,36 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
         self.network = client_network(self.peer)
-        self.principal = None if self.service.requires_login else "ANONYMOUS"
         self._set_frame_limit()
         self.service.accept(self)
+        if self._tls is None:
+            self._begin()
+        else:
+            self._handshake = self._loop.create_task(self._secure(self._transport, self._tls))
+
+    async def _secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """Starts TLS. The event loop could do this itself, but would call `connection_made` only after the handshake,
+        so that clients without a handshake would not count as connections."""
+        secured = None
+        with contextlib.suppress(OSError):  # the client is gone, or does not speak TLS
+            if not transport.is_closing():
+                secured = await self._loop.start_tls(transport, self, tls, server_side=True, ssl_shutdown_timeout=1.0)
+        self._transport, self._handshake = secured, None
+        if secured is None:
+            self.connection_lost(None)
+            return
+        self._begin()
+        self._process_frames()  # requests may arrive with the end of the handshake
+
+    def _begin(self) -> None:
+        if not self.service.requires_login:
+            self.logged_in("ANONYMOUS")
 
     def data_received(self, data: bytes) -> None:
         self.last_received = self._loop.time()
         self._frames.feed(data)
+        if self._handshake is not None:
+            return
         self._process_frames()
         if self._partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes and self.service.memory_exhausted:
             # Waiting would not help: only a complete request can end and free its memory, and this connection has none.
@@ -198,6 +224,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
         super().logged_in(principal, session_seconds)
+        self.service.without_login.pop(self, None)
         self._set_frame_limit()
 
     def abort(self) -> None:
@@ -664,6 +691,8 @@ class SocketServer:
         self.requires_login = requires_login
         self.backpressure = backpressure
         self.connections: set[ServerConnection] = set()
+        self.without_login: dict[ServerConnection, None] = {}
+        """The connections before the end of the login, the oldest first."""
         self._servers: list[asyncio.Server] = []
         """The open ports."""
         self._fallback: Api | None = None
@@ -707,13 +736,7 @@ class SocketServer:
         raise_file_limit(self.settings.max_connections)
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: self._new_connection(node_id),
-                host,
-                port,
-                ssl=tls,
-                ssl_handshake_timeout=self.settings.login_timeout_s if tls else None,
-                ssl_shutdown_timeout=1.0 if tls else None,
-                backlog=_ACCEPTS_PER_TURN,
+                lambda: self._new_connection(node_id, tls), host, port, backlog=_ACCEPTS_PER_TURN
             )
         except OSError as error:
             why, hint = listen_error(error), "choose another address, or stop the process that listens there"
@@ -724,30 +747,36 @@ class SocketServer:
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
-    def _new_connection(self, node_id: int | None) -> ServerConnection:
+    def _new_connection(self, node_id: int | None, tls: ssl.SSLContext | None) -> ServerConnection:
         self._uncollected += 1
         if self._uncollected >= _COLLECT_AFTER:
             self._uncollected = 0
             gc.collect(1)
-        return ServerConnection(self, node_id)
+        return ServerConnection(self, node_id, tls)
 
     # --- called by connections -----------------------------------------------------------------------
 
     def accept(self, connection: ServerConnection) -> None:
-        """Registers a new connection. Closes it if the limits do not allow it."""
+        """Registers a new connection. If there are too many, closes the oldest one whose client has not logged in or
+        finished its TLS handshake, so that such clients do not keep out the others. A new connection is one of them."""
         self._counters["connections_total"] += 1
         self.connections.add(connection)
+        self.without_login[connection] = None
         self._by_address[connection.network] += 1
-        if (
-            len(self.connections) > self.settings.max_connections
-            or self._by_address[connection.network] > self.settings.max_connections_per_address
-        ):
-            self.cut(connection, "too many")
-        elif self._sweeper is None:
+        if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+        oldest: ServerConnection | None = None
+        if len(self.connections) > self.settings.max_connections:
+            oldest = next(iter(self.without_login))
+        elif self._by_address[connection.network] > self.settings.max_connections_per_address:
+            oldest = next(one for one in self.without_login if one.network == connection.network)
+        if oldest is not None:
+            self.without_login.pop(oldest)
+            self.cut(oldest, "too many")
 
     def on_closed(self, connection: ServerConnection) -> None:
         """Removes a connection that has ended."""
+        self.without_login.pop(connection, None)
         if connection in self.connections:
             self.connections.discard(connection)
             self._by_address[connection.network] -= 1

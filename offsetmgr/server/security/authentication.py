@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from offsetmgr.config.manager_settings import SASL_MECHANISMS
 from offsetmgr.core.errors import AuthenticationFailed
 from offsetmgr.server.security.credentials import DIGESTS, Credentials, CredentialVerifier
 from offsetmgr.server.security.login_limits import LoginLimits
 
 PLAIN: Final = "PLAIN"
+MECHANISMS: Final = (PLAIN, *DIGESTS)
 _MAX_MESSAGE_BYTES: Final = 8_192
 
 
@@ -142,7 +142,7 @@ class Authentication:
     credentials: Credentials
     session_seconds: float | None = None
     """Seconds after which a connection must re-authenticate (connections.max.reauth.ms, KIP-368); None for never."""
-    mechanisms: Sequence[str] = SASL_MECHANISMS
+    mechanisms: Sequence[str] = MECHANISMS
     limits: LoginLimits = field(default_factory=LoginLimits)
 
     def exchange(self, mechanism: str) -> Exchange | None:
