@@ -154,7 +154,13 @@ class ManagerProcess:
         # Bind the port first, because the process announces its port number to the other managers.
         metrics = None
         if settings.metrics_listen:
-            metrics = Metrics(lambda: {**(self._backend.metrics() if self._backend else {}), **service.metrics()})
+            metrics = Metrics(
+                lambda: {
+                    **(self._backend.metrics() if self._backend else {}),
+                    **service.metrics(),
+                    "alarms": len(self._alarms()),
+                }
+            )
         service = SocketServer(
             [],
             settings=settings,
@@ -328,11 +334,6 @@ class ManagerProcess:
         """Returns the data that `manager status` shows for this process, as JSON-compatible types."""
         manager_node = self._node
         shards = [] if manager_node is None else [_shard_json(s._asdict()) for s in manager_node.runtime.status()]
-        alarms = [] if manager_node is None else manager_node.alarms
-        if self._store_backend is not None and (failure := self._store_backend.failure()):
-            alarms.append(failure)
-        if self._relay is not None:
-            alarms.extend(self._relay.alarms())
         return {
             "cluster_id": self._cluster_id,
             "store": self._settings.store or f"topic {self._settings.offsets_topic}",
@@ -341,8 +342,16 @@ class ManagerProcess:
             "lease": manager_node is None or manager_node.ownership.valid(),
             "relay": self._settings.relay,
             "shards": shards,
-            "alarms": alarms,
+            "alarms": self._alarms(),
         }
+
+    def _alarms(self) -> list[str]:
+        alarms = [] if self._node is None else self._node.alarms
+        if self._store_backend is not None and (failure := self._store_backend.failure()):
+            alarms.append(failure)
+        if self._relay is not None:
+            alarms.extend(self._relay.alarms())
+        return alarms
 
     def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
         """See `offsetmgr.server.apis.admin_api.Dump`."""

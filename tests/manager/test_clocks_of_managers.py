@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from processes import Commands, wait_for
 from set_clock import SetClock
 
 from offsetmgr import OffsetAndMetadata, OffsetManager, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import BrokersClock, boottime
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.managers import Managers
 from offsetmgr.sandbox import KafkaBroker, ports
 from offsetmgr.stores.uri import open_store
@@ -33,8 +35,18 @@ class WrongManager:
 
     @property
     def alarms(self) -> list[str]:
-        with Managers(self.address) as managers:
-            return [alarm for report in managers.reports() if report.status for alarm in report.status["alarms"]]
+        return [alarm for status in self._statuses for alarm in status["alarms"]]
+
+    @property
+    def states(self) -> list[str]:
+        with suppress(OffsetMgrError):
+            return [shard["state"] for status in self._statuses for shard in status["shards"]]
+        return []
+
+    @property
+    def _statuses(self) -> list[Mapping[str, Any]]:
+        with Managers(self.address, ConnectionConfig(timeout_ms=2_000)) as managers:
+            return [report.status for report in managers.reports() if report.status]
 
     @property
     def entries(self) -> list[Mapping[str, Any]]:
@@ -52,8 +64,7 @@ def wrong_manager(
     with manager.log.open("wb") as log:
         process = Commands(directory).start(*arguments, program=PROGRAM, stdout=log, stderr=log)
     try:
-        status = ("manager", "status", "--bootstrap-server", manager.address)
-        wait_for(lambda: "ACTIVE" in Commands(directory).run(*status, code=None).stdout, "the manager serves")
+        wait_for(lambda: manager.states == ["ACTIVE"] * 8, "the manager serves")
         yield manager
     finally:
         process.terminate()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from backend_listeners import ManagerListener
@@ -15,7 +16,7 @@ from memory_listener import COMMIT, FETCH, WireClient, commit_errors, commit_mes
 from processes import delete_topic, fails, set_topic, wait_for
 
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
-from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.sandbox import KafkaBroker, ports
 
 pytestmark = pytest.mark.servers
 
@@ -73,10 +74,10 @@ class Manager:
 
 
 @contextmanager
-def serving(kafka: KafkaBroker, topic: str) -> Iterator[Manager]:
+def serving(kafka: KafkaBroker, topic: str, **options: Any) -> Iterator[Manager]:
     often = {"partitions": PARTITIONS, "topic_check_interval_s": 0.1}
     with (
-        ManagerListener(kafka.bootstrap, topic, timeout_ms=90_000, **often) as listener,
+        ManagerListener(kafka.bootstrap, topic, timeout_ms=90_000, **often, **options) as listener,
         WireClient(listener.port) as client,
     ):
         manager = Manager(listener, client)
@@ -188,9 +189,12 @@ def test_a_manager_that_starts_after_records_were_deleted_names_the_shards_that_
     with wrong_policy(admin, unique):
         pass
     for _ in range(2):
-        with serving(kafka, unique) as manager:
+        port = ports.free_port()
+        with serving(kafka, unique, metrics_listen=("127.0.0.1", port)) as manager:
             assert manager.entries == []
             lost = (
                 f"topic {unique}: records of shards 0, 1, 2, 3, 4, 5, 6, 7 were deleted before this manager read them"
             )
             assert [alarm.startswith(lost) for alarm in manager.alarms] == [True]
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+                assert "offsetmgr_alarms 1.0" in page.read().decode().splitlines()
