@@ -54,6 +54,9 @@ class Service(Protocol):
     """The server that a client is connected to, as handlers see it; `SocketServer` implements it."""
 
     settings: ManagerSettings
+    held_bytes: int
+    """Size of the unanswered requests of all clients, and of the requests that are kept for clients that have
+    disconnected."""
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """Returns the lowest and the highest version of each API, as in ApiVersions."""

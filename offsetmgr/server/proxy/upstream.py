@@ -101,8 +101,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         not all been sent to the client."""
         self._processing = False
         self._paused = False
-        self.capacity: asyncio.Future[None] | None = None
-        """A future that completes when the broker has caught up; None while the broker reads requests fast enough."""
+        self.capacity: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
+        """A future that completes when the connection is open and the broker has caught up; None while the broker reads
+        requests fast enough."""
+        self._kept_bytes = 0
+        """Size of the requests that are still to be sent although the client has disconnected."""
         self._has_oneway = False
         """Whether a request without a response was queued before the connection was open."""
         self.closed = False
@@ -135,13 +138,18 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def release(self) -> None:
         """Closes the connection after the client has disconnected. Queued requests are still sent, because a producer
-        with acks=0 disconnects right after its last record."""
-        if not self.closed:
-            if self._transport is not None:
-                self._close_gracefully(self._transport)
-            elif not self._has_oneway:
-                self._connecting.cancel()
-            self._end()
+        with acks=0 disconnects right after its last record. They still count as held memory."""
+        if self.closed:
+            return
+        if self._transport is not None:
+            self._kept_bytes = self._transport.get_write_buffer_size()
+            self._close_gracefully(self._transport)
+        elif self._has_oneway:
+            self._kept_bytes = sum(map(len, self._unsent))
+        else:
+            self._connecting.cancel()
+        self._client.service.held_bytes += self._kept_bytes
+        self._end()
 
     def close(self) -> None:
         """Closes the connection at once; requests in flight fail."""
@@ -185,6 +193,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._close_gracefully(self._transport)
         elif self._paused:
             self._transport.pause_reading()
+        if self._transport.get_write_buffer_size() <= _MAX_UNSENT_BYTES:
+            self.resume_writing()
 
     def _send(self, frame: bytes) -> None:
         if self._transport is not None:
@@ -196,9 +206,15 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return Unreachable(f"broker {self.address}", "the connection broke")
 
     def _abort(self) -> None:
+        self._drop_kept()
         self._unsent.clear()
         self.close()
         self._client.abort()
+
+    def _drop_kept(self) -> None:
+        if self._kept_bytes:
+            self._client.service.held_bytes -= self._kept_bytes
+            self._kept_bytes = 0
 
     # --- called by the transport ---------------------------------------------------------------------
 
@@ -220,6 +236,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
+        self._drop_kept()
         if self.closed:
             return
         if self._expected or self._client.node_id is not None:
@@ -228,7 +245,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.close()
 
     def pause_writing(self) -> None:
-        self.capacity = asyncio.get_running_loop().create_future()
+        if self.capacity is None:
+            self.capacity = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
         capacity, self.capacity = self.capacity, None
