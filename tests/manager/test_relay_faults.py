@@ -127,7 +127,7 @@ def test_unacknowledged_records_are_held_back_while_the_relay_connects_and_none_
         message = unacknowledged(unique)
         writer = threading.Thread(target=lambda: [client.send(0, 9, message) for _ in range(100)])
         writer.start()
-        wait_for(lambda: relay.service.held_bytes >= 16 << 20, "the relay reads no more")
+        wait_for(lambda: relay.service.held_bytes >= 16 << 20, "the relay has stopped reading")
         (held,) = relay.call(lambda: producers(relay))
         assert sum(map(len, next(iter(held.state["relay"]._upstreams.values()))._unsent)) < 17 << 20
         connect()
