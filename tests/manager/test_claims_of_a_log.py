@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 from audited_logs import NOW, PARTITION, Log, alarms, claim, data, follow, load
 
+from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.kafka.log_follower import PartitionFollow
 from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.log_load import PartitionLoad
+from offsetmgr.records.claim import CLAIM_KEY, Claim, encode_claim
 
 # --- earlier claims --------------------------------------------------------------------------------------------
 
@@ -63,6 +65,20 @@ def test_a_recreated_topic_has_no_known_claims() -> None:
     newest, _ = load(Log.of([claim(6, 0), data(6, 0, b"a")]), history=history)
 
     assert newest == {b"a": b"v"}
+
+
+def test_a_claim_of_a_new_owner_or_of_an_earlier_version_does_not_hide_what_is_known_of_deleted_records() -> None:
+    earlier = b'{"version":1,"token":"c","manager":"m","time_ms":1,"producer_ids":[5]}'
+    history = LogHistory("offsets")
+    audit = history.audit(0, 0)
+    for offset, value in enumerate([encode_claim(Claim("a", "m", NOW, (5,), 10))[1], earlier]):
+        audit.check(offset, ProducerEpoch(5, offset), [(CLAIM_KEY, value)])
+    assert audit.state.owner == (5, 1)
+    history.add_ids(0, [5])
+    history.on_claimed(0)
+    history.record(0, 2, audit.state)
+    assert history.deleted.complete_from[0] == 10
+    assert history.is_incomplete(0)  # the next claim repeats it
 
 
 # --- claims that the log cleaner removes -----------------------------------------------------------------------
