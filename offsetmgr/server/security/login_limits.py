@@ -32,7 +32,7 @@ _MAX_DELAY_S: Final = 4.0
 _HALF_LIFE_S: Final = 30.0
 """The time after which half of an address's failures are forgotten."""
 _MAX_QUEUES: Final = 10_000
-"""Maximum number of addresses, and of users at an address, that are remembered. They take 15 MB."""
+"""Maximum number of addresses, and of users at an address, that are remembered. They take 6 MB."""
 
 _executor: Final = ThreadPoolExecutor(1, thread_name_prefix="offsetmgr-logins")
 """Key derivation releases the interpreter's lock, so the event loop runs meanwhile."""
