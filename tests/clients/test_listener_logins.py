@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -318,6 +319,7 @@ def stopped(credentials: Path) -> Iterator[MemoryListener]:
     allowed = limits(login_timeout_s=3600)
     with MemoryListener(credentials=credentials, limits=allowed, manual_clock=True) as listening:
         yield listening
+        assert wait_until(lambda: listening.advance_time(5) is None and not asyncio.all_tasks(listening.loop))
 
 
 def test_a_password_is_not_hashed_on_the_event_loop(tmp_path: Path) -> None:
