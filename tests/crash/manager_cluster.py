@@ -60,6 +60,11 @@ class Manager:
                 *self._arguments, environ=os.environ, program=self._program, cwd=self.log.parent, stdout=log, stderr=log
             )
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start_if_ended(self) -> None:
         if self._process is not None and self._process.poll() is not None:
             self.start()
