@@ -26,6 +26,7 @@ import logging
 import socket
 import ssl
 import struct
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -661,8 +662,10 @@ _BACKLOG: Final = 512
 _ACCEPTS_PER_TURN: Final = 16
 """Maximum number of connections that one turn of the event loop accepts, so that other connections get their turn."""
 _COLLECT_AFTER: Final = 200
-"""Number of new connections after which the garbage collector runs. A failed TLS handshake leaves its buffers in a
-reference cycle, and a manager's collector would not run before there are 50,000 objects."""
+_COLLECTION_SHARE: Final = 0.2
+"""Number of new connections after which the garbage collector runs, and its maximum share of the time. A failed TLS
+handshake leaves its buffers in a reference cycle, and a manager's collector would not run before there are 50,000
+objects."""
 _FAILED_LOGINS_EVERY_S: Final = 10.0
 """Minimum time in seconds between two warnings about failed logins. The limit is necessary because any client can cause
 failed logins."""
@@ -705,6 +708,7 @@ class SocketServer:
         self._counters: Counter[str] = Counter()
         self._uncollected = 0
         """Connections since the last garbage collection."""
+        self._collect_at = 0.0
         self._unlogged_failures = 0
         """Failed logins since the last warning."""
         self._logged_at = -float("inf")
@@ -749,9 +753,11 @@ class SocketServer:
 
     def _new_connection(self, node_id: int | None, tls: ssl.SSLContext | None) -> ServerConnection:
         self._uncollected += 1
-        if self._uncollected >= _COLLECT_AFTER:
+        began = time.monotonic()
+        if self._uncollected >= _COLLECT_AFTER and began >= self._collect_at:
+            gc.collect()
             self._uncollected = 0
-            gc.collect(1)
+            self._collect_at = began + (time.monotonic() - began) / _COLLECTION_SHARE
         return ServerConnection(self, node_id, tls)
 
     # --- called by connections -----------------------------------------------------------------------
