@@ -21,12 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import socket
 import ssl
 import struct
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -130,9 +128,11 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         """Starts TLS. The event loop could do this itself, but would call `connection_made` only after the handshake,
         so that clients without a handshake would not count as connections."""
         secured = None
-        with contextlib.suppress(OSError):  # the client is gone, or does not speak TLS
+        try:
             if not transport.is_closing():
                 secured = await self._loop.start_tls(transport, self, tls, server_side=True, ssl_shutdown_timeout=1.0)
+        except OSError as error:  # the client is gone, or does not speak TLS
+            error.__traceback__ = None  # the traceback's frames refer to the error, and would keep the buffers of TLS
         self._transport, self._handshake = secured, None
         if secured is None:
             self.connection_lost(None)
@@ -661,11 +661,6 @@ _CLOSE_POLL_S: Final = 0.01
 _BACKLOG: Final = 512
 _ACCEPTS_PER_TURN: Final = 16
 """Maximum number of connections that one turn of the event loop accepts, so that other connections get their turn."""
-_COLLECT_AFTER: Final = 200
-_COLLECTION_SHARE: Final = 0.2
-"""Number of new connections after which the garbage collector runs, and its maximum share of the time. A failed TLS
-handshake leaves its buffers in a reference cycle, and a manager's collector would not run before there are 50,000
-objects."""
 _FAILED_LOGINS_EVERY_S: Final = 10.0
 """Minimum time in seconds between two warnings about failed logins. The limit is necessary because any client can cause
 failed logins."""
@@ -706,9 +701,6 @@ class SocketServer:
         self._observe = observe
         self._by_address: Counter[str] = Counter()
         self._counters: Counter[str] = Counter()
-        self._uncollected = 0
-        """Connections since the last garbage collection."""
-        self._collect_at = 0.0
         self._unlogged_failures = 0
         """Failed logins since the last warning."""
         self._logged_at = -float("inf")
@@ -740,7 +732,7 @@ class SocketServer:
         raise_file_limit(self.settings.max_connections)
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: self._new_connection(node_id, tls), host, port, backlog=_ACCEPTS_PER_TURN
+                lambda: ServerConnection(self, node_id, tls), host, port, backlog=_ACCEPTS_PER_TURN
             )
         except OSError as error:
             why, hint = listen_error(error), "choose another address, or stop the process that listens there"
@@ -750,15 +742,6 @@ class SocketServer:
                 same.listen(_BACKLOG)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
-
-    def _new_connection(self, node_id: int | None, tls: ssl.SSLContext | None) -> ServerConnection:
-        self._uncollected += 1
-        began = time.monotonic()
-        if self._uncollected >= _COLLECT_AFTER and began >= self._collect_at:
-            gc.collect()
-            self._uncollected = 0
-            self._collect_at = began + (time.monotonic() - began) / _COLLECTION_SHARE
-        return ServerConnection(self, node_id, tls)
 
     # --- called by connections -----------------------------------------------------------------------
 
