@@ -239,9 +239,8 @@ def _lag(
     topics = found.topics if named else TopicSelection(found.topics.patterns)  # what exists is no match of a glob
     expected = _expected(connections, store, topics) if named or fail_above is not None else []
     checked, numbered = fail_above is None, [] if logs else found.topics.numbered(store.capabilities.partitions)
-    also = {name: expected if name in named else numbered for name in found.groups}
-    cluster = connections.cluster_or_none() if logs else None
-    also = also if numbered or (named and expected) else {}
+    cluster, needed = connections.cluster_or_none() if logs else None, numbered or (named and expected)
+    also = {name: expected if name in named else numbered for name in found.groups} if needed else {}
     options: dict[str, Any] = {"strict": strict, "partitions": also, "others": found.others}
     options["writes"] = connections.last_writes
     read = with_kinds(lag(store, cluster, found.groups, found.topics, **options), cluster, found.topics, also)
@@ -252,7 +251,7 @@ def _lag(
             found.require_topics(one.name, (row.partition for row in one.rows if row.note != NOTHING))
         found.topics.incomplete |= one.error is not None
         found.unrecognised(one.read)
-        found.rows(one.rows)
+        found.rows(one.notable)
         if fail_above is not None:
             checked |= found.check_limit(one, fail_above, expected, named=one.name in named)
         rows = [row for row in one.rows if needs_log_range(row)] if only_with_lag else one.rows

@@ -119,8 +119,8 @@ class ShareEdits(ProtocolEdits):
 
         # A write of the same start offset discards acknowledgements, so it is a change.
         behind = {tp for tp, start in current.offsets.items() if start.version}
-        for tp in self._growing & behind:  # the numbers of two reads differ
-            current.offsets[tp] = current.offsets[tp]._replace(version=None)
+        grown = {tp: current.offsets[tp]._replace(version=None) for tp in self._growing & behind}  # two reads differ
+        current = current._replace(offsets={**current.offsets, **grown})
         outcomes, todo = decide(edit.group, edit.changes, current, whole=edit.whole)
         todo += [tp for tp in behind & outcomes.keys() if outcomes[tp].status is EditStatus.UNCHANGED]
         done = await execute(edit, current, write, erase, EditDecision(outcomes, todo))
@@ -156,12 +156,13 @@ class ShareGroupStore(ProtocolStore[ShareEdits]):
 
 def _fetched(found: share_groups.ShareOffsets, ends: Mapping[TopicPartition, int | OffsetMgrError]) -> FetchedGroup:
     """Returns the start offsets, each with the number of records behind it that are acknowledged as its version."""
-    read = FetchedGroup({}, dict(found.errors))
+    offsets: dict[TopicPartition, Committed] = {}
+    errors = dict(found.errors)
     for tp, (start, _epoch, lag) in found.offsets.items():
         end = ends.get(tp)
         if isinstance(end, OffsetMgrError):
-            read.errors[tp] = end
+            errors[tp] = end
         elif start is not None:
             version = None if end is None or lag is None else max(0, end - start - lag)
-            read.offsets[tp] = Committed(start, version=version)
-    return read
+            offsets[tp] = Committed(start, version=version)
+    return FetchedGroup(offsets, errors)
