@@ -316,6 +316,8 @@ class ConnectFlags(Connections):
         resolved = resolve(settings, context)
         super().__init__(resolved, Terminal(yes=yes, context=resolved.context))
         self.named_context = context
+        if resolved.unused_context is not None:
+            note(f"context {resolved.unused_context} is not used: it does not name these servers")
         _note_ignored(self.resolved.command_config)
         addresses = ("zookeeper", "bootstrap_server", "store")
         self.given = {**{name: getattr(settings, name) for name in addresses}, **self.repeated()}
@@ -357,16 +359,19 @@ class ConnectFlags(Connections):
         self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
     ) -> Mapping[str, Argument]:
         """Returns the arguments that a later use case for the same servers needs, from any directory: the files with
-        settings and the context. The first arguments are the values of ``--from-command-config`` and
-        ``--to-command-config``. ``command_config`` replaces the value of ``--command-config``."""
+        settings and the context, or the servers that keep a default context from use. The first arguments are the
+        values of ``--from-command-config`` and ``--to-command-config``. ``command_config`` replaces the value of
+        ``--command-config``."""
         files = {
             "command_config": command_config or self.flags.command_config,
             "from_command_config": from_config,
             "to_command_config": to_config,
         }
+        unused, found = self.resolved.unused_context is not None, self.resolved
         return {
             **{name: None if file is None else str(Path(file).absolute()) for name, file in files.items()},
-            "context": self.resolved.context,
+            **({"zookeeper": found.zookeeper, "bootstrap_server": found.bootstrap_server} if unused else {}),
+            "context": found.context,
             "ignore_persistent_members": bool(self.flags.ignore_persistent_members),
         }
 

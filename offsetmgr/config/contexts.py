@@ -175,6 +175,8 @@ def settings_in_effect(context: str | None) -> list[SettingValue]:
     )
     name, source = next(((name, source) for name, source in named if name), (None, ""))
     layer = context_named(name, contexts.layers, contexts.path)
+    if any(map(os.environ.get, ADDRESS_VARIABLES)) and resolve(SettingsLayer(), context).unused_context:
+        name, layer = None, SettingsLayer()
     found = [SettingValue("context", name, source)] if name is not None else []
     variables = environment_layer(os.environ)
     command_config = None

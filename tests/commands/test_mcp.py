@@ -144,7 +144,9 @@ async def test_a_plan_is_executed_only_while_its_offsets_are_unchanged(
     produce(kafka.bootstrap, topic)
     (tmp_path / "config/offsetmgr").mkdir(parents=True)
     stores = f'bootstrap-server = "{kafka.bootstrap}"\nzookeeper = "{in_zookeeper}"\nstore = "{in_kafka}"\n'
-    (tmp_path / "config/offsetmgr/config.toml").write_text(f"[context.new]\n{stores}[context.both]\n{stores}")
+    default = "default-context = 'test'\n[context.test]\nbootstrap-server = '127.0.0.1:1'\ncommand-config = 'none'\n"
+    config = tmp_path / "config/offsetmgr/config.toml"
+    config.write_text(f"{default}[context.new]\n{stores}[context.both]\n{stores}")
     copy, moved = f"{unique}-copy", f"{unique}-moved"
     plans: list[tuple[str, str, str, dict[str, Any]]] = [
         ("plan_reset", in_kafka, unique, {"group": [unique], "all_topics": True, "to_earliest": True}),
@@ -171,6 +173,7 @@ async def test_a_plan_is_executed_only_while_its_offsets_are_unchanged(
             code, shown = execute(fresh["command"], tmp_path)
             assert (code, committed(in_kafka, target)) == (0, {0: 0 if tool == "plan_reset" else 2 * number + 1}), shown
             (undo,) = re.findall(r"^undo: (.*)$", shown, re.MULTILINE)
+            assert "--context" not in undo, undo
             code, shown = execute(undo, tmp_path)
             assert (code, committed(in_kafka, target)) == (0, before), shown
 

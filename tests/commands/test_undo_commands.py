@@ -210,7 +210,7 @@ def test_a_dry_run_of_a_rollback_counts_the_offsets_that_are_restored_already() 
 
 def test_the_undo_of_an_edit_works_from_any_directory_with_the_same_context_and_servers(directory, monkeypatch) -> None:
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(directory / "own.toml"))
-    (directory / "own.toml").write_text('default-context = "prod"\n[context.prod]\nzookeeper = "z:2181"\n')
+    (directory / "own.toml").write_text('default-context = "prod"\n[context.prod]\nzookeeper = "z:2181/kafka"\n')
     (directory / "client.properties").write_text("client.id=me\n")
     report_log(LogRange(0, 9), monkeypatch)
     servers = ["--zookeeper", "z:2181/kafka", "--bootstrap-server", "k:9092"]
