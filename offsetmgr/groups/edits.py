@@ -121,9 +121,12 @@ class OutsideLogChecks:
     The warnings contain ``verb``, a past participle.
     """
 
-    def __init__(self, fetch: FetchLogRanges | None, verb: str = "restored", *, rejects: bool = False) -> None:
-        """Without ``fetch``, nothing is compared. With ``rejects``, an offset that would get a note gets a problem."""
-        self._verb, self._rejects = verb, rejects
+    def __init__(
+        self, fetch: FetchLogRanges | None, verb: str = "restored", *, rejects: bool = False, shared: bool = False
+    ) -> None:
+        """Without ``fetch``, nothing is compared. With ``rejects``, an offset that would get a note gets a problem.
+        ``shared`` means that the offsets are those of share groups, whose consumers do not reset their position."""
+        self._verb, self._rejects, self._shared = verb, rejects, shared
         self._ranges = LogRangeCache(fetch or (lambda _partitions: {}))
         self._error: OffsetMgrError | None = None
         self.outside = 0
@@ -177,10 +180,9 @@ class OutsideLogChecks:
     def warnings(self) -> Iterator[str]:
         """Yields the warnings of the edit, for the lines before its prompt."""
         if self.outside and not self._rejects:
-            yield (
-                f"{count_of(self.outside, 'offset')} would be {self._verb} outside the log: a consumer that starts "
-                "there follows auto.offset.reset, and with latest it skips every record up to the log's end"
-            )
+            follows = "a consumer that starts there follows auto.offset.reset, and with latest it skips every record"
+            then = "" if self._shared else f": {follows} up to the log's end"
+            yield f"{count_of(self.outside, 'offset')} would be {self._verb} outside the log{then}"
         if self._missing and not self._rejects:
             place = "a partition" if self._missing == 1 else "partitions"
             yield f"{count_of(self._missing, 'offset')} would be {self._verb} in {place} that the brokers do not have"
@@ -560,15 +562,13 @@ def plan_undo(
         yield GroupEditPlan(found.name, rows, problem, restores=restores, raw=raw)
 
 
-def as_a_whole(store: OffsetStore, found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-    """Yields the plans of the undo of a saved plan, which executes it, without the partitions that hold their planned
-    offset. If another partition was refused, every group has a problem, because a copy is right only if its source is
+def as_a_whole(found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+    """Yields the plans of the undo of a saved plan, which executes it, without the partitions that are as planned
+    already. If another partition was refused, every group has a problem, because a copy is right only if its source is
     unchanged."""
     plans: list[GroupEditPlan] = []
     for plan in found:
-        position = store.capabilities.position
-        there = {one.partition for one in plan.changes if position(one.before) == (one.after and one.after.offset)}
-        left = tuple(one for one in plan.changes if one.problem or one.partition not in there)
+        left = tuple(one for one in plan.changes if one.problem or one.writes)
         plans += [replace(plan, changes=left)] if left or plan.problem is not None else []
     refused = [plan.name for plan in plans if plan.problem or any(change.problem for change in plan.changes)]
     why = f"stays unchanged, because the plan has group {refused[0]!r}, which was refused" if refused else ""

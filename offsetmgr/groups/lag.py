@@ -553,5 +553,6 @@ def _of_share_group(
     for tp in filter(topics.matches, partitions):
         start, epoch, lag = starts.offsets.get(tp, (None, None, None))
         found, note = (ABSENT, NO_START) if start is None else (Committed(start, leader_epoch=epoch), START_OFFSET)
+        note = note if tp in starts.offsets else NOTHING
         rows.append(_in_log(one.name, tp, found, logs[tp], lag, note))
     return one._replace(rows=sorted(rows, key=PARTITION), error=None)

@@ -320,7 +320,7 @@ def test_an_edit_that_creates_and_deletes_offsets_can_be_undone(saved: Cli, tmp_
     with open_store(f"file:{image}") as snapshot:  # any reader can read before-images
         assert snapshot.fetch("a") == {T0: Committed(10)}
     undo = tmp_path / "undo.avro"
-    saved("offsets", "import", image, *DO, "--before-image", undo)
+    saved("offsets", "import", image, "--as", "csv", *DO, "--before-image", undo)
     assert saved.offsets() == before
     saved("offsets", "import", undo, *DO)  # the undo can be undone
     assert saved.offsets() == after
