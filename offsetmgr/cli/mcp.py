@@ -194,7 +194,8 @@ class Tools:
                 saved = {"plan": {"file": str(plan), "command": line}}
         except Exception as error:
             answer.errors.insert(0, error if isinstance(error, OffsetMgrError) else _unexpected(name, error))
-        answer.notes = [text for text in answer.notes if str(plan) not in text]  # the command is not complete there
+        # The command is not complete in notes; a warning says that the plan would be lost with the container.
+        answer.notes = [text for text in answer.notes if str(plan) not in text or text.startswith("warning: ")]
         failed = bool(answer.errors) and not answer.rows
         return answer.document() | saved, failed or bool(tool and tool.saves and not saved)
 

@@ -78,7 +78,8 @@ class ResolvedConnection(NamedTuple):
     without a context. ``command_config`` is the path of the ``.properties`` file; None without one.
     ``store_is_named`` is whether ``--store`` (in a program, an argument) names the store; otherwise
     the store is a default, and the group that a command is about may live in another configured store.
-    ``unused_context`` is a default context that does not apply, because other servers are named.
+    ``unused_context`` is a default context that does not apply, because the flags, or for ``default-context`` also the
+    variables, name servers of another cluster: its login and its name are not theirs.
     """
 
     connection: ConnectionConfig
@@ -100,28 +101,25 @@ def resolve(
     """Merges the flags, the environment and the context of the configuration file. ``file`` is the path and the content
     of this file; by default it is read.
 
-    ``context`` is the name of the context from the command line. If ``context`` is None, the function uses the variable
-    ``OFFSETMGR_CONTEXT``. If this variable is not set, the function uses ``default-context`` of the configuration file.
-    Such a context does not apply if the flags, or for ``default-context`` the variables, name servers of another
-    cluster: its login and its name do not belong to them. Raises `ConfigError` if the file, the context, a variable or
-    the ``.properties`` file is not valid.
+    ``context`` is the name of the context from the command line, else the variable ``OFFSETMGR_CONTEXT``, else
+    ``default-context`` of the configuration file; the last two do not apply to servers of another cluster
+    (``unused_context``). Raises `ConfigError` if the file, the context, a variable or the ``.properties`` file is not
+    valid.
     """
     environ = os.environ if environ is None else environ
     path, document = file or load_document(environ)
     stores, store_errors = _stores(document, path)
-    variables = environment_layer(environ)
-    name = context or environ.get("OFFSETMGR_CONTEXT") or document.get("default-context")
+    variables, of_variable = environment_layer(environ), environ.get("OFFSETMGR_CONTEXT")
+    name = context or of_variable or document.get("default-context")
     layers, unused = [flags, variables, context_named(name, read_contexts(document, path), path)], None
-    over = (flags,) if environ.get("OFFSETMGR_CONTEXT") else (variables, flags)
-    if not context and _names_others(over, layers[2], stores):
+    if not context and _names_others((flags,) if of_variable else (variables, flags), layers[2], stores):
         layers[2], unused, name = SettingsLayer(), name, None
 
     def first(name: str) -> Any:
         return next((value for layer in layers if (value := getattr(layer, name)) is not None), None)
 
-    properties = ClientProperties()
-    if (command_config := first("command_config")) is not None:
-        properties = _client_properties(command_config)
+    command_config = first("command_config")
+    properties = ClientProperties() if command_config is None else _client_properties(command_config)
     auth = properties.zookeeper_auth
     sources = ("zookeeper_auth", "OFFSETMGR_ZOOKEEPER_AUTH", f"config file {path}: zookeeper-auth")
     for layer, source in zip(layers, sources, strict=True):

@@ -355,6 +355,26 @@ def test_addresses_and_timeouts_of_a_properties_file_are_the_fallback(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ("store = 'dual:?primary=kafka%3A%2F%2Fu%3Ahun%2540ter2%40h%3A9&secondary=file%3Aa%40b'", "file%3Aa%40b"),
+        ("store = 'dual:?primary=kafka%3a%2f%2fu%3Ahunter2%3Aa%40h&secondary=file%3Aa'", "%2f%2f***%40h&secondary="),
+        ("store = 'zookeeper://user%3Ahunter2%40h:1/x'", "zookeeper://***%40h:1/x"),
+        ("store = 'kafka://u:hun/ter2?@h:1'", "kafka://***@h:1"),
+        ("store = 'file:/data/a@b.csv'", "file:/data/a@b.csv"),
+        ("zookeeper = 'u:hunter2@h:1/x'", "***@h:1/x"),
+        ("bootstrap-server = 'u:hun@ter2@h:1,i:1'", "***@h:1,i:1"),
+    ],
+)
+def test_a_context_shows_no_password_of_an_address(setting: str, shown: str, tmp_path, monkeypatch) -> None:
+    (tmp_path / "c.toml").write_text(f"[context.a]\n{setting}\n")
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
+    for words in ("list",), ("show", "a"):
+        listed = command("context", *words, "--format", "json").stdout
+        assert shown in listed and "hun" not in listed
+
+
+@pytest.mark.parametrize(
     "before", [None, "\ufeff# mine\r\n[context.b]  # kept\r\nstore = 'file:b'\r\n", FILE + "# end"]
 )
 def test_a_context_is_added_at_the_end_and_nothing_else_changes(before: str | None, tmp_path, monkeypatch) -> None:
