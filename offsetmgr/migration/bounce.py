@@ -55,7 +55,7 @@ from offsetmgr.migration.observation import (
 )
 from offsetmgr.migration.plan import PlanFile, select_groups
 from offsetmgr.migration.progress import JournalRecord, MigrationState, Stage, blocked_record
-from offsetmgr.migration.restart_command import Restart, options_text, run_in_shell, still_running
+from offsetmgr.migration.restart_command import Restart, check_template, options_text, run_in_shell, still_running
 from offsetmgr.migration.runbook import check_phase
 
 # Rolling bounces of several groups, one group after the other. A group whose bounce is refused or fails does not hold
@@ -111,7 +111,8 @@ class Bounces:
         with self._recorded([spec.group for spec in specs]) as recorded:
             for spec in specs:
                 if isinstance(spec, BounceSpec):
-                    spec.check_command()
+                    if spec.restart.kubernetes is None:
+                        check_template(spec.restart.command or "")
                     if self.stop():
                         break
                     one = self._bounce_group(spec)
@@ -301,11 +302,6 @@ class PlannedGroups(NamedTuple):
         early = sorted(planned[group.name] for group in found if not self.state.is_applied(group))
         named = f"{count_of(len(early), 'group')} not applied, see `migrate apply`: {list_of(early, SHOWN)}"
         return named if early else ""
-
-    def recorded_phase(self, group: str) -> CommitMode | None:
-        """Returns the last phase that the journal records for a group, by its name in ZooKeeper."""
-        found = self.state.phases.get(self.names[group])
-        return found.phase if found is not None else None
 
     @property
     def source_phase(self) -> CommitMode | None:

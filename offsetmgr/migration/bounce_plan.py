@@ -41,7 +41,6 @@ from offsetmgr.migration.observation import (
 )
 from offsetmgr.migration.restart_command import (
     Restart,
-    check_template,
     fill_template,
     run_in_shell,
 )
@@ -82,11 +81,6 @@ class BounceSpec:
     recorded: CommitMode | None = None
     source: CommitMode | None = None
     way_back: str = ""
-
-    def check_command(self) -> None:
-        """Raises `UsageError` if the template of the restart command does not name the member."""
-        if self.restart.kubernetes is None:
-            check_template(self.restart.command or "")
 
     def host_of(self, member: str, host: str | None) -> str | None:
         """Returns the host of a member: from the hosts of the restart, else ``host``."""

@@ -34,10 +34,8 @@ from offsetmgr.segments.indexes import (
     MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY,
     TIME_ENTRY,
-    IndexEntry,
     TimeEntry,
-    offset_index_bytes,
-    time_index_bytes,
+    relative_offset,
 )
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.retention import max_timestamp
@@ -247,7 +245,7 @@ class LogAppender:
             active.newest = TimeEntry(newest, assigned.last)
         if active.bytes_since_index_entry > self._roll_policy.index_interval_bytes:
             base = active.segment.base_offset
-            active.index.write(offset_index_bytes([IndexEntry(assigned.last, position)], base))
+            active.index.write(OFFSET_ENTRY.pack(relative_offset(assigned.last, base), position))
             self._append_time_entry(active)
             active.bytes_since_index_entry = 0
         active.bytes_since_index_entry += len(data)
@@ -271,7 +269,8 @@ class LogAppender:
 
     def _append_time_entry(self, active: _ActiveSegment) -> None:
         if active.newest.timestamp > active.last_indexed_time:
-            active.times.write(time_index_bytes([active.newest], active.segment.base_offset))
+            time, offset = active.newest
+            active.times.write(TIME_ENTRY.pack(time, relative_offset(offset, active.segment.base_offset)))
             active.last_indexed_time = active.newest.timestamp
 
 

@@ -55,22 +55,18 @@ class Partition:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.name = partition_of(directory)
-        self._segments: tuple[Segment, ...] = ()
+        self.segments: tuple[Segment, ...] = ()
+        """The segments that the last `refresh` found, sorted by offset."""
         self.refresh()
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Returns the segments that the last `refresh` found, sorted by offset."""
-        return self._segments
 
     def refresh(self) -> None:
         """Reads the directory again. Raises `FileFailure`, `UnsupportedOperation`."""
-        self._segments = segments_in(self.directory)
+        self.segments = segments_in(self.directory)
 
     def range(self) -> LogRange:
         """Returns the log's start offset, which may be within a segment (DeleteRecords), and the offset after its last
         entry. Raises `CorruptData` if the last segment is damaged, `FileFailure`."""
-        return LogRange(self._start(self._segments), self._end(self._segments))
+        return LogRange(self._start(self.segments), self._end(self.segments))
 
     def read(self, offset: int, size: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES) -> LogSlice | None:
         """Returns about ``size`` bytes that begin with the entry that contains ``offset``. If compaction has removed
@@ -80,7 +76,7 @@ class Partition:
         entry is larger than ``max_entry_bytes``, `OffsetOutOfRange` for an offset before the start or after the end of
         the log, `CorruptData`, and `FileFailure`.
         """
-        segments = self._segments
+        segments = self.segments
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         start = self._start(segments)
         if offset < start:

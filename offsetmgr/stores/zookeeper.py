@@ -76,6 +76,10 @@ class ZookeeperStore(OffsetStore):
         Raises `InvalidUri`, and `UsageError` for an unknown layout or an invalid root.
         """
         self._layout = layout_named(layout, root)
+        self.layout = self._layout.name
+        """The layout's name, as in the URI."""
+        self.registered = self._layout.has_registry
+        """Whether the consumers of these offsets register in this ZooKeeper (Storm's spouts do not)."""
         self.session = ZookeeperSession(connect, config)
         """The session of the store, which callers may use for other nodes (members, owners). `close` closes it."""
 
@@ -92,16 +96,6 @@ class ZookeeperStore(OffsetStore):
             conditional="version",
             partitions=self._layout.partitions,
         )
-
-    @property
-    def layout(self) -> str:
-        """The layout's name, as in the URI."""
-        return self._layout.name
-
-    @property
-    def registered(self) -> bool:
-        """Whether the consumers of these offsets register in this ZooKeeper (Storm's spouts do not)."""
-        return self._layout.has_registry
 
     def address_doubt(self) -> str:
         with suppress(OffsetMgrError):

@@ -64,14 +64,11 @@ class GroupLock:
         self._client = client
         self._coordinator = coordinator
         self._membership = membership
+        self.group = membership.group
         self._joined_on = joined_on
         self._dedicates_writes = joined_on is None
         self.lost: OffsetMgrError | None = None
         """The error that describes why the lock was lost; None while the lock is held."""
-
-    @property
-    def group(self) -> str:
-        return self._membership.group
 
     @property
     def locked(self) -> bool:
