@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import KafkaCluster, Logs
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import FinalizeGate
-    from offsetmgr.migration.fleet import FleetView
     from offsetmgr.migration.group_locator import GroupLocator, OtherHome
     from offsetmgr.migration.mirror import ChangeNotifier, ReadLegacyGroups
     from offsetmgr.migration.observation import GroupView, ObservationWindow
@@ -161,8 +160,32 @@ class Connections(Closeable):
 
     @cached_property
     def others(self) -> tuple[OffsetStore, ...]:
-        """The `other_stores` of the selected store. The first use opens them."""
-        return self.other_stores(self.selected())
+        """The other configured stores of the cluster of the selected store, to which its groups may commit. The first
+        use opens them.
+
+        For a ZooKeeper store, see `kafka_counterpart`. For Kafka and an offset manager, stores of other clusters are
+        left out; if a store does not respond, `warn` is called with the reason.
+        """
+        from offsetmgr.core.log_origin import compare_origins
+
+        store = self.selected()
+        kind = store.uri.partition(":")[0]
+        if kind == "zookeeper":
+            kafka = self.kafka_counterpart(store)
+            return () if kafka is None else (kafka,)
+        uris = {name: uri for name, uri in self.configured_stores().items() if name != kind}
+        if kind not in TITLES or not uris:
+            return ()
+        origin, found = store.log_origin(), []
+        for uri in uris.values():
+            other = self.opened(uri)
+            try:
+                compared = compare_origins(origin, other.log_origin())
+            except OffsetMgrError as error:
+                self.warn(f"offsets in {other.uri} are not compared: {error}")
+                continue
+            found += [other] if compared.keeps_epochs else []
+        return tuple(found)
 
     def store_to_read(self, selection: GroupSelection) -> OffsetStore:
         """Returns the store from which to read these groups: the selected store, or the store in which all of them live
@@ -362,19 +385,6 @@ class Connections(Closeable):
             hint = Advice("name the context with which the plan was made, or leave out {context}")
             raise OtherCluster(Advice("{context} {}", self.named_context), why, hint)
 
-    def has_logs(self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None) -> bool:
-        """Returns whether the offsets of the store can be compared with logs: brokers are known, and the store does not
-        hold positions of Kafka 0.7, which belong to no log. Calls ``warn`` if ZooKeeper is not compared because no
-        brokers are known."""
-        from offsetmgr.core.offset_store import PartitionKinds
-
-        if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
-            return False
-        known = self.bootstrap() is not None
-        if not known and store.uri.startswith("zookeeper:"):
-            warn(Advice("not checked: topics and log ranges, because no brokers are known; add {bootstrap_server}"))
-        return known
-
     def zookeeper(self, what: str) -> ZookeeperSession:
         """Returns a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what``
         names the operation that needs the session."""
@@ -471,14 +481,12 @@ class Connections(Closeable):
                     self.warn(f"not used as evidence: {error}")
         return {name: home for name in names if (home := self._homes[name]) is not None}
 
-    def kafka_counterpart(
-        self, store: OffsetStore, warn: Callable[[str], None] | None = None, *, strict: bool | None = None
-    ) -> OffsetStore | None:
+    def kafka_counterpart(self, store: OffsetStore, *, strict: bool | None = None) -> OffsetStore | None:
         """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
         to ZooKeeper may commit to this Kafka store.
 
-        Returns `None` if no brokers are known. Also returns `None`, and calls ``warn`` (default: `warn`) with the
-        reason, if ZooKeeper does not show to which cluster it belongs, or if the brokers belong to another cluster.
+        Returns `None` if no brokers are known. Also returns `None`, and calls `warn` with the reason, if
+        ZooKeeper does not show to which cluster it belongs, or if the brokers belong to another cluster.
         With ``strict`` (default: `refuses_other_cluster`), raises `OtherCluster` in the last case.
         """
         from offsetmgr.core.log_origin import compare_origins
@@ -494,49 +502,13 @@ class Connections(Closeable):
             return kafka
         if origin.cluster_id is None and not origin.brokers:
             why = f"cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker"
-            (warn or self.warn)(why)
+            self.warn(why)
             return None
         why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
         if self.refuses_other_cluster if strict is None else strict:
             raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
-        (warn or self.warn)(f"{bootstrap} {why}")
+        self.warn(f"{bootstrap} {why}")
         return None
-
-    def other_stores(self, store: OffsetStore, warn: Callable[[str], None] | None = None) -> tuple[OffsetStore, ...]:
-        """Returns the other configured stores of the cluster of ``store``, to which its groups may commit.
-
-        For a ZooKeeper store, see `kafka_counterpart`. For Kafka and an offset manager, stores of other clusters are
-        left out; if a store does not respond, ``warn`` (default: `warn`) is called with the reason.
-        """
-        from offsetmgr.core.log_origin import compare_origins
-
-        kind = store.uri.partition(":")[0]
-        if kind == "zookeeper":
-            kafka = self.kafka_counterpart(store, warn)
-            return () if kafka is None else (kafka,)
-        uris = {name: uri for name, uri in self.configured_stores().items() if name != kind}
-        if kind not in TITLES or not uris:
-            return ()
-        origin, found = store.log_origin(), []
-        for uri in uris.values():
-            other = self.opened(uri)
-            try:
-                compared = compare_origins(origin, other.log_origin())
-            except OffsetMgrError as error:
-                (warn or self.warn)(f"offsets in {other.uri} are not compared: {error}")
-                continue
-            found += [other] if compared.keeps_epochs else []
-        return tuple(found)
-
-    def group_describer_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
-        """Like `group_describer` for every kind of group, but also describes groups that have members only in one of
-        ``others``."""
-        from offsetmgr.groups.describe import first_members
-
-        describer = self.group_describer(every_kind=True)
-        for other in others:
-            describer = partial(first_members, describer, self.group_describer(other.uri))
-        return describer
 
     def group_view(self) -> GroupView:
         """Returns the view of old consumers' groups: ZooKeeper's registry, both stores and the cluster.
@@ -843,13 +815,3 @@ class SourceAndTarget:
             view = GroupView.of_plan(plan.header, self.source, self.target, self.cluster)
             return OldConsumerGate(view, plan.header.end, exclusive, rules, window)
         return gate_of_source(plan, self.source, partial(self._cluster_of, "source"), window)
-
-    def fleet_view(self, plan: PlanFile, state: MigrationState, window: ObservationWindow) -> FleetView:
-        """Returns the object that reads the present state of the plan's groups from the servers. ``window`` limits the
-        observation of their commits."""
-        from offsetmgr.migration.fleet import FleetView
-        from offsetmgr.migration.observation import GroupView, has_phases
-
-        has_view = has_phases(plan.header)
-        view = GroupView.of_plan(plan.header, self.source, self.target, self.cluster) if has_view else None
-        return FleetView(self.verifier(plan, state), view, window)

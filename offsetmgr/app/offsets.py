@@ -689,9 +689,17 @@ def _wait(
 
 def _log_ranges(connections: Connections, operation: str, store: OffsetStore) -> FetchLogRanges | None:
     """Returns the function with which ``operation`` reads the log ranges of the offsets that it writes to ``store``;
-    None if there are no logs (see `Connections.has_logs`). The cluster is opened late, because brokers that do not
+    None if no brokers are known, or if the store holds positions of Kafka 0.7, which belong to no log. Tells the user
+    if ZooKeeper is not compared because no brokers are known. The cluster is opened late, because brokers that do not
     respond must not prevent an edit in ZooKeeper."""
-    if not connections.has_logs(store, connections.ui.note):
+    from offsetmgr.core.offset_store import PartitionKinds
+
+    if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
+        return None
+    if connections.bootstrap() is None:
+        if store.uri.startswith("zookeeper:"):
+            unchecked = "not checked: topics and log ranges, because no brokers are known; add {bootstrap_server}"
+            connections.ui.note(Advice(unchecked))
         return None
     return lambda partitions: connections.cluster_for_edit(operation, store).log_ranges(partitions)
 

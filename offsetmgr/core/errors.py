@@ -9,7 +9,7 @@ Some class names are participles (`SessionExpired`, `Superseded`), as in Kafka: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from offsetmgr.core.model import LogRange, TopicPartition
 
 T = TypeVar("T")
+K = TypeVar("K")
+Keys = TypeVar("Keys", bound=Collection[Any])
 
 
 # The error codes of the Kafka protocol that offsetmgr uses. Source: org.apache.kafka.common.protocol.Errors.
@@ -498,6 +500,14 @@ def value_of(outcome: T | OffsetMgrError) -> T:
     if isinstance(outcome, OffsetMgrError):
         raise outcome
     return outcome
+
+
+def value_of_each(read: Callable[[Keys], Mapping[K, T | OffsetMgrError]], keys: Keys) -> Mapping[K, T | OffsetMgrError]:
+    """Reads a value for each key. An error of the whole read is the value of each."""
+    try:
+        return read(keys)
+    except OffsetMgrError as error:
+        return dict.fromkeys(keys, error)
 
 
 # Converts errors of the operating system.

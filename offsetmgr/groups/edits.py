@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 # way: an offset outside its log is clamped to the log, with a note, and an offset of a missing topic or partition is
 # an error. `OutsideLogChecks` adds notes to the offsets of an undo or of ``offsets set``, and clamps or rejects none
 # of them.
+
+_Source = TypeVar("_Source")
 
 UNCHECKED_HINT: Final = Advice(
     "correct the topic, or leave it out with {topic}; {unchecked} writes the offset without a check"
@@ -466,16 +468,8 @@ def plan_import(
     rename, new, everything = rename or {}, tuple.__new__, topics.everything
     sources = sources if checks is None else checks.loaded(sources, topics)
     keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
-    pending: dict[str, GroupOffsets] = {}
-
-    def targets() -> Iterator[str]:
-        for source in sources:
-            target = rename.get(source.name, source.name)
-            pending[target] = source
-            yield target
-
-    for found in scan_in_order(store, targets(), lambda target: filter(topics.matches, pending[target].offsets)):
-        source = pending.pop(found.name)
+    named = ((rename.get(source.name, source.name), source) for source in sources)
+    for source, found in _with_present(store, named, lambda source: filter(topics.matches, source.offsets)):
         if (problem := source.error or found.error) is not None:
             yield GroupEditPlan(found.name, (), problem)
             continue
@@ -524,15 +518,8 @@ def plan_undo(
     the logs to which the store's offsets refer. ``plan`` is the kind of the file if it is a saved plan: errors name the
     plan, and an offset that is new in the group that it copies is a `Conflict`, too.
     """
-    pending: dict[str, GroupImages] = {}
-
-    def targets() -> Iterator[str]:
-        for one in images:
-            pending[one.group] = one
-            yield one.group
-
-    for found in scan_in_order(store, targets(), lambda target: filter(topics.matches, pending[target].after)):
-        source = pending.pop(found.name)
+    named = ((one.group, one) for one in images)
+    for source, found in _with_present(store, named, lambda source: filter(topics.matches, source.after)):
         if found.error is not None:
             yield GroupEditPlan(found.name, (), found.error)
             continue
@@ -560,6 +547,22 @@ def plan_undo(
         problem = next((change.problem for change in rows if change.problem is not None), None) if restores else None
         raw = {tp: (None, data) for tp, data in source.raw.items()}
         yield GroupEditPlan(found.name, rows, problem, restores=restores, raw=raw)
+
+
+def _with_present(
+    store: OffsetStore, sources: Iterable[tuple[str, _Source]], named: Callable[[_Source], Iterable[TopicPartition]]
+) -> Iterator[tuple[_Source, GroupOffsets]]:
+    """Yields each source with the present offsets of the group whose name precedes it. ``named`` returns the
+    partitions that are read if other data of the group prevents the scan."""
+    pending: dict[str, _Source] = {}
+
+    def names() -> Iterator[str]:
+        for name, source in sources:
+            pending[name] = source
+            yield name
+
+    for found in scan_in_order(store, names(), lambda name: named(pending[name])):
+        yield pending.pop(found.name), found
 
 
 def as_a_whole(found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:

@@ -569,7 +569,7 @@ def test_a_group_that_cannot_be_described_does_not_hold_up_the_edit_of_the_other
 def test_the_hint_below_stale_offsets_is_a_complete_command(monkeypatch):
     monkeypatch.setattr(MemoryStore, "uri", property(lambda store: store.id))
     old, kafka = (MemoryStore(id, data={"my group": {T0: Committed(len(id))}}) for id in ("zookeeper://z", "kafka://k"))
-    monkeypatch.setattr(Connections, "other_stores", lambda *_: (kafka,))
+    monkeypatch.setattr(Connections, "others", (kafka,))
     shown = Cli(old, {T0: LogRange(0, 9)})("offsets", "lag", "--group", "my group").stderr
     command = f"offsetmgr groups where 'my group' --window 60 --bootstrap-server {LOGS} --store memory:store"
     assert f"{command} shows where the group commits\n" in shown

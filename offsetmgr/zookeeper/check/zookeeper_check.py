@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.errors import CorruptData, NotAuthorized, OffsetMgrError, UsageError, value_of
+from offsetmgr.core.errors import CorruptData, NotAuthorized, OffsetMgrError, UsageError, value_of, value_of_each
 from offsetmgr.core.log_origin import FetchLogRanges, LogRangeCache
-from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.check.rules import (
     ClusterFacts,
     Finding,
@@ -224,7 +224,7 @@ class ZookeeperCheck:
         self._session = session
         self._known = frozenset(known_groups)
         self._clock = clock
-        self._ranges = None if fetch_log_ranges is None else LogRangeCache(partial(_fetched, fetch_log_ranges))
+        self._ranges = None if fetch_log_ranges is None else LogRangeCache(partial(value_of_each, fetch_log_ranges))
         self._unused_since_ms = unused_since_ms
         self._recheck_after_s = recheck_after_s
         self._on_recheck = on_recheck
@@ -294,13 +294,3 @@ class ZookeeperCheck:
         for batch in batched(waiting, GROUPS_AT_ONCE):
             for first, second in zip(batch, self._check([checked.group for checked in batch]), strict=True):
                 yield CheckReport(second.group, confirmed(first.findings, second.findings))
-
-
-def _fetched(
-    fetch: FetchLogRanges, partitions: Collection[TopicPartition]
-) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-    """Fetches log ranges. If the whole request fails, its error is the result for each partition."""
-    try:
-        return fetch(sorted(partitions))
-    except OffsetMgrError as error:
-        return dict.fromkeys(partitions, error)
