@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import KafkaCluster, Logs
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import FinalizeGate
+    from offsetmgr.migration.fleet import FleetView
     from offsetmgr.migration.group_locator import GroupLocator, OtherHome
     from offsetmgr.migration.mirror import ChangeNotifier, ReadLegacyGroups
     from offsetmgr.migration.observation import GroupView, ObservationWindow
@@ -815,3 +816,13 @@ class SourceAndTarget:
             view = GroupView.of_plan(plan.header, self.source, self.target, self.cluster)
             return OldConsumerGate(view, plan.header.end, exclusive, rules, window)
         return gate_of_source(plan, self.source, partial(self._cluster_of, "source"), window)
+
+    def fleet_view(self, plan: PlanFile, state: MigrationState, window: ObservationWindow) -> FleetView:
+        """Returns the object that reads the present state of the plan's groups from the servers. ``window`` limits the
+        observation of their commits."""
+        from offsetmgr.migration.fleet import FleetView
+        from offsetmgr.migration.observation import GroupView, has_phases
+
+        has_view = has_phases(plan.header)
+        view = GroupView.of_plan(plan.header, self.source, self.target, self.cluster) if has_view else None
+        return FleetView(self.verifier(plan, state), view, window)

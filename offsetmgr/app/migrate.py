@@ -811,9 +811,9 @@ def status(
     """
     from offsetmgr.groups.operation_log import OperationLog
     from offsetmgr.migration.bounce_checkpoint import open_bounces
-    from offsetmgr.migration.fleet import FleetStatus, FleetView
+    from offsetmgr.migration.fleet import FleetStatus
     from offsetmgr.migration.location import group_statuses
-    from offsetmgr.migration.observation import GroupView, ObservationWindow, has_phases
+    from offsetmgr.migration.observation import ObservationWindow
 
     file, state = open_plan(Path(plan))
     only, live = select_groups(*selection, file), None
@@ -821,10 +821,7 @@ def status(
         stores = SourceAndTarget.of_plan(connections, file.header, sides and sides[:2])
         connections.ui.note(f"asking the servers, and watching live members for up to {window_s:g} s")
         window = ObservationWindow(window_s, waiting=connections.waits.for_commits)
-        view = None
-        if has_phases(file.header):
-            view = GroupView.of_plan(file.header, stores.source, stores.target, stores.cluster)
-        live = FleetView(stores.verifier(file, state), view, window).observe(only)
+        live = stores.fleet_view(file, state, window).observe(only)
     bounces = open_bounces(file.groups_of(only), file.header, OperationLog().operations())
     found = group_statuses(file, state, only, live, bounces)
     return FleetStatus(file, state, summary_of(file, only), found, live is not None)
