@@ -196,7 +196,8 @@ class Connections(Closeable):
         store = self.selected()
         groups = choose_groups(store, selection)
         homes = [home for home in self.homes(groups).values() if home.uri is not None or not home.same]
-        uris = {home.uri if home.is_readable else None for home in homes}
+        # A command can read a group only under its own name, in a configured store.
+        uris = {home.uri if home.name == home.group and home.uri in home.candidates else None for home in homes}
         moved = uris.pop() if len(uris) == 1 and len(homes) == len(groups) else None
         here = moved or store.uri
         for uri in dict.fromkeys(home.uri for home in homes) if here not in self._noted else ():
@@ -257,11 +258,12 @@ class Connections(Closeable):
         """Compares the Kafka clusters of ``source`` and ``target`` before the operation ``what`` writes offsets of
         ``source`` to ``target``. Tells the user the result unless both are known to be the same cluster. Returns the
         comparison. Raises `OtherCluster`, with ``hint``, if the clusters differ and ``translate`` is None."""
+        from offsetmgr.core.log_origin import Relation
         from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
         crossing = CrossClusterCheck(source, target, translate)
         crossing.check(what, hint)
-        if not crossing.same_cluster:
+        if crossing.comparison.relation is not Relation.SAME:
             self.ui.note(Advice("cluster {}", crossing.text()))
         return crossing
 

@@ -380,11 +380,6 @@ class OtherHome(NamedTuple):
         name = "" if self.name == self.group else f" as {self.name!r}"
         return f"its consumers commit to {there}{name}, not to {here}: {self.why}"
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether a command can read the group under its own name in a configured store."""
-        return self.name == self.group and self.uri in self.candidates
-
     def refusal(self) -> GateRefused:
         """Returns the error of an edit in the selected store."""
         if self.uri is None:

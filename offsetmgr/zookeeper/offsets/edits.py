@@ -91,11 +91,6 @@ class Transaction:
     def node_writes(self) -> list[NodeWrite]:
         return [write for write in self.writes if write is not None]
 
-    def write_at(self, index: int) -> NodeWrite:
-        """Returns the write to which the operation at ``index`` belongs. If the operation creates a parent, returns the
-        write that needs this parent."""
-        return next(write for write in self.writes[index:] if write is not None)
-
 
 class EditBatch:
     """Executes edits of different groups together: the constructor starts to read the nodes, `write` sends the first
@@ -278,7 +273,8 @@ class EditBatch:
             for write in writes:
                 self._fail(write, outcome.error)
             return []
-        failed = transaction.write_at(outcome.failed_index)
+        # If the failed operation creates a parent, the write is the one that needs this parent.
+        failed = next(write for write in transaction.writes[outcome.failed_index :] if write is not None)
         # Another client may have deleted a parent (NO_NODE) or created a missing parent (NODE_EXISTS), so the parents
         # must be read again.
         self._existing.difference_update(paths.with_ancestors(failed.path.rpartition("/")[0]))
