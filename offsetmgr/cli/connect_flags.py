@@ -29,8 +29,6 @@ from offsetmgr.app.ui import Declined, Interrupted, Ui
 from offsetmgr.cli.options import (
     BeforeImage,
     ConnectionFlags,
-    ContextName,
-    ContextNames,
     Execute,
     FormatOption,
     GroupArguments,
@@ -39,6 +37,7 @@ from offsetmgr.cli.options import (
     Yes,
     require_state_volume,
     with_parameters,
+    with_several_contexts,
 )
 from offsetmgr.cli.render import COLLECTOR, Meter, OutputFormat, exit_with, note, offsets_topic_progress, progress
 from offsetmgr.cli.watch import (
@@ -523,10 +522,7 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
     own += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in added.items()]
     option_groups = OptionGroups(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)
     groups = GroupArguments(option_groups.parameters)
-    parameters = [
-        one.replace(annotation=ContextNames) if many and one.annotation == ContextName else one
-        for one in groups.parameters
-    ]
+    parameters = with_several_contexts(groups.parameters) if many else groups.parameters
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:

@@ -359,7 +359,12 @@ def without_connection(command: Callable[..., Any]) -> Callable[..., Any]:
         groups.combine(values)
         return command(**values)
 
-    return with_parameters(run, groups.parameters)
+    return with_parameters(run, with_several_contexts(groups.parameters))
+
+
+def with_several_contexts(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Returns the parameters of a command, of which ``--context`` accepts several contexts."""
+    return [one.replace(annotation=ContextNames) if one.annotation == ContextName else one for one in parameters]
 
 
 def require_state_volume(values: Mapping[str, Any]) -> None:

@@ -130,7 +130,7 @@ def resolve(
             break
     bootstrap = first("bootstrap_server") or properties.bootstrap_servers
     zookeeper = first("zookeeper")
-    store = next((uri for layer in layers if (uri := _store_of(layer)) is not None), None)
+    store = next((uri for layer in layers for uri in _stores_of(layer)), None)
     if store is None and properties.bootstrap_servers:
         store = f"kafka://{properties.bootstrap_servers}"
     return ResolvedConnection(
@@ -163,8 +163,7 @@ def _names_others(
     if not own and context.command_config is not None:
         from offsetmgr.config.properties import load_properties
 
-        brokers = load_properties(Path(context.command_config)).get("bootstrap.servers")
-        own = _servers(SettingsLayer(bootstrap_server=brokers), stores)
+        own = _servers(SettingsLayer(load_properties(Path(context.command_config)).get("bootstrap.servers")), stores)
     named = {kind: found for layer in over for kind, found in _servers(layer, stores).items()}
     of_store = {kind for layer in over for kind in _servers(SettingsLayer(store=layer.store), stores)}
     others = any(own[kind].isdisjoint(named[kind]) for kind in own.keys() & named.keys())
@@ -173,10 +172,9 @@ def _names_others(
 
 def _servers(layer: SettingsLayer, stores: Mapping[str, Mapping[str, str]]) -> dict[str, set[str]]:
     """Returns the servers that a layer names, in lower case and with their chroot, by the scheme of their stores."""
-    uris = [layer.store, *stores.get((layer.store or "").removeprefix("dual:"), {}).values()]
-    uris += [f"{kind}://{at}" for kind, at in (("kafka", layer.bootstrap_server), ("zookeeper", layer.zookeeper)) if at]
+    uris = [*_stores_of(layer), *stores.get((layer.store or "").removeprefix("dual:"), {}).values()]
     found: dict[str, set[str]] = {}
-    for kind, address in re.findall(r"(\w+)://([^/?&\n][^?&\n]*)", unquote("\n".join(filter(None, uris)))):
+    for kind, address in re.findall(r"(\w+)://([^/?&\n][^?&\n]*)", unquote("\n".join(uris))):
         hosts, _, chroot = address.lower().partition("/")
         found.setdefault(kind, set()).update(f"{host.strip()}/{chroot}".rstrip("/") for host in hosts.split(","))
     return found
@@ -210,14 +208,11 @@ def _client_properties(path: str) -> ClientProperties:
     return translate_properties(load_properties(Path(path)), path)
 
 
-def _store_of(layer: SettingsLayer) -> str | None:
-    if layer.store is not None:
-        return layer.store
-    if layer.zookeeper is not None:
-        return f"zookeeper://{layer.zookeeper}"
-    if layer.bootstrap_server is not None:
-        return f"kafka://{layer.bootstrap_server}"
-    return None
+def _stores_of(layer: SettingsLayer) -> list[str]:
+    """Returns the URIs of the stores that a layer names. The first one has precedence."""
+    addresses = (("zookeeper", layer.zookeeper), ("kafka", layer.bootstrap_server))
+    found = [f"{kind}://{address}" for kind, address in addresses if address is not None]
+    return found if layer.store is None else [layer.store, *found]
 
 
 def config_path(environ: Mapping[str, str]) -> Path:

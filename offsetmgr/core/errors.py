@@ -530,7 +530,8 @@ def os_error_as(kind: Callable[[str, str, str], OffsetMgrError], what: str, hint
 def install_hint(extra: str) -> str:
     """Returns the hint that names the extra.
 
-    >>> install_hint("spark")
-    "install offsetmgr with its extra spark: pip install '.[spark]' in a clone; an executable has no extras"
+    >>> install_hint("spark").partition(": ")[2]
+    "pip install '.[spark]' in a clone, or './offsetmgr-VERSION-py3-none-any.whl[spark]'; an executable has no extras"
     """
-    return f"install offsetmgr with its extra {extra}: pip install '.[{extra}]' in a clone; an executable has no extras"
+    ways = f"'.[{extra}]' in a clone, or './offsetmgr-VERSION-py3-none-any.whl[{extra}]'"
+    return f"install offsetmgr with its extra {extra}: pip install {ways}; an executable has no extras"

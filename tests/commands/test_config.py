@@ -361,7 +361,6 @@ def test_addresses_and_timeouts_of_a_properties_file_are_the_fallback(tmp_path: 
         ("store = 'dual:?primary=kafka%3a%2f%2fu%3Ahunter2%3Aa%40h&secondary=file%3Aa'", "%2f%2f***%40h&secondary="),
         ("store = 'zookeeper://user%3Ahunter2%40h:1/x'", "zookeeper://***%40h:1/x"),
         ("store = 'kafka://u:hun/ter2?@h:1'", "kafka://***@h:1"),
-        ("store = 'file:/data/a@b.csv'", "file:/data/a@b.csv"),
         ("zookeeper = 'u:hunter2@h:1/x'", "***@h:1/x"),
         ("bootstrap-server = 'u:hun@ter2@h:1,i:1'", "***@h:1,i:1"),
     ],
