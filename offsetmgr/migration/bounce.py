@@ -8,7 +8,7 @@ This module defines the order of the steps. The rules for the decisions are in `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +50,6 @@ from offsetmgr.migration.observation import (
     GroupHistory,
     GroupView,
     ObservationWindow,
-    RegisteredMember,
     watch_group,
 )
 from offsetmgr.migration.plan import PlanFile, select_groups
@@ -466,7 +465,11 @@ class _BounceRun:
         registered = self._watch_until(self.spec.options.window, lambda _history: True).latest.members
         if step.status is StepStatus.PENDING:
             if not step.present(registered):
-                registered = self._await_return(step)
+                # A member whose session expired, but whose process still runs, registers with the same id.
+                window = replace(self.spec.options.window, duration_s=self.spec.options.restart_timeout_s)
+                wait = f"waiting up to {window.duration_s:g} s for it to come back"
+                self.progress(f"  {step.member} is not registered: {wait}")
+                registered = self._watch_until(window, lambda w: bool(step.present(w.latest.members))).latest.members
             if self.stop():
                 return self._stopped(f"stopped on request before {step.member}")
             if not step.present(registered):
@@ -511,13 +514,6 @@ class _BounceRun:
         if self.spec.restart.kubernetes is None:
             return ""
         return f"; the way back: {self.spec.restart.undo(self.spec.group, self.state.change.start)}"
-
-    def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
-        """Waits until a member that has lost its registration registers again. A member whose session expired, but
-        whose process still runs, registers with the same id."""
-        window = replace(self.spec.options.window, duration_s=self.spec.options.restart_timeout_s)
-        self.progress(f"  {step.member} is not registered: waiting up to {window.duration_s:g} s for it to come back")
-        return self._watch_until(window, lambda w: bool(step.present(w.latest.members))).latest.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
         """If an earlier run was killed but its restart command is still running, waits until the command ends.

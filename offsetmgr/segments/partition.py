@@ -163,24 +163,16 @@ def segments_in(directory: Path) -> tuple[Segment, ...]:
         if file.name.endswith(KAFKA_07_LOG):
             _reject_kafka_07(directory)
     segments = {segment.base_offset: segment for segment in _named(files, LOG)}
-    swaps = _valid_swaps(files)
+    # Compaction renames its files from .cleaned to .swap, from the last segment to the first. If a .cleaned file
+    # exists, the renaming was interrupted, so .swap files with its offset or a larger one do not count.
+    unfinished = [int(file.name[:20]) for file in files if file.name.endswith(_CLEANED) and file.name[:20].isdigit()]
+    swaps = [one for one in _named(files, LOG + SWAP) if not unfinished or one.base_offset < min(unfinished)]
     if swaps:
         low = min(segment.base_offset for segment in swaps)
         high = max(segment.next_offset() for segment in swaps)
         segments = {base: segment for base, segment in segments.items() if not low <= base < high}
         segments |= {segment.base_offset: segment for segment in swaps}
     return tuple(segments[base] for base in sorted(segments))
-
-
-def _valid_swaps(files: list[Path]) -> list[Segment]:
-    """Returns the complete ``.swap`` segments of compaction.
-
-    Compaction renames its files from ``.cleaned`` to ``.swap``, from the last segment to the first. If a ``.cleaned``
-    file exists, the renaming was interrupted, so ``.swap`` files with the offset of this file or a larger offset do not
-    count.
-    """
-    unfinished = [int(file.name[:20]) for file in files if file.name.endswith(_CLEANED) and file.name[:20].isdigit()]
-    return [segment for segment in _named(files, LOG + SWAP) if not unfinished or segment.base_offset < min(unfinished)]
 
 
 def _named(files: list[Path], suffix: str) -> list[Segment]:

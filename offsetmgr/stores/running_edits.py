@@ -364,7 +364,10 @@ class RunningEdits:
     async def _take_over(self, edit: GroupEdit, described: GroupDescription, deadline: float) -> TakeoverResult:
         now = asyncio.get_running_loop().time
         started = now()
-        async with await self._takeover(edit, described, deadline) as group:
+        takeover: AbstractAsyncContextManager[GroupTakeover] = take_over(self._client, described, deadline)
+        if await is_consumer_group(self._client, described, deadline):
+            takeover = take_over_consumer_group(self._client, described, edit.changes.keys(), deadline)
+        async with takeover as group:
             current = await self._stable_offsets(group, edit)
             before = {tp: current.offsets.get(tp, ABSENT) for tp in edit.changes if tp not in current.errors}
             first = edit.group not in self._before
@@ -393,13 +396,6 @@ class RunningEdits:
         done.left_at = now()
         done.seconds = done.left_at - started
         return done
-
-    async def _takeover(
-        self, edit: GroupEdit, described: GroupDescription, deadline: float
-    ) -> AbstractAsyncContextManager[GroupTakeover]:
-        if await is_consumer_group(self._client, described, deadline):
-            return take_over_consumer_group(self._client, described, edit.changes.keys(), deadline)
-        return take_over(self._client, described, deadline)
 
     async def _bring_back(
         self, group: GroupTakeover, edit: GroupEdit, held: Sequence[TopicPartition], done: TakeoverResult

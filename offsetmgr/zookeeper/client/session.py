@@ -193,7 +193,11 @@ class ZookeeperSession(Closeable):
         support multi-reads. Returns a function that returns the results."""
         if not paths:
             return list
-        raw = self._encoded_paths(paths)
+        # If the chroot does not exist, none of the nodes exists. A mistyped chroot that is not read would look like a
+        # cluster without groups.
+        chroot = self.chroot
+        full = (chroot + path if path != "/" else chroot or "/" for path in (*(("/",) if chroot else ()), *paths))
+        raw = [path.encode() for path in full]
         if not self.supports_bulk_reads():
             results = self._single_reads(op, raw)
             return lambda: self._results_by_path(results, paths)
@@ -211,14 +215,6 @@ class ZookeeperSession(Closeable):
             return self._results_by_path(found, paths)
 
         return answers
-
-    def _encoded_paths(self, paths: Sequence[str]) -> list[bytes]:
-        """Returns the full paths of nodes, after the path of the chroot. If the chroot does not exist, none of the
-        nodes exists. A mistyped chroot that is not read would look like a cluster without groups."""
-        chroot = self.chroot
-        return [
-            (chroot + path if path != "/" else chroot or "/").encode() for path in (*(("/",) if chroot else ()), *paths)
-        ]
 
     def _results_by_path(self, results: list[Any], paths: Sequence[str]) -> list[Any]:
         """Returns the results of ``paths``, with errors instead of codes. ``results`` are the results of

@@ -218,17 +218,14 @@ class EditBatch:
         operations."""
         self._sent, self._responses = [], list
         needed = self._writes_needed(pending, nodes)
-        self._read_parents(needed)
+        parents = list(dict.fromkeys(parent for write in needed for parent in self._missing_parents(write)))
+        found = self._session.get_many(parents)
+        # An unreadable parent exists, too.
+        self._existing.update(path for path, node in zip(parents, found, strict=True) if node is not None)
         transactions = list(self._transactions(needed, size))
         if transactions:
             self._responses = self._session.begin_transactions([t.operations for t in transactions])
             self._sent = transactions
-
-    def _read_parents(self, writes: list[NodeWrite]) -> None:
-        parents = list(dict.fromkeys(parent for write in writes for parent in self._missing_parents(write)))
-        found = self._session.get_many(parents)
-        # An unreadable parent exists, too.
-        self._existing.update(path for path, node in zip(parents, found, strict=True) if node is not None)
 
     def _missing_parents(self, write: NodeWrite) -> list[str]:
         """Returns the ancestors of a node to be created that are not known to exist, outermost first."""
