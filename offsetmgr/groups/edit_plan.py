@@ -153,16 +153,13 @@ class EditPlan(Closeable):
         self._in_memory.append(group)
         self._changes_in_memory += len(group.changes) + len(group.removes) + len(group.restores)
         if self._changes_in_memory > MAX_CHANGES_IN_MEMORY:
-            self._spill()
-
-    def _spill(self) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="offsetmgr-")  # noqa: SIM115 - closed by close()
-        self._file.seek(0, 2)
-        for group in self._in_memory:
-            pickle.dump(group, self._file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._in_memory.clear()
-        self._changes_in_memory = 0
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="offsetmgr-")  # noqa: SIM115 - closed by close()
+            self._file.seek(0, 2)
+            for one in self._in_memory:
+                pickle.dump(one, self._file, protocol=pickle.HIGHEST_PROTOCOL)
+            self._in_memory.clear()
+            self._changes_in_memory = 0
 
     def __iter__(self) -> Iterator[GroupEditPlan]:
         if self._file is not None:

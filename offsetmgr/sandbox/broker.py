@@ -217,16 +217,13 @@ class KraftBroker(_Broker):
         file = str(self._settings_file(settings))
         if not (self.directory / "data" / "meta.properties").exists():
             arguments = ("format", "--cluster-id", _cluster_id(), "--config", file)
-            self._format(self._java("kafka.tools.StorageTool", *arguments))
+            tool = self._java("kafka.tools.StorageTool", *arguments)
+            with self.log_file.open("ab") as log:
+                done = subprocess.run(tool, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
+            if done.returncode != 0:
+                what = f"cannot format {self.directory / 'data'}"
+                raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
         return self._java("kafka.Kafka", file)
-
-    def _format(self, command: Sequence[str]) -> None:
-        with self.log_file.open("ab") as log:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
-        if done.returncode != 0:
-            raise SandboxError(
-                f"cannot format {self.directory / 'data'}", log_tail(self.log_file), f"see {self.log_file}"
-            )
 
 
 def _cluster_id() -> str:

@@ -14,7 +14,6 @@ shouldRoll), kafka.log.UnifiedLog.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -237,7 +236,13 @@ class LogAppender:
         if active is None or self._must_roll(active, len(data), assigned.last, newest):
             active = self._open_segment(assigned.first)
         position = active.size
-        _write_all(active.log, data, position)
+        remaining = memoryview(data)
+        try:
+            while remaining:
+                remaining = remaining[active.log.write(remaining) :]
+        except OSError:
+            active.log.truncate(position)
+            raise
         active.size += len(data)
         if newest >= 0 and active.first_time is None:
             active.first_time = newest
@@ -272,14 +277,3 @@ class LogAppender:
             time, offset = active.newest
             active.times.write(TIME_ENTRY.pack(time, relative_offset(offset, active.segment.base_offset)))
             active.last_indexed_time = active.newest.timestamp
-
-
-def _write_all(file: io.FileIO, data: bytes, position: int) -> None:
-    """Writes all of ``data``. If that fails, truncates the file at ``position`` and raises `OSError`."""
-    remaining = memoryview(data)
-    try:
-        while remaining:
-            remaining = remaining[file.write(remaining) :]
-    except OSError:
-        file.truncate(position)
-        raise
