@@ -430,29 +430,6 @@ def require_many_clusters(context: str | None, settings: SettingsLayer, why_one:
         raise UsageError(what, why, f"unset {name}")
 
 
-def _run_for_one(
-    command: Callable[..., Any],
-    context: str | None,
-    settings: SettingsLayer,
-    values: dict[str, Any],
-    repeat: RepeatFlags,
-    *,
-    yes: bool,
-) -> int:
-    """Runs a command, and returns its exit code."""
-    with ConnectFlags(settings, context, yes=yes) as connect:
-
-        def once() -> int:
-            try:
-                return command(connect=connect, **values) or 0
-            except GroupNotFound as missing:
-                raise connect.explained(missing) from None
-            except typer.Exit as ended:
-                return ended.exit_code
-
-        return watch_command(once, *repeat)
-
-
 def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> None:
     """Prints a warning for each store that several of the contexts name."""
     contexts_of_store: dict[str, list[str]] = {}
@@ -465,30 +442,47 @@ def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> N
             note(f"warning: contexts {', '.join(same)} name the same store, so its rows are repeated: {redact(store)}")
 
 
-def _run_for_contexts(
-    command: Callable[..., Any],
-    names: list[str],
-    settings: SettingsLayer,
-    values: dict[str, Any],
-    repeat: RepeatFlags,
-    raw: Mapping[str, Any],
-) -> int:
-    """Runs a command for several contexts, and returns its exit code. The option ``--watch`` repeats the merged output.
-    ``raw`` are the values of the options, before `OptionGroups` combines them."""
-    _warn_of_repeated_stores(names, settings)
-    sort, top = raw.get("sort"), raw.get("top")
-    order = functools.partial(ordered, sort=sort, top=top) if sort or top else None
+class _Run(NamedTuple):
+    """One run of a command. ``raw`` are the values of the options, before `OptionGroups` combines them into
+    ``values``."""
 
-    def run_one(name: str) -> None:
-        with ConnectFlags(settings, name) as connect:
-            connect.checks_store = True
-            connect.cluster_name = name
-            exit_with(command(connect=connect, **values) or 0)
+    command: Callable[..., Any]
+    settings: SettingsLayer
+    values: dict[str, Any]
+    repeat: RepeatFlags
+    raw: Mapping[str, Any]
 
-    def once() -> int:
-        return run_for_contexts(names, run_one, raw.get("output", OutputFormat.TABLE), order)
+    def for_one(self, context: str | None) -> int:
+        """Runs the command, and returns its exit code."""
+        with ConnectFlags(self.settings, context, yes=bool(self.raw.get("yes"))) as connect:
 
-    return watch_command(once, *repeat)
+            def once() -> int:
+                try:
+                    return self.command(connect=connect, **self.values) or 0
+                except GroupNotFound as missing:
+                    raise connect.explained(missing) from None
+                except typer.Exit as ended:
+                    return ended.exit_code
+
+            return watch_command(once, *self.repeat)
+
+    def for_contexts(self, names: list[str]) -> int:
+        """Runs the command for several contexts, and returns its exit code. The option ``--watch`` repeats the merged
+        output."""
+        _warn_of_repeated_stores(names, self.settings)
+        sort, top = self.raw.get("sort"), self.raw.get("top")
+        order = functools.partial(ordered, sort=sort, top=top) if sort or top else None
+
+        def run_one(name: str) -> None:
+            with ConnectFlags(self.settings, name) as connect:
+                connect.checks_store = True
+                connect.cluster_name = name
+                exit_with(self.command(connect=connect, **self.values) or 0)
+
+        def once() -> int:
+            return run_for_contexts(names, run_one, self.raw.get("output", OutputFormat.TABLE), order)
+
+        return watch_command(once, *self.repeat)
 
 
 def command(
@@ -533,13 +527,12 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
         flags, repeat = values.pop("connect"), values.pop("repeat", RepeatFlags())
         context, settings = flags.context, flags.settings()
         reject_watch_of_one_read(repeat.watch, raw)
-        names = contexts_of(context)
+        names, this = contexts_of(context), _Run(command, settings, values, repeat, raw)
         if names is None:
-            code = _run_for_one(command, context, settings, values, repeat, yes=bool(raw.get("yes")))
+            exit_with(this.for_one(context))
         else:
             require_many_clusters(context, settings, "" if many else one)
-            code = _run_for_contexts(command, names, settings, values, repeat, raw)
-        exit_with(code)
+            exit_with(this.for_contexts(names))
 
     del run.__wrapped__
     return with_parameters(run, parameters)

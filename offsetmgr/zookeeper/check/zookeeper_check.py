@@ -107,7 +107,23 @@ def read_facts(
     members = {found.group: found for found in members_many(session, groups)}
     owners = {found.group: found for found in owners_many(session, groups)}
     nodes = read_groups(session, _AnyPartition(), groups)
-    foreign = _foreign_owners(session, known, members, owners)
+    # The consumer ids in the owner nodes of each group that belong to a different group, with this group.
+    foreign: dict[str, dict[str, OtherGroup]] = {group: {} for group in members}
+    registrations_to_read: list[tuple[str, str, str]] = []
+    for group, listed in members.items():
+        own = {member.member_id for member in listed.members}
+        ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
+        for foreign_owner in sorted(ids - own):
+            candidates = [other for other in _groups_in(foreign_owner) if other != group and other in known]
+            if candidates and not foreign_owner.startswith(f"{group}_"):
+                foreign[group][foreign_owner] = OtherGroup(candidates[-1], live=False)
+            registrations_to_read += [(group, foreign_owner, other) for other in candidates]
+    registered = session.get_many(
+        [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in registrations_to_read]
+    )
+    for (group, foreign_owner, other), node in zip(registrations_to_read, registered, strict=True):
+        if node is not None and not isinstance(node, OffsetMgrError):
+            foreign[group][foreign_owner] = OtherGroup(other, live=True)
     return [_facts(cluster, members[found.group], owners[found.group], found, foreign[found.group]) for found in nodes]
 
 
@@ -152,33 +168,6 @@ def _facts(
         tuple(nodes.unrecognised),
         members.commits,
     )
-
-
-def _foreign_owners(
-    session: ZookeeperSession,
-    known: Collection[str],
-    members: Mapping[str, GroupMembers],
-    owners: Mapping[str, GroupOwners],
-) -> dict[str, dict[str, OtherGroup]]:
-    """For each group, returns the consumer ids in the group's owner nodes that belong to a different group. Each
-    consumer id is mapped to the group to which it belongs."""
-    found: dict[str, dict[str, OtherGroup]] = {group: {} for group in members}
-    registrations_to_read: list[tuple[str, str, str]] = []
-    for group in members:
-        own = {member.member_id for member in members[group].members}
-        ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
-        for foreign_owner in sorted(ids - own):
-            candidates = [other for other in _groups_in(foreign_owner) if other != group and other in known]
-            if candidates and not foreign_owner.startswith(f"{group}_"):
-                found[group][foreign_owner] = OtherGroup(candidates[-1], live=False)
-            registrations_to_read += [(group, foreign_owner, other) for other in candidates]
-    registered = session.get_many(
-        [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in registrations_to_read]
-    )
-    for (group, foreign_owner, other), node in zip(registrations_to_read, registered, strict=True):
-        if node is not None and not isinstance(node, OffsetMgrError):
-            found[group][foreign_owner] = OtherGroup(other, live=True)
-    return found
 
 
 def _groups_in(member_id: str) -> list[str]:
