@@ -345,22 +345,17 @@ def groups_to_bounce(
         named, wide = ([name for name in names if name in left] for names in (named, wide))
         if not named and not wide:
             raise GroupNotFound("groups", "every selected group is excluded")
-    return sorted({*named, *_with_members(view, plan, sorted(set(wide) - set(named)), to, note)})
-
-
-def _with_members(
-    view: GroupView, plan: PlannedGroups | None, groups: list[str], to: CommitMode, note: Callable[[str], None]
-) -> list[str]:
-    closed = plan.closed(groups, to) if plan else {}
-    alive = [name for name in groups if name not in closed and view.members(name)]
-    if left := len(groups) - len(alive):
+    unnamed = sorted(set(wide) - set(named))
+    closed = plan.closed(unnamed, to) if plan else {}
+    alive = [name for name in unnamed if name not in closed and view.members(name)]
+    if left_out := len(unnamed) - len(alive):
         kinds = "finalized, rolled back, not planned, or without a live member in ZooKeeper"
-        note(f"left out {left} of {len(groups)} groups: {kinds}")
-    others = [name for name in groups if closed.get(name, Stage.FINALIZED) is not Stage.FINALIZED]
+        note(f"left out {left_out} of {len(unnamed)} groups: {kinds}")
+    others = [name for name in unnamed if closed.get(name, Stage.FINALIZED) is not Stage.FINALIZED]
     if others:
-        named = list_of((f"{name} ({closed[name]})" for name in others), SHOWN)
-        note(Advice("left out by the plan: {}; name a group with {group} to restart its members", named))
-    return alive
+        states = list_of((f"{name} ({closed[name]})" for name in others), SHOWN)
+        note(Advice("left out by the plan: {}; name a group with {group} to restart its members", states))
+    return sorted({*named, *alive})
 
 
 class BounceRun(NamedTuple):

@@ -194,7 +194,10 @@ class ZookeeperStore(OffsetStore):
                 raise error
             return fetched(f"fetch of group {group}", found.offsets, found.errors, None)
         locate_directories(self.session, self._layout, [group])
-        path_of = self._paths_of(group, list(partitions))
+        requested = list(partitions)
+        topics = ((group, tp.topic) for tp in requested)
+        directories = existing_topic_directories(self.session, self._layout, topics)
+        path_of = {tp: self._layout.path(group, tp, directories) for tp in requested}
         offsets: dict[TopicPartition, Offset] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
         above = {tp.topic: path.rpartition("/")[0] for tp, path in path_of.items()} if self.registered else {}
@@ -213,12 +216,6 @@ class ZookeeperStore(OffsetStore):
         errors |= {tp: error for tp in missing if (error := hidden.get(tp.topic)) is not None}
         # A partition has no commit if its node is missing or contains the offset of another topic.
         return fetched(f"fetch of group {group}", offsets, errors, path_of)
-
-    def _paths_of(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
-        """Returns the path of each partition's node."""
-        topics = ((group, tp.topic) for tp in partitions)
-        directories = existing_topic_directories(self.session, self._layout, topics)
-        return {partition: self._layout.path(group, partition, directories) for partition in partitions}
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight. Keeps their order."""

@@ -285,28 +285,17 @@ async def leave(
     *,
     at: Address | None = None,
     connection: BrokerConnection | None = None,
+    request: Request | None = None,
 ) -> None:
     """Leaves the group. The first attempt uses ``connection``, or the coordinator ``at``. Each further attempt looks up
-    the coordinator, because the coordinator may have moved.
+    the coordinator, because the coordinator may have moved. ``request`` is the request with which a member of the
+    consumer protocol leaves.
 
     The method retries until the deadline, but for at least `_MIN_LEAVE_TIMEOUT_S` and for at most the session timeout.
     If all attempts fail, the membership ends when the session times out.
     """
-    leave_request = requests.evict(membership.group, [(membership.member_id, membership.instance_id)])
-    await send_leave(client, membership.group, leave_request, deadline, at=at, connection=connection)
-
-
-async def send_leave(
-    client: Client,
-    group: str,
-    request: Request,
-    deadline: float,
-    *,
-    at: Address | None = None,
-    connection: BrokerConnection | None = None,
-) -> None:
-    """Sends the request with which a member leaves the group; see `leave`."""
-    now = asyncio.get_running_loop().time
+    group, now = membership.group, asyncio.get_running_loop().time
+    request = request or requests.evict(group, [(membership.member_id, membership.instance_id)])
     until = min(max(deadline, now() + _MIN_LEAVE_TIMEOUT_S), now() + SESSION_MS / 1000)
     retries = Retries(until)
     while True:

@@ -578,7 +578,8 @@ async def _consumer_heartbeat(connection: BrokerConnection, membership: _Members
 async def _leave(client: Client, connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
     abandoned.add(membership.member_id)
     request = requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
-    await lock_membership.send_leave(client, membership.group, request, deadline, connection=connection)
+    member = LockMembership(membership.group, membership.member_id, -1)
+    await lock_membership.leave(client, member, deadline, connection=connection, request=request)
 
 
 async def _owned_by_others(
