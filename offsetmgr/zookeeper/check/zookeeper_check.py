@@ -3,7 +3,7 @@ second time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -91,40 +91,6 @@ def unknown_cluster(session: ZookeeperSession, kafka_id: str | None) -> str | No
         why = f"the brokers belong to cluster {kafka_id}, ZooKeeper to {zookeeper_id}"
         raise UsageError(Advice("{bootstrap_server}"), why, "name the brokers that use this ZooKeeper, and its chroot")
     return None
-
-
-def read_facts(
-    session: ZookeeperSession, cluster: ClusterFacts, known: Collection[str], groups: Sequence[str]
-) -> list[GroupFacts]:
-    """Reads the current state of groups. Raises if the session fails.
-
-    ``known`` are all groups in ZooKeeper. If the owner of a group's partition is not a member of this group, the
-    function looks for the owner among the members of the groups in ``known``.
-    """
-    # Reads members before owners. If a member joins between the two reads, the first check reports that the owner of
-    # the member's partitions is not a member. The second check removes this finding. If owners were read before
-    # members, the partitions of a member that leaves would seem to have no owner.
-    members = {found.group: found for found in members_many(session, groups)}
-    owners = {found.group: found for found in owners_many(session, groups)}
-    nodes = read_groups(session, _AnyPartition(), groups)
-    # The consumer ids in the owner nodes of each group that belong to a different group, with this group.
-    foreign: dict[str, dict[str, OtherGroup]] = {group: {} for group in members}
-    registrations_to_read: list[tuple[str, str, str]] = []
-    for group, listed in members.items():
-        own = {member.member_id for member in listed.members}
-        ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
-        for foreign_owner in sorted(ids - own):
-            candidates = [other for other in _groups_in(foreign_owner) if other != group and other in known]
-            if candidates and not foreign_owner.startswith(f"{group}_"):
-                foreign[group][foreign_owner] = OtherGroup(candidates[-1], live=False)
-            registrations_to_read += [(group, foreign_owner, other) for other in candidates]
-    registered = session.get_many(
-        [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in registrations_to_read]
-    )
-    for (group, foreign_owner, other), node in zip(registrations_to_read, registered, strict=True):
-        if node is not None and not isinstance(node, OffsetMgrError):
-            foreign[group][foreign_owner] = OtherGroup(other, live=True)
-    return [_facts(cluster, members[found.group], owners[found.group], found, foreign[found.group]) for found in nodes]
 
 
 def _facts(
@@ -258,7 +224,32 @@ class ZookeeperCheck:
             yield from self._recheck(waiting)
 
     def _check(self, groups: Sequence[str]) -> Iterator[CheckReport]:
-        found = read_facts(self._session, self._cluster, self._known, groups)
+        """Reads the current state of groups and checks it. Raises if the session fails."""
+        # Reads members before owners. If a member joins between the two reads, the first check reports that the owner
+        # of the member's partitions is not a member. The second check removes this finding. If owners were read before
+        # members, the partitions of a member that leaves would seem to have no owner.
+        members = {found.group: found for found in members_many(self._session, groups)}
+        owners = {found.group: found for found in owners_many(self._session, groups)}
+        nodes = read_groups(self._session, _AnyPartition(), groups)
+        # The consumer ids in the owner nodes of each group that belong to a different group, with this group. They are
+        # looked for among the members of all groups in ZooKeeper.
+        foreign: dict[str, dict[str, OtherGroup]] = {group: {} for group in members}
+        registrations_to_read: list[tuple[str, str, str]] = []
+        for group, listed in members.items():
+            own = {member.member_id for member in listed.members}
+            ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
+            for foreign_owner in sorted(ids - own):
+                candidates = [other for other in _groups_in(foreign_owner) if other != group and other in self._known]
+                if candidates and not foreign_owner.startswith(f"{group}_"):
+                    foreign[group][foreign_owner] = OtherGroup(candidates[-1], live=False)
+                registrations_to_read += [(group, foreign_owner, other) for other in candidates]
+        registered = self._session.get_many(
+            [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in registrations_to_read]
+        )
+        for (group, foreign_owner, other), node in zip(registrations_to_read, registered, strict=True):
+            if node is not None and not isinstance(node, OffsetMgrError):
+                foreign[group][foreign_owner] = OtherGroup(other, live=True)
+        found = [_facts(self._cluster, members[one.group], owners[one.group], one, foreign[one.group]) for one in nodes]
         ranges = None
         if self._ranges is not None:
             ranges = self._ranges.known

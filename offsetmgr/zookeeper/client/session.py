@@ -410,12 +410,17 @@ class ZookeeperSession(Closeable):
                     completion.set_exception(ended)
 
         def outcomes() -> list[TransactionResult]:
-            for _ in sent:
-                index, value, exception = self._next_response(inbox, results)
-                if index is None:
+            left, deadline = len(sent), time.monotonic() + self._timeout_s
+            while left:
+                try:
+                    index, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+                except Empty:
                     break
+                if results[index] is not None:  # kazoo can report one request twice when its connection closes
+                    continue
                 results[index] = self._result(batches[index], sent[index], value, exception)
                 send(1)
+                left, deadline = left - 1, time.monotonic() + self._timeout_s
             return [
                 result or _no_response_result(sent[index], self._connection.no_response_error())
                 for index, result in enumerate(results)
@@ -462,20 +467,6 @@ class ZookeeperSession(Closeable):
             else acl
             for path, acl in zip(paths, self.acls(paths), strict=True)
         ]
-
-    def _next_response(
-        self, inbox: ResponseQueue, outcomes: list[TransactionResult | None]
-    ) -> tuple[int | None, Any, Exception | None]:
-        """Returns the next response and the index of its request. The index is None if no response arrives within the
-        timeout."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                index, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
-            except Empty:
-                return None, None, None
-            if outcomes[index] is None:  # kazoo can report one request twice when its connection closes
-                return index, value, exception
 
     def _result(
         self,
