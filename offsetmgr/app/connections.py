@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -161,8 +161,32 @@ class Connections(Closeable):
 
     @cached_property
     def others(self) -> tuple[OffsetStore, ...]:
-        """The `other_stores` of the selected store. The first use opens them."""
-        return self.other_stores(self.selected())
+        """The other configured stores of the cluster of the selected store, to which its groups may commit. The first
+        use opens them.
+
+        For a ZooKeeper store, see `kafka_counterpart`. For Kafka and an offset manager, stores of other clusters are
+        left out; if a store does not respond, `warn` is called with the reason.
+        """
+        from offsetmgr.core.log_origin import compare_origins
+
+        store = self.selected()
+        kind = store.uri.partition(":")[0]
+        if kind == "zookeeper":
+            kafka = self.kafka_counterpart(store)
+            return () if kafka is None else (kafka,)
+        uris = {name: uri for name, uri in self.configured_stores().items() if name != kind}
+        if kind not in TITLES or not uris:
+            return ()
+        origin, found = store.log_origin(), []
+        for uri in uris.values():
+            other = self.opened(uri)
+            try:
+                compared = compare_origins(origin, other.log_origin())
+            except OffsetMgrError as error:
+                self.warn(f"offsets in {other.uri} are not compared: {error}")
+                continue
+            found += [other] if compared.keeps_epochs else []
+        return tuple(found)
 
     def store_to_read(self, selection: GroupSelection) -> OffsetStore:
         """Returns the store from which to read these groups: the selected store, or the store in which all of them live
@@ -172,7 +196,8 @@ class Connections(Closeable):
         store = self.selected()
         groups = choose_groups(store, selection)
         homes = [home for home in self.homes(groups).values() if home.uri is not None or not home.same]
-        uris = {home.uri if home.is_readable else None for home in homes}
+        # A command can read a group only under its own name, in a configured store.
+        uris = {home.uri if home.name == home.group and home.uri in home.candidates else None for home in homes}
         moved = uris.pop() if len(uris) == 1 and len(homes) == len(groups) else None
         here = moved or store.uri
         for uri in dict.fromkeys(home.uri for home in homes) if here not in self._noted else ():
@@ -233,11 +258,12 @@ class Connections(Closeable):
         """Compares the Kafka clusters of ``source`` and ``target`` before the operation ``what`` writes offsets of
         ``source`` to ``target``. Tells the user the result unless both are known to be the same cluster. Returns the
         comparison. Raises `OtherCluster`, with ``hint``, if the clusters differ and ``translate`` is None."""
+        from offsetmgr.core.log_origin import Relation
         from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
         crossing = CrossClusterCheck(source, target, translate)
         crossing.check(what, hint)
-        if not crossing.same_cluster:
+        if crossing.comparison.relation is not Relation.SAME:
             self.ui.note(Advice("cluster {}", crossing.text()))
         return crossing
 
@@ -362,19 +388,6 @@ class Connections(Closeable):
             hint = Advice("name the context with which the plan was made, or leave out {context}")
             raise OtherCluster(Advice("{context} {}", self.named_context), why, hint)
 
-    def has_logs(self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None) -> bool:
-        """Returns whether the offsets of the store can be compared with logs: brokers are known, and the store does not
-        hold positions of Kafka 0.7, which belong to no log. Calls ``warn`` if ZooKeeper is not compared because no
-        brokers are known."""
-        from offsetmgr.core.offset_store import PartitionKinds
-
-        if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
-            return False
-        known = self.bootstrap() is not None
-        if not known and store.uri.startswith("zookeeper:"):
-            warn(Advice("not checked: topics and log ranges, because no brokers are known; add {bootstrap_server}"))
-        return known
-
     def zookeeper(self, what: str) -> ZookeeperSession:
         """Returns a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what``
         names the operation that needs the session."""
@@ -471,14 +484,12 @@ class Connections(Closeable):
                     self.warn(f"not used as evidence: {error}")
         return {name: home for name in names if (home := self._homes[name]) is not None}
 
-    def kafka_counterpart(
-        self, store: OffsetStore, warn: Callable[[str], None] | None = None, *, strict: bool | None = None
-    ) -> OffsetStore | None:
+    def kafka_counterpart(self, store: OffsetStore, *, strict: bool | None = None) -> OffsetStore | None:
         """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
         to ZooKeeper may commit to this Kafka store.
 
-        Returns `None` if no brokers are known. Also returns `None`, and calls ``warn`` (default: `warn`) with the
-        reason, if ZooKeeper does not show to which cluster it belongs, or if the brokers belong to another cluster.
+        Returns `None` if no brokers are known. Also returns `None`, and calls `warn` with the reason, if
+        ZooKeeper does not show to which cluster it belongs, or if the brokers belong to another cluster.
         With ``strict`` (default: `refuses_other_cluster`), raises `OtherCluster` in the last case.
         """
         from offsetmgr.core.log_origin import compare_origins
@@ -494,49 +505,13 @@ class Connections(Closeable):
             return kafka
         if origin.cluster_id is None and not origin.brokers:
             why = f"cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker"
-            (warn or self.warn)(why)
+            self.warn(why)
             return None
         why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
         if self.refuses_other_cluster if strict is None else strict:
             raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
-        (warn or self.warn)(f"{bootstrap} {why}")
+        self.warn(f"{bootstrap} {why}")
         return None
-
-    def other_stores(self, store: OffsetStore, warn: Callable[[str], None] | None = None) -> tuple[OffsetStore, ...]:
-        """Returns the other configured stores of the cluster of ``store``, to which its groups may commit.
-
-        For a ZooKeeper store, see `kafka_counterpart`. For Kafka and an offset manager, stores of other clusters are
-        left out; if a store does not respond, ``warn`` (default: `warn`) is called with the reason.
-        """
-        from offsetmgr.core.log_origin import compare_origins
-
-        kind = store.uri.partition(":")[0]
-        if kind == "zookeeper":
-            kafka = self.kafka_counterpart(store, warn)
-            return () if kafka is None else (kafka,)
-        uris = {name: uri for name, uri in self.configured_stores().items() if name != kind}
-        if kind not in TITLES or not uris:
-            return ()
-        origin, found = store.log_origin(), []
-        for uri in uris.values():
-            other = self.opened(uri)
-            try:
-                compared = compare_origins(origin, other.log_origin())
-            except OffsetMgrError as error:
-                (warn or self.warn)(f"offsets in {other.uri} are not compared: {error}")
-                continue
-            found += [other] if compared.keeps_epochs else []
-        return tuple(found)
-
-    def group_describer_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
-        """Like `group_describer` for every kind of group, but also describes groups that have members only in one of
-        ``others``."""
-        from offsetmgr.groups.describe import first_members
-
-        describer = self.group_describer(every_kind=True)
-        for other in others:
-            describer = partial(first_members, describer, self.group_describer(other.uri))
-        return describer
 
     def group_view(self) -> GroupView:
         """Returns the view of old consumers' groups: ZooKeeper's registry, both stores and the cluster.

@@ -174,14 +174,16 @@ def describe(
     `offsetmgr.app.offsets.lag`). ``only_with_lag`` leaves out partitions that need no attention. A group that does not
     exist or cannot be described has an ``error``. With ``members_only``, errors of partitions are no errors of the
     read."""
-    from offsetmgr.groups.describe import describe
+    from offsetmgr.groups.describe import describe, first_members
     from offsetmgr.groups.lag import needs_log_range
     from offsetmgr.groups.scan import choose_groups
 
     store, others = connections.selected(), connections.others
     cluster = connections.cluster(Advice("{only_with_lag}")) if only_with_lag else connections.cluster_or_none()
     found: Found[DescribedGroup] = Found(connections, store, choose_groups(store, selection, others), topics, others)
-    describer = connections.group_describer_with(others)
+    describer = connections.group_describer(every_kind=True)
+    for other in others:  # a group may have members only in another store
+        describer = partial(first_members, describer, connections.group_describer(other.uri))
 
     def described() -> Iterator[DescribedGroup]:
         writes = connections.last_writes

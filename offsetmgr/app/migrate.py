@@ -417,6 +417,7 @@ def renew(
     header = step.plan.header
     options = replace(header.options, if_ahead=if_ahead or header.options.if_ahead)
     with step.stores.planner(options, header.translate) as planner:
+        connections.warn_of_lost(new_path)
         return plan_again(step.plan, planner, new_path, step.only)
 
 
@@ -590,6 +591,7 @@ def plan_reverse(
         header = base.header()
         steps = connections.ui.progress(reverse.steps(), "groups planned", len(reverse.groups))
         write_plan(new_path, header, steps, base.target.topic_ids)
+    connections.warn_of_lost(new_path)
     return WrittenPlan(PlanFile(new_path))
 
 

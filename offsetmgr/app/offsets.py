@@ -239,9 +239,8 @@ def _lag(
     topics = found.topics if named else TopicSelection(found.topics.patterns)  # what exists is no match of a glob
     expected = _expected(connections, store, topics) if named or fail_above is not None else []
     checked, numbered = fail_above is None, [] if logs else found.topics.numbered(store.capabilities.partitions)
-    also = {name: expected if name in named else numbered for name in found.groups}
-    cluster = connections.cluster_or_none() if logs else None
-    also = also if numbered or (named and expected) else {}
+    cluster, needed = connections.cluster_or_none() if logs else None, numbered or (named and expected)
+    also = {name: expected if name in named else numbered for name in found.groups} if needed else {}
     options: dict[str, Any] = {"strict": strict, "partitions": also, "others": found.others}
     options["writes"] = connections.last_writes
     read = with_kinds(lag(store, cluster, found.groups, found.topics, **options), cluster, found.topics, also)
@@ -252,7 +251,7 @@ def _lag(
             found.require_topics(one.name, (row.partition for row in one.rows if row.note != NOTHING))
         found.topics.incomplete |= one.error is not None
         found.unrecognised(one.read)
-        found.rows(one.rows)
+        found.rows(one.notable)
         if fail_above is not None:
             checked |= found.check_limit(one, fail_above, expected, named=one.name in named)
         rows = [row for row in one.rows if needs_log_range(row)] if only_with_lag else one.rows
@@ -260,6 +259,9 @@ def _lag(
             rows = [row._replace(note=row.note or "no brokers are known") for row in rows]
         yield one._replace(rows=rows)
     found.check_topics(found.uri)
+    left = {*filter(selection.matches, store.left_out if fail_above is not None else ())}.difference(found.groups)
+    if left:
+        connections.ui.note(f"not checked: groups without committed offsets, such as {min(left)!r}")
     if not (found.errors or checked):
         found.errors.append(OffsetMgrError("nothing to check", "no selected group has a commit", KNOWN_GROUPS))
 
@@ -502,7 +504,6 @@ def import_(
     """
     from offsetmgr.app.edits import PlannedEdit
     from offsetmgr.groups.before_images import load_images
-    from offsetmgr.groups.edits import LogChecks, plan_import
     from offsetmgr.groups.export import name_of, open_file, seekable
     from offsetmgr.snapshots.group_images import images_kind
     from offsetmgr.snapshots.registry import format_name
@@ -513,14 +514,15 @@ def import_(
     topics = TopicMatches(topics.within(store.capabilities.partitions))
     if file == "-" and options.format is None:
         format_name(file)  # raises an error, because the format of standard input is unknown
-    where, allow_rewind, checked = name_of(file) if file == "-" else f"file {file}", options.allow_rewind, None
+    where, checked = name_of(file) if file == "-" else f"file {file}", None
     with seekable(file) as copy:
-        # For before-images: whether the undone edit has created the offsets of each group.
         kind = images_kind(copy)
+        # For before-images: whether the undone edit has created the offsets of each group.
         images = None if kind is None else {one.group: not (one.before or one.nodes) for one in load_images(copy)}
         elsewhere = _require_whole(file, groups, topics, options) if kind is not None and kind.is_plan else ""
+        as_ = None if kind else options.format  # before-images are recognised by their content
         accepts, note = options.accept_unterminated, connections.ui.note
-        with open_file(copy, options.format, groups.single, unterminated=accepts, shown=file, note=note) as snapshot:
+        with open_file(copy, as_, groups.single, unterminated=accepts, shown=file, note=note) as snapshot:
             chosen = groups.within(snapshot.groups() if images is None else images, where, hint="")
             if images is not None and snapshot.header is not None and snapshot.header.source_kind == "kafka-share":
                 store = connections.share_groups(store, snapshot.header.source_uri)
@@ -529,10 +531,8 @@ def import_(
             running, names = _wait(connections, store, chosen, active), set(chosen)
             crossing = connections.check_crossing("offsets import", snapshot, store, options.translate, elsewhere)
             if kind is None:
-                operation, sources = "offsets import", snapshot.read(names)
-                fetch = None if options.unchecked else _log_ranges(connections, operation, store)
-                checks = None if fetch is None else LogChecks(fetch)
-                found = plan_import(store, sources, topics, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
+                operation = "offsets import"
+                found = _imported(connections, store, snapshot.read(names), topics, options, crossing)
             else:
                 saved = (one for one in load_images(copy) if one.group in names)
                 operation, found, checked = _undo(connections, store, file, kind, saved, topics, options, crossing)
@@ -543,6 +543,21 @@ def import_(
     if checked is not None:
         edit.warnings = checked.warnings
     return edit
+
+
+def _imported(
+    connections: Connections,
+    store: OffsetStore,
+    sources: Iterable[GroupOffsets],
+    topics: TopicSelection,
+    options: ImportOptions,
+    crossing: CrossClusterCheck,
+) -> Iterator[GroupEditPlan]:
+    from offsetmgr.groups.edits import LogChecks, plan_import
+
+    fetch = None if options.unchecked else _log_ranges(connections, "offsets import", store)
+    checks, rewind = None if fetch is None else LogChecks(fetch), options.allow_rewind
+    return plan_import(store, sources, topics, allow_rewind=rewind, crossing=crossing, checks=checks)
 
 
 def _undo(
@@ -564,15 +579,17 @@ def _undo(
     plan = kind if kind.is_plan else None
     found = plan_undo(store, saved, topics, allow_rewind=options.allow_rewind, crossing=crossing, plan=plan)
     fetch = None if options.unchecked else _log_ranges(connections, operation, store)
-    checked = OutsideLogChecks(fetch, verb, rejects=kind.is_plan and kind.copied is None)
+    shared = store.capabilities.acknowledges
+    checked = OutsideLogChecks(fetch, verb, rejects=kind.is_plan and kind.copied is None, shared=shared)
     noted = checked.noted(found)
-    return operation, as_a_whole(store, noted) if kind.is_plan else noted, checked
+    return operation, as_a_whole(noted) if kind.is_plan else noted, checked
 
 
 def _require_whole(file: str, groups: GroupSelection, topics: TopicSelection, options: ImportOptions) -> str:
     """Raises `UsageError` for an argument that changes what a plan does. Returns the hint for another cluster."""
     given = {"{group}": groups.patterns, "{exclude_group}": groups.excluded, "{topic}": not topics.everything}
     given |= {"{allow_rewind}": options.allow_rewind, "{translate}": options.translate is not None}
+    given |= {"{unchecked}": options.unchecked}
     for argument in filter(given.get, given):
         why = f"cannot be used with the plan {file}, which is executed as a whole or not at all"
         raise UsageError(Advice(argument), why, "leave it out, or make a new plan")
@@ -672,9 +689,17 @@ def _wait(
 
 def _log_ranges(connections: Connections, operation: str, store: OffsetStore) -> FetchLogRanges | None:
     """Returns the function with which ``operation`` reads the log ranges of the offsets that it writes to ``store``;
-    None if there are no logs (see `Connections.has_logs`). The cluster is opened late, because brokers that do not
+    None if no brokers are known, or if the store holds positions of Kafka 0.7, which belong to no log. Tells the user
+    if ZooKeeper is not compared because no brokers are known. The cluster is opened late, because brokers that do not
     respond must not prevent an edit in ZooKeeper."""
-    if not connections.has_logs(store, connections.ui.note):
+    from offsetmgr.core.offset_store import PartitionKinds
+
+    if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
+        return None
+    if connections.bootstrap() is None:
+        if store.uri.startswith("zookeeper:"):
+            unchecked = "not checked: topics and log ranges, because no brokers are known; add {bootstrap_server}"
+            connections.ui.note(Advice(unchecked))
         return None
     return lambda partitions: connections.cluster_for_edit(operation, store).log_ranges(partitions)
 

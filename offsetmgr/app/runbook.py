@@ -337,8 +337,8 @@ def _specs(groups: _Groups, to: CommitMode, restart: Restart, options: BounceOpt
         found = BounceSpec(name, to, restart.of_group(name), options, *baselines)
         if plan is None:
             return found
-        way_back = plan.way_back(restart, name, servers)
-        return replace(found, recorded=plan.recorded_phase(name), source=plan.source_phase, way_back=way_back)
+        way_back, recorded = plan.way_back(restart, name, servers), plan.state.phases.get(plan.names[name])
+        return replace(found, recorded=recorded and recorded.phase, source=plan.source_phase, way_back=way_back)
 
     return spec
 

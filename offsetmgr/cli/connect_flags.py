@@ -29,8 +29,6 @@ from offsetmgr.app.ui import Declined, Interrupted, Ui
 from offsetmgr.cli.options import (
     BeforeImage,
     ConnectionFlags,
-    ContextName,
-    ContextNames,
     Execute,
     FormatOption,
     GroupArguments,
@@ -39,6 +37,7 @@ from offsetmgr.cli.options import (
     Yes,
     require_state_volume,
     with_parameters,
+    with_several_contexts,
 )
 from offsetmgr.cli.render import COLLECTOR, Meter, OutputFormat, exit_with, note, offsets_topic_progress, progress
 from offsetmgr.cli.watch import (
@@ -316,6 +315,8 @@ class ConnectFlags(Connections):
         resolved = resolve(settings, context)
         super().__init__(resolved, Terminal(yes=yes, context=resolved.context))
         self.named_context = context
+        if resolved.unused_context is not None:
+            note(f"context {resolved.unused_context} is not used: it does not name these servers")
         _note_ignored(self.resolved.command_config)
         addresses = ("zookeeper", "bootstrap_server", "store")
         self.given = {**{name: getattr(settings, name) for name in addresses}, **self.repeated()}
@@ -357,16 +358,19 @@ class ConnectFlags(Connections):
         self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
     ) -> Mapping[str, Argument]:
         """Returns the arguments that a later use case for the same servers needs, from any directory: the files with
-        settings and the context. The first arguments are the values of ``--from-command-config`` and
-        ``--to-command-config``. ``command_config`` replaces the value of ``--command-config``."""
+        settings and the context, or the servers that keep a default context from use. The first arguments are the
+        values of ``--from-command-config`` and ``--to-command-config``. ``command_config`` replaces the value of
+        ``--command-config``."""
         files = {
             "command_config": command_config or self.flags.command_config,
             "from_command_config": from_config,
             "to_command_config": to_config,
         }
+        unused, found = self.resolved.unused_context is not None, self.resolved
         return {
             **{name: None if file is None else str(Path(file).absolute()) for name, file in files.items()},
-            "context": self.resolved.context,
+            **({"zookeeper": found.zookeeper, "bootstrap_server": found.bootstrap_server} if unused else {}),
+            "context": found.context,
             "ignore_persistent_members": bool(self.flags.ignore_persistent_members),
         }
 
@@ -426,29 +430,6 @@ def require_many_clusters(context: str | None, settings: SettingsLayer, why_one:
         raise UsageError(what, why, f"unset {name}")
 
 
-def _run_for_one(
-    command: Callable[..., Any],
-    context: str | None,
-    settings: SettingsLayer,
-    values: dict[str, Any],
-    repeat: RepeatFlags,
-    *,
-    yes: bool,
-) -> int:
-    """Runs a command, and returns its exit code."""
-    with ConnectFlags(settings, context, yes=yes) as connect:
-
-        def once() -> int:
-            try:
-                return command(connect=connect, **values) or 0
-            except GroupNotFound as missing:
-                raise connect.explained(missing) from None
-            except typer.Exit as ended:
-                return ended.exit_code
-
-        return watch_command(once, *repeat)
-
-
 def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> None:
     """Prints a warning for each store that several of the contexts name."""
     contexts_of_store: dict[str, list[str]] = {}
@@ -461,30 +442,47 @@ def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> N
             note(f"warning: contexts {', '.join(same)} name the same store, so its rows are repeated: {redact(store)}")
 
 
-def _run_for_contexts(
-    command: Callable[..., Any],
-    names: list[str],
-    settings: SettingsLayer,
-    values: dict[str, Any],
-    repeat: RepeatFlags,
-    raw: Mapping[str, Any],
-) -> int:
-    """Runs a command for several contexts, and returns its exit code. The option ``--watch`` repeats the merged output.
-    ``raw`` are the values of the options, before `OptionGroups` combines them."""
-    _warn_of_repeated_stores(names, settings)
-    sort, top = raw.get("sort"), raw.get("top")
-    order = functools.partial(ordered, sort=sort, top=top) if sort or top else None
+class _Run(NamedTuple):
+    """One run of a command. ``raw`` are the values of the options, before `OptionGroups` combines them into
+    ``values``."""
 
-    def run_one(name: str) -> None:
-        with ConnectFlags(settings, name) as connect:
-            connect.checks_store = True
-            connect.cluster_name = name
-            exit_with(command(connect=connect, **values) or 0)
+    command: Callable[..., Any]
+    settings: SettingsLayer
+    values: dict[str, Any]
+    repeat: RepeatFlags
+    raw: Mapping[str, Any]
 
-    def once() -> int:
-        return run_for_contexts(names, run_one, raw.get("output", OutputFormat.TABLE), order)
+    def for_one(self, context: str | None) -> int:
+        """Runs the command, and returns its exit code."""
+        with ConnectFlags(self.settings, context, yes=bool(self.raw.get("yes"))) as connect:
 
-    return watch_command(once, *repeat)
+            def once() -> int:
+                try:
+                    return self.command(connect=connect, **self.values) or 0
+                except GroupNotFound as missing:
+                    raise connect.explained(missing) from None
+                except typer.Exit as ended:
+                    return ended.exit_code
+
+            return watch_command(once, *self.repeat)
+
+    def for_contexts(self, names: list[str]) -> int:
+        """Runs the command for several contexts, and returns its exit code. The option ``--watch`` repeats the merged
+        output."""
+        _warn_of_repeated_stores(names, self.settings)
+        sort, top = self.raw.get("sort"), self.raw.get("top")
+        order = functools.partial(ordered, sort=sort, top=top) if sort or top else None
+
+        def run_one(name: str) -> None:
+            with ConnectFlags(self.settings, name) as connect:
+                connect.checks_store = True
+                connect.cluster_name = name
+                exit_with(self.command(connect=connect, **self.values) or 0)
+
+        def once() -> int:
+            return run_for_contexts(names, run_one, self.raw.get("output", OutputFormat.TABLE), order)
+
+        return watch_command(once, *self.repeat)
 
 
 def command(
@@ -518,10 +516,7 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
     own += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in added.items()]
     option_groups = OptionGroups(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)
     groups = GroupArguments(option_groups.parameters)
-    parameters = [
-        one.replace(annotation=ContextNames) if many and one.annotation == ContextName else one
-        for one in groups.parameters
-    ]
+    parameters = with_several_contexts(groups.parameters) if many else groups.parameters
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
@@ -532,13 +527,12 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
         flags, repeat = values.pop("connect"), values.pop("repeat", RepeatFlags())
         context, settings = flags.context, flags.settings()
         reject_watch_of_one_read(repeat.watch, raw)
-        names = contexts_of(context)
+        names, this = contexts_of(context), _Run(command, settings, values, repeat, raw)
         if names is None:
-            code = _run_for_one(command, context, settings, values, repeat, yes=bool(raw.get("yes")))
+            exit_with(this.for_one(context))
         else:
             require_many_clusters(context, settings, "" if many else one)
-            code = _run_for_contexts(command, names, settings, values, repeat, raw)
-        exit_with(code)
+            exit_with(this.for_contexts(names))
 
     del run.__wrapped__
     return with_parameters(run, parameters)

@@ -50,8 +50,9 @@ def list_contexts(output: FormatOption = OutputFormat.TABLE) -> None:
         if isinstance(found, ConfigError):
             rows.append((name, default, None, None, None, None, found.why))
         else:
-            store = None if found.store is None else masked("store", found.store)
-            rows.append((name, default, found.bootstrap_server, found.zookeeper, store, found.command_config, None))
+            addresses = {"bootstrap-server": found.bootstrap_server, "zookeeper": found.zookeeper, "store": found.store}
+            shown = (value and masked(key, value) for key, value in addresses.items())
+            rows.append((name, default, *shown, found.command_config, None))
     if not write_rows(CONTEXTS, rows, output):
         note(f"no context in {contexts.path}")
     fail_if(any(isinstance(found, ConfigError) for found in contexts.layers.values()))

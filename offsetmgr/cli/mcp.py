@@ -10,6 +10,7 @@ import asyncio
 import codecs
 import json
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ import typer
 
 from offsetmgr.app.connections import Connections, create_no_offsets_topic
 from offsetmgr.cli.connect_flags import SIGNALS, contexts_of, require_many_clusters
-from offsetmgr.cli.options import ConnectionFlags, flag, opt, without_connection
+from offsetmgr.cli.options import ConnectionFlags, file_to_write, flag, opt, without_connection
 from offsetmgr.cli.render import COLLECTOR, Column, OutputCollector, command_line_message, json_value
 from offsetmgr.config.connection import ResolvedConnection, resolve
 from offsetmgr.config.user_directories import state_directory
@@ -89,10 +90,9 @@ _TYPES: Final[Mapping[str | None, dict[str, Any]]] = {
     None: {"type": "boolean"},
     "N": {"type": "integer"},
     "SECONDS": {"type": "number", "minimum": 0, "maximum": 60},
-    "GROUP": {"type": "string", "minLength": 1},
-    "NEW": {"type": "string", "minLength": 1},
+    "[STATE,...]": {"type": "string"},
 }
-"""The types of values that are not any text, by the word for the value in the help of the command."""
+"""The types of values that are not any text with a character, by the word for the value in the command's help."""
 _NARROW: Final = "These are the first rows. The arguments of the tool narrow the call."
 
 
@@ -113,7 +113,7 @@ class ToolOutput(OutputCollector):
                 # Of a group with many partitions, their list in an answer of where would exceed the bounds.
                 found = {name: json.loads(json_value(cell)) for name, cell in cells if name != "partitions"}
                 if len(json.dumps(found)) > MAX_ROW:
-                    found = {name: _cut(value) for name, value in found.items()}
+                    found = _cut(found)
                 self._bytes_left -= len(json.dumps(found))
                 self.rows += [found] if self._bytes_left >= 0 else []
         return self.total - before
@@ -127,10 +127,17 @@ class ToolOutput(OutputCollector):
 
 
 def _cut(value: Any) -> Any:
-    """Returns a text or another value, or the beginning of its text if it is long."""
-    text = for_command_line(value) if isinstance(value, str) else json.dumps(value)
-    shown = text if isinstance(value, str) else value
-    return shown if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text):,} characters)"
+    """Returns the value with the beginning of each long text, and the first elements of each long list. If the command
+    has cut a text, the size that it states remains."""
+    if isinstance(value, dict):
+        return {key: _cut(one) for key, one in value.items()}
+    if isinstance(value, list):
+        fits = max(1, MAX_TEXT * len(value) // len(json.dumps(value)))  # of elements of average size
+        return [*map(_cut, value[:fits]), *[f"... ({len(value):,} elements)"][: fits < len(value)]]
+    if not isinstance(value, str) or len(text := for_command_line(value)) <= MAX_TEXT:
+        return for_command_line(value) if isinstance(value, str) else value
+    stated = re.search(r"\([\d,]+ bytes\)$", text)
+    return f"{text[:MAX_TEXT]}... {stated[0] if stated else f'({len(text):,} characters)'}"
 
 
 class Tools:
@@ -194,7 +201,8 @@ class Tools:
                 saved = {"plan": {"file": str(plan), "command": line}}
         except Exception as error:
             answer.errors.insert(0, error if isinstance(error, OffsetMgrError) else _unexpected(name, error))
-        answer.notes = [text for text in answer.notes if str(plan) not in text]  # the command is not complete there
+        # The command is not complete in notes; a warning says that the plan would be lost with the container.
+        answer.notes = [text for text in answer.notes if str(plan) not in text or text.startswith("warning: ")]
         failed = bool(answer.errors) and not answer.rows
         return answer.document() | saved, failed or bool(tool and tool.saves and not saved)
 
@@ -219,7 +227,8 @@ class Tools:
                 if parameter.param_type_name == "argument":
                     positional.append(str(value))
                 elif not parameter.is_flag:
-                    words.append(f"{parameter.opts[0]}={value}")  # in one word, so that no value becomes an option
+                    text = str(value).removesuffix(".0") if isinstance(value, float) else value
+                    words.append(f"{parameter.opts[0]}={text}")  # in one word, so that no value becomes an option
                 elif value:
                     words.append(parameter.opts[0])
         return known, [*words, "--", *positional]
@@ -229,7 +238,7 @@ def _property(parameter: Any) -> dict[str, Any]:
     """Returns the schema of an argument."""
     if (form := parameter.metavar) == "URI":
         return {"enum": list(TITLES), "description": "A store of the context."}
-    found = _TYPES.get(form, {"type": "string"})
+    found = _TYPES.get(form, {"type": "string", "minLength": 1})
     found = {"type": "array", "items": found} if getattr(parameter, "multiple", False) else found
     return {**found, "description": f"{form}: {parameter.help}" if form else parameter.help}
 
@@ -247,7 +256,7 @@ def mcp(
     flags: ConnectionFlags,
     payloads: Annotated[bool, flag("--payloads", "Also offer peek, which shows records.")] = False,
     plans: Annotated[
-        Path | None, opt("--plans", "DIR", "Where to save plans (default: plans in the state directory).")
+        str | None, opt("--plans", "DIR", "Save plans here (default: in the state directory).", callback=file_to_write)
     ] = None,
 ) -> None:
     """Serve offsets to an agent by the Model Context Protocol, on stdin and stdout; no tool changes a cluster.
@@ -267,7 +276,7 @@ def mcp(
     for one in resolved:
         _ = Connections(one).uri  # raises an error if no server is named
     offered = [name for name in TOOLS if payloads or name != "peek"]
-    tools = Tools(offered, flags, [one.context for one in resolved], plans or state_directory() / "plans")
+    tools = Tools(offered, flags, [one.context for one in resolved], Path(plans or state_directory() / "plans"))
     if plans is not None:
         tools.check_plans()
     create_no_offsets_topic()

@@ -154,7 +154,7 @@ def lag(
         found, shown = write_samples("offsets lag", read, partial(lag_samples, totals=flags.show_totals))
     else:
         found = read()
-        totals = (total_row(one.name, [row.lag for row in one.rows]) for one in found if one.rows)
+        totals = (total_row(one.name, one.lags) for one in found if one.rows)
         rows = (row for one in found for row in one.rows)
         cells = ((*_cells(row), row.log_start, row.log_end, row.lag, row.note or None) for row in rows)
         shown = table.write(totals if flags.show_totals else cells)

@@ -359,14 +359,27 @@ def without_connection(command: Callable[..., Any]) -> Callable[..., Any]:
         groups.combine(values)
         return command(**values)
 
-    return with_parameters(run, groups.parameters)
+    return with_parameters(run, with_several_contexts(groups.parameters))
+
+
+def with_several_contexts(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Returns the parameters of a command, of which ``--context`` accepts several contexts."""
+    return [one.replace(annotation=ContextNames) if one.annotation == ContextName else one for one in parameters]
 
 
 def require_state_volume(values: Mapping[str, Any]) -> None:
-    """Raises `FileFailure` in a container that would lose before-images, if a command with these options writes. An
-    operator must not stop consumers first, nor answer a question, for an edit that is then refused."""
-    if values.get("execute", "yes" in values and not values.get("dry_run")):
-        require_kept(state_directory())
+    """Raises `FileFailure` in a container that would lose before-images, a plan or the state of a bounce, if a command
+    with these options needs an undo. An operator must not stop consumers first, nor answer a question, for an edit that
+    is then refused."""
+    is_edit = values.get("execute", "yes" in values and not (values.get("dry_run") or values.get("reverse_plan")))
+    if not is_edit or values.get("in_place") is False:
+        return
+    named = [values.get(name) for name in ("before_image", "plan_path", "keep")]
+    named += [values["state"] or Path()] if "state" in values else []  # bounce saves it in this directory
+    # log recover copies the bytes that it removes to --keep, or next to each log.
+    copied = [] if values.get("keep") else values.get("paths") or []
+    for file in (state_directory(), *filter(None, named), *copied):
+        require_kept(Path(file))
 
 
 def with_parameters(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Callable[..., Any]:

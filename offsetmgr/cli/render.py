@@ -55,15 +55,6 @@ def coloured(text: str, colour: str) -> str:
     return text.replace(core, f"\x1b[{colour}m{core}\x1b[0m", 1) if core else text
 
 
-def coloured_message(text: str, stream: TextIO) -> str:
-    """A message of one line, with its first word in colour if it is an error, a warning or a hint, and without control
-    characters."""
-    text = printable(text)
-    if not has_colours(stream):
-        return text
-    return _MESSAGE.sub(lambda found: f"{coloured(found[1], _MESSAGES[found[1]])}:", text)
-
-
 # `OutputCollector` collects the output of a command that runs for one of several clusters at the same time. The
 # functions of `offsetmgr.cli.render` and the reports of errors give their output to the collector of the present
 # thread, if there is one, instead of writing it.
@@ -695,15 +686,18 @@ def separate_tables() -> None:
 
 
 def note(text: str) -> None:
-    """Prints a line on stderr, so that notes are never mixed with the data on stdout."""
+    """Prints a line on stderr, so that notes are never mixed with the data on stdout. The first word is in colour if
+    it is an error, a warning or a hint. Control characters are escaped."""
     if (collector := COLLECTOR.get()) is not None:
         if isinstance(text, Advice):
             collector.commands += [one for one in text.values if isinstance(one, Invocation)]
         collector.notes.append(for_command_line(text))
         return
-    text = for_command_line(text)
+    text = printable(for_command_line(text))
     Meter.clear()
-    print(coloured_message(text, sys.stderr), file=sys.stderr, flush=True)
+    if has_colours(sys.stderr):
+        text = _MESSAGE.sub(lambda found: f"{coloured(found[1], _MESSAGES[found[1]])}:", text)
+    print(text, file=sys.stderr, flush=True)
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

@@ -8,10 +8,12 @@ secret").
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from offsetmgr.config.client_properties import ClientProperties, ClientSettings
 from offsetmgr.config.user_directories import home_directory
@@ -76,6 +78,8 @@ class ResolvedConnection(NamedTuple):
     without a context. ``command_config`` is the path of the ``.properties`` file; None without one.
     ``store_is_named`` is whether ``--store`` (in a program, an argument) names the store; otherwise
     the store is a default, and the group that a command is about may live in another configured store.
+    ``unused_context`` is a default context that does not apply, because the flags, or for ``default-context`` also the
+    variables, name servers of another cluster: its login and its name are not theirs.
     """
 
     connection: ConnectionConfig
@@ -85,6 +89,7 @@ class ResolvedConnection(NamedTuple):
     context: str | None = None
     command_config: str | None = None
     store_is_named: bool = True
+    unused_context: str | None = None
 
 
 def resolve(
@@ -96,21 +101,25 @@ def resolve(
     """Merges the flags, the environment and the context of the configuration file. ``file`` is the path and the content
     of this file; by default it is read.
 
-    ``context`` is the name of the context from the command line. If ``context`` is None, the function uses the variable
-    ``OFFSETMGR_CONTEXT``. If this variable is not set, the function uses ``default-context`` of the configuration file.
-    Raises `ConfigError` if the file, the context, a variable or the ``.properties`` file is not valid.
+    ``context`` is the name of the context from the command line, else the variable ``OFFSETMGR_CONTEXT``, else
+    ``default-context`` of the configuration file; the last two do not apply to servers of another cluster
+    (``unused_context``). Raises `ConfigError` if the file, the context, a variable or the ``.properties`` file is not
+    valid.
     """
     environ = os.environ if environ is None else environ
     path, document = file or load_document(environ)
-    name = context or environ.get("OFFSETMGR_CONTEXT") or document.get("default-context")
-    layers = [flags, environment_layer(environ), context_named(name, read_contexts(document, path), path)]
+    stores, store_errors = _stores(document, path)
+    variables, of_variable = environment_layer(environ), environ.get("OFFSETMGR_CONTEXT")
+    name = context or of_variable or document.get("default-context")
+    layers, unused = [flags, variables, context_named(name, read_contexts(document, path), path)], None
+    if not context and _names_others((flags,) if of_variable else (variables, flags), layers[2], stores):
+        layers[2], unused, name = SettingsLayer(), name, None
 
     def first(name: str) -> Any:
         return next((value for layer in layers if (value := getattr(layer, name)) is not None), None)
 
-    properties = ClientProperties()
-    if (command_config := first("command_config")) is not None:
-        properties = _client_properties(command_config)
+    command_config = first("command_config")
+    properties = ClientProperties() if command_config is None else _client_properties(command_config)
     auth = properties.zookeeper_auth
     sources = ("zookeeper_auth", "OFFSETMGR_ZOOKEEPER_AUTH", f"config file {path}: zookeeper-auth")
     for layer, source in zip(layers, sources, strict=True):
@@ -121,10 +130,9 @@ def resolve(
             break
     bootstrap = first("bootstrap_server") or properties.bootstrap_servers
     zookeeper = first("zookeeper")
-    store = next((uri for layer in layers if (uri := _store_of(layer)) is not None), None)
+    store = next((uri for layer in layers for uri in _stores_of(layer)), None)
     if store is None and properties.bootstrap_servers:
         store = f"kafka://{properties.bootstrap_servers}"
-    stores, store_errors = _stores(document, path)
     return ResolvedConnection(
         connection=ConnectionConfig(
             kafka=properties.kafka,
@@ -142,7 +150,34 @@ def resolve(
         context=name or None,
         command_config=command_config,
         store_is_named=flags.store is not None,
+        unused_context=unused,
     )
+
+
+def _names_others(
+    over: Iterable[SettingsLayer], context: SettingsLayer, stores: Mapping[str, Mapping[str, str]]
+) -> bool:
+    """Returns whether the layers ``over`` a context name servers of another cluster than the context: other ones of the
+    same kind, or a store of a kind that the context does not name."""
+    own = _servers(context, stores)
+    if not own and context.command_config is not None:
+        from offsetmgr.config.properties import load_properties
+
+        own = _servers(SettingsLayer(load_properties(Path(context.command_config)).get("bootstrap.servers")), stores)
+    named = {kind: found for layer in over for kind, found in _servers(layer, stores).items()}
+    of_store = {kind for layer in over for kind in _servers(SettingsLayer(store=layer.store), stores)}
+    others = any(own[kind].isdisjoint(named[kind]) for kind in own.keys() & named.keys())
+    return others or bool(own and of_store and own.keys().isdisjoint(of_store))
+
+
+def _servers(layer: SettingsLayer, stores: Mapping[str, Mapping[str, str]]) -> dict[str, set[str]]:
+    """Returns the servers that a layer names, in lower case and with their chroot, by the scheme of their stores."""
+    uris = [*_stores_of(layer), *stores.get((layer.store or "").removeprefix("dual:"), {}).values()]
+    found: dict[str, set[str]] = {}
+    for kind, address in re.findall(r"(\w+)://([^/?&\n][^?&\n]*)", unquote("\n".join(uris))):
+        hosts, _, chroot = address.lower().partition("/")
+        found.setdefault(kind, set()).update(f"{host.strip()}/{chroot}".rstrip("/") for host in hosts.split(","))
+    return found
 
 
 def split_connect(text: str, what: str = "ZooKeeper connect string") -> tuple[str, str]:
@@ -173,14 +208,11 @@ def _client_properties(path: str) -> ClientProperties:
     return translate_properties(load_properties(Path(path)), path)
 
 
-def _store_of(layer: SettingsLayer) -> str | None:
-    if layer.store is not None:
-        return layer.store
-    if layer.zookeeper is not None:
-        return f"zookeeper://{layer.zookeeper}"
-    if layer.bootstrap_server is not None:
-        return f"kafka://{layer.bootstrap_server}"
-    return None
+def _stores_of(layer: SettingsLayer) -> list[str]:
+    """Returns the URIs of the stores that a layer names. The first one has precedence."""
+    addresses = (("zookeeper", layer.zookeeper), ("kafka", layer.bootstrap_server))
+    found = [f"{kind}://{address}" for kind, address in addresses if address is not None]
+    return found if layer.store is None else [layer.store, *found]
 
 
 def config_path(environ: Mapping[str, str]) -> Path:

@@ -41,7 +41,7 @@ _DEFAULT: Final = re.compile(
 _SHOWN: Final = re.compile(
     r"(bootstrap\.servers|client\.id|security\.protocol|sasl\.mechanisms?|sasl\.kerberos\.(service\.name|principal)"
     r"|sasl\.oauthbearer\.(method|scope)|sasl\.username|ssl\.endpoint\.identification\.algorithm|ssl\.protocol"
-    r"|ssl\.enabled\.protocols|zookeeper\.ssl\.client\.enable|.*\.(location|type|ms|url)|command-config|context|timeout)"
+    r"|ssl\.enabled\.protocols|zookeeper\.ssl\.client\.enable|.*\.(location|type|ms|url)|command-config|context|store|timeout)"
 )
 """The settings whose values are shown. Every other value can be a secret."""
 
@@ -175,6 +175,8 @@ def settings_in_effect(context: str | None) -> list[SettingValue]:
     )
     name, source = next(((name, source) for name, source in named if name), (None, ""))
     layer = context_named(name, contexts.layers, contexts.path)
+    if any(map(os.environ.get, ADDRESS_VARIABLES)) and resolve(SettingsLayer(), context).unused_context:
+        name, layer = None, SettingsLayer()
     found = [SettingValue("context", name, source)] if name is not None else []
     variables = environment_layer(os.environ)
     command_config = None
@@ -203,6 +205,6 @@ def masked(key: str, value: str | int) -> str | int:
         scheme, _, credential = text.partition(":")
         user, colon, _ = credential.partition(":")
         return f"{scheme}:{user}" + (":***" if colon else "")
-    if key in ("store", "bootstrap-server", "zookeeper"):
-        return redact(text)
+    if key in ("bootstrap-server", "zookeeper"):
+        return redact(f"//{text}")[2:]
     return (redact(text) if isinstance(value, str) else value) if _SHOWN.fullmatch(key) else "***"

@@ -57,13 +57,15 @@ STATE_VOLUME: Final = "OFFSETMGR_STATE_VOLUME"
 
 def lost_with_container(file: Path) -> FileFailure | None:
     """Returns an error if ``file`` would not outlive the container in which the process runs: only a volume keeps it
-    that is neither in memory nor an emptyDir of Kubernetes. Without the variable `STATE_VOLUME`, which the container
-    image sets, there is nothing to check. Raises `FileFailure` if the mounts cannot be read."""
+    that is neither in memory nor an emptyDir of Kubernetes, and that this user can write to. Without the variable
+    `STATE_VOLUME`, which the container image sets, there is nothing to check. Raises `FileFailure` if the mounts cannot
+    be read."""
     volume = os.environ.get(STATE_VOLUME)
     if not volume:
         return None
     file, volume = Path(os.path.realpath(file)), os.path.realpath(volume)
     point, kind, source = _mount_of(file)
+    there = next(one for one in (file, *file.parents) if os.path.isdir(one))  # noqa: PTH112, Path.is_dir can raise
     hint = f"mount a volume that remains, as in -v NAME:{volume}"
     if not file.is_relative_to(volume):
         hint = f"choose a file below {volume}, where a volume belongs"
@@ -74,6 +76,9 @@ def lost_with_container(file: Path) -> FileFailure | None:
     elif "kubernetes.io~empty-dir" in source:
         why = f"{point} is an emptyDir, which Kubernetes deletes with the pod"
         hint = f"mount a persistentVolumeClaim at {volume}"
+    elif not os.access(there, os.W_OK):
+        why = f"user {os.getuid()} cannot write to {there}, or it is read-only"
+        hint = "change the owner of the volume's directory, or set fsGroup in Kubernetes"
     else:
         return None
     return FileFailure(f"file {file}", why, hint)

@@ -151,7 +151,12 @@ class Fetcher:
                 for tp in to_unassign:
                     del self._current[tp]
             if new := [progress for progress in added if not progress.stopped]:
-                self._refresh_metadata(consumer, {progress.partition.topic for progress in new})
+                # librdkafka refreshes the metadata of these topics now, so that it detects new partitions at once.
+                for topic in {progress.partition.topic for progress in new}:
+                    try:
+                        consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
+                    except ck.KafkaException as error:
+                        _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka's regular refresh follows
                 consumer.incremental_assign([ck.TopicPartition(*one.partition, one.fetched) for one in new])
                 self._current.update((progress.partition, progress) for progress in new)
 
@@ -162,15 +167,6 @@ class Fetcher:
             consumer.resume([ck.TopicPartition(*tp) for tp in paused])
             self._paused -= paused
         consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in partitions])
-
-    def _refresh_metadata(self, consumer: Any, topics: set[str]) -> None:
-        """Makes librdkafka refresh the metadata of these topics now, so that it detects new partitions without
-        delay."""
-        for topic in topics:
-            try:
-                consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
-            except ck.KafkaException as error:
-                _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka's regular refresh follows
 
     def _pause_full_streams(self, consumer: Any) -> None:
         """Pauses the partitions of full streams. Resumes a paused partition when its stream is at most half full."""

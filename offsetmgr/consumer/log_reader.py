@@ -61,8 +61,11 @@ class PartitionLogReader:
         found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
         requests = dict(offsets)
         retries = Retries(deadline)
+        ask = partial(fetch.fetch_log, limits=limits)
         while True:
-            found |= await self._once(requests, limits, deadline)
+            slices = await self._leaders.per_partition(requests, ask, deadline, wait_s=limits.max_wait_ms / 1000)
+            for tp, outcome in slices.items():
+                found[tp] = ReadResult(requests[tp], outcome) if isinstance(outcome, FetchedPartition) else outcome
             out_of_range_partitions = [tp for tp in requests if isinstance(found[tp], OffsetOutOfRange)]
             if not out_of_range_partitions:
                 break
@@ -79,16 +82,6 @@ class PartitionLogReader:
             if not requests or not await retries.pause():
                 break
         return found
-
-    async def _once(
-        self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, deadline: float
-    ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        ask = partial(fetch.fetch_log, limits=limits)
-        slices = await self._leaders.per_partition(offsets, ask, deadline, wait_s=limits.max_wait_ms / 1000)
-        return {
-            tp: ReadResult(offsets[tp], outcome) if isinstance(outcome, FetchedPartition) else outcome
-            for tp, outcome in slices.items()
-        }
 
     async def offsets_before(
         self, times: Mapping[TopicPartition, int], max_offsets: int, deadline: float

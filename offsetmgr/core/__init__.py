@@ -74,5 +74,6 @@ def example_uris() -> str:
 
 
 def redact(uri: str) -> str:
-    """Returns the URI for error messages: asterisks replace the credentials in front of an ``@``."""
-    return re.sub(r"//[^/?#]*@", "//***@", re.sub(r"%2[Ff]%2[Ff][^%&]*(?:%3[Aa][^%&]*)?%40", "%2F%2F***%40", uri))
+    """Returns the URI for error messages: asterisks replace the credentials in front of the last ``@``, also of URIs
+    that are percent-encoded in a URI. A path with an ``@`` after ``//`` is hidden, too."""
+    return re.sub(r"(//|%2F%2F)[^&\s]*(@|%40)", r"\1***\2", uri, flags=re.IGNORECASE)

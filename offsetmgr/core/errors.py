@@ -9,7 +9,7 @@ Some class names are participles (`SessionExpired`, `Superseded`), as in Kafka: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from offsetmgr.core.model import LogRange, TopicPartition
 
 T = TypeVar("T")
+K = TypeVar("K")
+Keys = TypeVar("Keys", bound=Collection[Any])
 
 
 # The error codes of the Kafka protocol that offsetmgr uses. Source: org.apache.kafka.common.protocol.Errors.
@@ -500,6 +502,14 @@ def value_of(outcome: T | OffsetMgrError) -> T:
     return outcome
 
 
+def value_of_each(read: Callable[[Keys], Mapping[K, T | OffsetMgrError]], keys: Keys) -> Mapping[K, T | OffsetMgrError]:
+    """Reads a value for each key. An error of the whole read is the value of each."""
+    try:
+        return read(keys)
+    except OffsetMgrError as error:
+        return dict.fromkeys(keys, error)
+
+
 # Converts errors of the operating system.
 
 
@@ -520,7 +530,8 @@ def os_error_as(kind: Callable[[str, str, str], OffsetMgrError], what: str, hint
 def install_hint(extra: str) -> str:
     """Returns the hint that names the extra.
 
-    >>> install_hint("spark")
-    "install offsetmgr with its extra spark: pip install '.[spark]' in a clone; an executable has no extras"
+    >>> install_hint("spark").partition(": ")[2]
+    "pip install '.[spark]' in a clone, or './offsetmgr-VERSION-py3-none-any.whl[spark]'; an executable has no extras"
     """
-    return f"install offsetmgr with its extra {extra}: pip install '.[{extra}]' in a clone; an executable has no extras"
+    ways = f"'.[{extra}]' in a clone, or './offsetmgr-VERSION-py3-none-any.whl[{extra}]'"
+    return f"install offsetmgr with its extra {extra}: pip install {ways}; an executable has no extras"

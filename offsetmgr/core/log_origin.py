@@ -7,7 +7,7 @@ of another cluster, so a copy between two stores first compares their origins. P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -158,6 +158,17 @@ class LogRangeCache:
         self._known: dict[TopicPartition, LogRange | OffsetMgrError] = {}
         self.known: Mapping[TopicPartition, LogRange | OffsetMgrError] = MappingProxyType(self._known)
         """The log range, or the error, of each partition that was fetched."""
+        self._columns: dict[int, tuple[Sequence[TopicPartition], Sequence[Sequence[int]]]] = {}
+
+    def columns(self, partitions: Sequence[TopicPartition]) -> Sequence[Sequence[int]]:
+        """Returns the starts and the ends of these logs; nothing if one of them is not known. Between two calls of
+        `load`, groups that share the object ``partitions`` share the result, and the cache keeps the object."""
+        key = id(partitions)
+        if key not in self._columns:
+            ranges = [found for tp in partitions if isinstance(found := self._known.get(tp), LogRange)]
+            columns = tuple(zip(*ranges, strict=True)) if len(ranges) == len(partitions) else ()
+            self._columns[key] = partitions, columns
+        return self._columns[key][1]
 
     def load(
         self, partitions: Iterable[TopicPartition] = (), offsets: Iterable[tuple[TopicPartition, int]] = ()
@@ -165,6 +176,7 @@ class LogRangeCache:
         """Fetches, in one request, the ranges of these partitions and of the partitions of these offsets, unless the
         cache contains them. A byte position of Kafka 0.7 has no log range. Raises the errors of the request."""
         known = self._known
+        self._columns.clear()
         needed = {tp for tp in partitions if tp not in known}
         needed |= {
             tp

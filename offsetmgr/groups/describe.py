@@ -94,9 +94,10 @@ def describe(
         # Several members of a share group can read the same partition; then none of them is its owner.
         shared = description.protocol_type == "share"
         owners = {tp: several[-1] for tp, several in holders.items() if not shared or len(several) == 1}
-        unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
+        there = {row.partition for row in found.rows}
+        unowned = [tp for tp in owners if topics.matches(tp) and tp not in there]
         logs = cluster.log_ranges(unowned) if cluster is not None and unowned else {}
-        rows = found.rows + [uncommitted(found.name, tp, logs.get(tp)) for tp in unowned]
+        rows = [*found.rows] + [uncommitted(found.name, tp, logs.get(tp)) for tp in unowned]
         # Brokers of Kafka 0.8.2 do not track group members, so their responses do not show whether a group exists.
         unseen = description.state == "DEAD" or not (description.membership or description.members)
         if unseen and not rows and (missing := not_known([store, *others], [found.name])) is not None:

@@ -153,16 +153,13 @@ class EditPlan(Closeable):
         self._in_memory.append(group)
         self._changes_in_memory += len(group.changes) + len(group.removes) + len(group.restores)
         if self._changes_in_memory > MAX_CHANGES_IN_MEMORY:
-            self._spill()
-
-    def _spill(self) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="offsetmgr-")  # noqa: SIM115 - closed by close()
-        self._file.seek(0, 2)
-        for group in self._in_memory:
-            pickle.dump(group, self._file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._in_memory.clear()
-        self._changes_in_memory = 0
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="offsetmgr-")  # noqa: SIM115 - closed by close()
+            self._file.seek(0, 2)
+            for one in self._in_memory:
+                pickle.dump(one, self._file, protocol=pickle.HIGHEST_PROTOCOL)
+            self._in_memory.clear()
+            self._changes_in_memory = 0
 
     def __iter__(self) -> Iterator[GroupEditPlan]:
         if self._file is not None:
@@ -196,9 +193,11 @@ def plan_change(
     if not isinstance(before, Committed):  # fast path, because imports into empty stores are the largest edits
         return PlannedChange(partition, before, after, note, None, after is not None)
     if capabilities.acknowledges and before.version:  # even the same offset discards them
-        if after is not None and (repeated := before.offset + before.version - after.offset) > 0:
-            least = "at least " if after.offset > before.offset else ""
-            note = "; ".join(filter(None, (note, f"repeats {least}{count_of(repeated, 'acknowledged record')}")))
+        if after is not None and (least := before.offset + before.version - after.offset) > 0:
+            # Consumers acknowledge the records behind the start offset in any order.
+            to = f"{least:,} to " if after.offset > before.offset else ""
+            repeated = count_of(max(least, before.version), "acknowledged record")
+            note = "; ".join(filter(None, (note, f"repeats {to}{repeated}")))
         return PlannedChange(partition, before, after, note)
     if after is not None and after.offset > before.offset and not before.metadata:  # fast path: imports raise offsets
         return tuple.__new__(PlannedChange, (partition, before, after, note, None, True))

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
@@ -76,6 +76,8 @@ if TYPE_CHECKING:
 # an error. `OutsideLogChecks` adds notes to the offsets of an undo or of ``offsets set``, and clamps or rejects none
 # of them.
 
+_Source = TypeVar("_Source")
+
 UNCHECKED_HINT: Final = Advice(
     "correct the topic, or leave it out with {topic}; {unchecked} writes the offset without a check"
 )
@@ -121,9 +123,12 @@ class OutsideLogChecks:
     The warnings contain ``verb``, a past participle.
     """
 
-    def __init__(self, fetch: FetchLogRanges | None, verb: str = "restored", *, rejects: bool = False) -> None:
-        """Without ``fetch``, nothing is compared. With ``rejects``, an offset that would get a note gets a problem."""
-        self._verb, self._rejects = verb, rejects
+    def __init__(
+        self, fetch: FetchLogRanges | None, verb: str = "restored", *, rejects: bool = False, shared: bool = False
+    ) -> None:
+        """Without ``fetch``, nothing is compared. With ``rejects``, an offset that would get a note gets a problem.
+        ``shared`` means that the offsets are those of share groups, whose consumers do not reset their position."""
+        self._verb, self._rejects, self._shared = verb, rejects, shared
         self._ranges = LogRangeCache(fetch or (lambda _partitions: {}))
         self._error: OffsetMgrError | None = None
         self.outside = 0
@@ -177,10 +182,9 @@ class OutsideLogChecks:
     def warnings(self) -> Iterator[str]:
         """Yields the warnings of the edit, for the lines before its prompt."""
         if self.outside and not self._rejects:
-            yield (
-                f"{count_of(self.outside, 'offset')} would be {self._verb} outside the log: a consumer that starts "
-                "there follows auto.offset.reset, and with latest it skips every record up to the log's end"
-            )
+            follows = "a consumer that starts there follows auto.offset.reset, and with latest it skips every record"
+            then = "" if self._shared else f": {follows} up to the log's end"
+            yield f"{count_of(self.outside, 'offset')} would be {self._verb} outside the log{then}"
         if self._missing and not self._rejects:
             place = "a partition" if self._missing == 1 else "partitions"
             yield f"{count_of(self._missing, 'offset')} would be {self._verb} in {place} that the brokers do not have"
@@ -464,16 +468,8 @@ def plan_import(
     rename, new, everything = rename or {}, tuple.__new__, topics.everything
     sources = sources if checks is None else checks.loaded(sources, topics)
     keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
-    pending: dict[str, GroupOffsets] = {}
-
-    def targets() -> Iterator[str]:
-        for source in sources:
-            target = rename.get(source.name, source.name)
-            pending[target] = source
-            yield target
-
-    for found in scan_in_order(store, targets(), lambda target: filter(topics.matches, pending[target].offsets)):
-        source = pending.pop(found.name)
+    named = ((rename.get(source.name, source.name), source) for source in sources)
+    for source, found in _with_present(store, named, lambda source: filter(topics.matches, source.offsets)):
         if (problem := source.error or found.error) is not None:
             yield GroupEditPlan(found.name, (), problem)
             continue
@@ -522,15 +518,8 @@ def plan_undo(
     the logs to which the store's offsets refer. ``plan`` is the kind of the file if it is a saved plan: errors name the
     plan, and an offset that is new in the group that it copies is a `Conflict`, too.
     """
-    pending: dict[str, GroupImages] = {}
-
-    def targets() -> Iterator[str]:
-        for one in images:
-            pending[one.group] = one
-            yield one.group
-
-    for found in scan_in_order(store, targets(), lambda target: filter(topics.matches, pending[target].after)):
-        source = pending.pop(found.name)
+    named = ((one.group, one) for one in images)
+    for source, found in _with_present(store, named, lambda source: filter(topics.matches, source.after)):
         if found.error is not None:
             yield GroupEditPlan(found.name, (), found.error)
             continue
@@ -560,15 +549,29 @@ def plan_undo(
         yield GroupEditPlan(found.name, rows, problem, restores=restores, raw=raw)
 
 
-def as_a_whole(store: OffsetStore, found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-    """Yields the plans of the undo of a saved plan, which executes it, without the partitions that hold their planned
-    offset. If another partition was refused, every group has a problem, because a copy is right only if its source is
+def _with_present(
+    store: OffsetStore, sources: Iterable[tuple[str, _Source]], named: Callable[[_Source], Iterable[TopicPartition]]
+) -> Iterator[tuple[_Source, GroupOffsets]]:
+    """Yields each source with the present offsets of the group whose name precedes it. ``named`` returns the
+    partitions that are read if other data of the group prevents the scan."""
+    pending: dict[str, _Source] = {}
+
+    def names() -> Iterator[str]:
+        for name, source in sources:
+            pending[name] = source
+            yield name
+
+    for found in scan_in_order(store, names(), lambda name: named(pending[name])):
+        yield pending.pop(found.name), found
+
+
+def as_a_whole(found: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+    """Yields the plans of the undo of a saved plan, which executes it, without the partitions that are as planned
+    already. If another partition was refused, every group has a problem, because a copy is right only if its source is
     unchanged."""
     plans: list[GroupEditPlan] = []
     for plan in found:
-        position = store.capabilities.position
-        there = {one.partition for one in plan.changes if position(one.before) == (one.after and one.after.offset)}
-        left = tuple(one for one in plan.changes if one.problem or one.partition not in there)
+        left = tuple(one for one in plan.changes if one.problem or one.writes)
         plans += [replace(plan, changes=left)] if left or plan.problem is not None else []
     refused = [plan.name for plan in plans if plan.problem or any(change.problem for change in plan.changes)]
     why = f"stays unchanged, because the plan has group {refused[0]!r}, which was refused" if refused else ""

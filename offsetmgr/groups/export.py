@@ -22,12 +22,12 @@ from offsetmgr.core.errors import (
     os_error_as,
 )
 from offsetmgr.core.log_origin import LogOrigin
-from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetSource, OffsetStore
+from offsetmgr.core.offset_store import GroupOffsets, OffsetSource, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.scan import TopicMatches, require_known, scan_in_order
 from offsetmgr.snapshots import registry
-from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader, is_avro
+from offsetmgr.snapshots.base import SnapshotReader, is_avro
 from offsetmgr.snapshots.line_formats import LineReader
 from offsetmgr.stores.cross_cluster_check import origin_of_snapshot
 
@@ -73,20 +73,14 @@ class SnapshotFile(OffsetSource, Closeable):
         self._stream = stream
         self._reader = reader
         self._uri = uri
+        self.header = reader.header
+        """The header, which names the origin of the snapshot; None if the file format has no header."""
+        self.capabilities = reader.format.capabilities
+        """The data that the file's format can contain."""
 
     @property
     def uri(self) -> str:
         return self._uri
-
-    @property
-    def header(self) -> SnapshotHeader | None:
-        """The header, which names the origin of the snapshot; None if the file format has no header."""
-        return self._reader.header
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The data that the file's format can contain."""
-        return self._reader.format.capabilities
 
     def log_origin(self) -> LogOrigin:
         return origin_of_snapshot(self.header)

@@ -9,10 +9,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from operator import attrgetter
+from functools import cached_property, partial
+from operator import attrgetter, lt, sub
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core import title_of
 from offsetmgr.core.batches import batched
@@ -28,7 +28,7 @@ from offsetmgr.core.model import (
     Offset,
     TopicPartition,
 )
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, PlainOffsets
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter, LastWrites
@@ -108,6 +108,52 @@ PARTITION: Final = attrgetter("partition")
 """The sort key of rows."""
 
 
+class PlainRows(Sequence[LagRow]):
+    """The rows of a group whose offsets all lie in their logs, so no row has a note or an error. ``lags`` has their
+    lags. The rows are built when one of them is read, because sums need the lags alone."""
+
+    def __init__(
+        self,
+        read: GroupOffsets,
+        partitions: Sequence[TopicPartition],
+        logs: Sequence[Sequence[int]],
+        lags: Sequence[int],
+    ) -> None:
+        self._read, self.partitions, self._logs, self.lags = read, partitions, logs, lags
+
+    @classmethod
+    def of(cls, read: GroupOffsets, logs: LogRangeCache) -> PlainRows | None:
+        """Returns the rows of a group; None if a row needs a note or an error, or if ``logs`` lacks a partition."""
+        if isinstance(read.offsets, PlainOffsets):
+            partitions, numbers = read.offsets.partitions, read.offsets.numbers
+        else:
+            partitions = sorted(read.offsets)
+            numbers = [read.offsets[tp].offset for tp in partitions]
+        if read.errors or not (ranges := logs.columns(partitions)):
+            return None
+        starts, ends = ranges
+        lags = [*map(sub, ends, numbers)]
+        return None if min(lags) < 0 or any(map(lt, numbers, starts)) else cls(read, partitions, ranges, lags)
+
+    @cached_property
+    def _rows(self) -> list[LagRow]:
+        new = tuple.__new__  # skips the argument handling of named tuples
+        name, offsets = self._read.name, self._read.offsets
+        return [
+            new(LagRow, (name, tp, offsets[tp], start, end, lag, "", None, None))
+            for tp, start, end, lag in zip(self.partitions, *self._logs, self.lags, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.lags)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[LagRow]:
+        return iter(self._rows)
+
+
 class NewerOffset(NamedTuple):
     """The offset of a partition in another configured store, or the error of its read. ``sure`` tells whether the other
     store is known to have been written last."""
@@ -122,9 +168,19 @@ class GroupLag(NamedTuple):
     what the store returned."""
 
     name: str
-    rows: list[LagRow]
+    rows: Sequence[LagRow]
     error: OffsetMgrError | None = None
     read: GroupOffsets | None = None
+
+    @property
+    def lags(self) -> Sequence[int | None]:
+        """The lag of each row."""
+        return self.rows.lags if isinstance(self.rows, PlainRows) else [row.lag for row in self.rows]
+
+    @property
+    def notable(self) -> Sequence[LagRow]:
+        """The rows that may have a note or an error."""
+        return () if isinstance(self.rows, PlainRows) else self.rows
 
     @property
     def total(self) -> int | None:
@@ -138,20 +194,20 @@ class GroupLag(NamedTuple):
         >>> GroupLag("g", []).total is None
         True
         """
-        lags = [row.lag for row in self.rows if row.lag is not None]
-        return sum(lags) if lags and len(lags) == len(self.rows) and self.failure is None else None
+        known = [lag for lag in self.lags if lag is not None]
+        return sum(known) if known and len(known) == len(self.rows) and self.failure is None else None
 
     @property
     def failure(self) -> OffsetMgrError | None:
         """The reason why offsets of the group are missing: ``error``, that of offsets that offsetmgr does not
         understand, or the first error of a row."""
         hidden = None if self.read is None else self.read.hidden
-        return self.error or hidden or next((row.error for row in self.rows if row.error is not None), None)
+        return self.error or hidden or next((row.error for row in self.notable if row.error is not None), None)
 
     @property
     def largest(self) -> int | None:
         """The largest lag of a partition, in records; None if `total` is None."""
-        return None if self.total is None else max(row.lag for row in self.rows if row.lag is not None)
+        return None if self.total is None else max(lag for lag in self.lags if lag is not None)
 
 
 def newer_texts(found: Counter[tuple[str, str]], here: str, title: str) -> Iterator[str]:
@@ -228,21 +284,30 @@ def _flush(
     strict: bool,
 ) -> Iterator[GroupLag]:
     """Yields the rows of one batch."""
-    all_topics = topics.everything
+    all_topics, known = topics.everything, {} if logs is None else logs.known
     elsewhere = _scan_others(others, [found.name for found in batch])
+
+    def plain_rows(found: GroupOffsets) -> PlainRows | None:
+        simple = all_topics and not (others or partitions.get(found.name))
+        return PlainRows.of(found, logs) if simple and logs is not None else None
+
+    plain = {found.name: plain_rows(found) for found in batch}
     if logs is not None:
         logs.load(
             (tp for found in batch for tp in partitions.get(found.name, ())),
             (
                 (tp, committed.offset)
                 for found in (*batch, *(one for several in elsewhere.values() for one in several.values()))
+                if plain[found.name] is None
                 for tp, committed in found.offsets.items()
                 if all_topics or topics.matches(tp)
             ),
         )
-    known = {} if logs is None else logs.known
     writers = _last_writers(store, batch, others, elsewhere, writes)
     for found in batch:
+        if (of_plain := plain[found.name] or plain_rows(found)) is not None:
+            yield GroupLag(found.name, of_plain, None, found)
+            continue
         several = elsewhere[found.name]
         unseen = strict and not any(one.offsets or one.errors or one.error for one in (found, *several.values()))
         if unseen and (missing := not_known([store, *others], [found.name])) is not None:
@@ -349,16 +414,10 @@ def _rows(
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError],
     newer: Mapping[TopicPartition, NewerOffset | None],
 ) -> list[LagRow]:
-    """Returns the rows of the selected partitions. If no other store is configured, the function itself makes the rows
-    of offsets in their logs, because a call of `_row` takes three times as long."""
-    everything, new = topics.everything, tuple.__new__  # skips the argument handling of named tuples
+    """Returns the rows of the selected partitions."""
+    everything = topics.everything
     return [
-        new(LagRow, (group, tp, at, log[0], log[1], log[1] - at[0], "", None, None))
-        if not newer
-        and isinstance(at, Committed)
-        and isinstance(log := logs.get(tp), LogRange)
-        and log[0] <= at[0] <= log[1]
-        else _row(group, tp, at, logs.get(tp), newer.get(tp))
+        _row(group, tp, at, logs.get(tp), newer.get(tp))
         for tp, at in offsets.items()
         if everything or topics.matches(tp)
     ]
@@ -468,9 +527,13 @@ def _other_kind(one: GroupLag) -> str:
 
 def _may_have_internal_topics(one: GroupLag) -> bool:
     """The name of an internal topic begins with that of the group, which is the application id."""
-    prefix = f"{one.name}-"
-    at = bisect_left(one.rows, TopicPartition(prefix, 0), key=PARTITION)
-    return at < len(one.rows) and one.rows[at].partition.topic.startswith(prefix)
+    first = TopicPartition(f"{one.name}-", 0)
+    if isinstance(one.rows, PlainRows):
+        partitions = one.rows.partitions
+        at = bisect_left(partitions, first)
+        return at < len(partitions) and partitions[at].topic.startswith(first.topic)
+    at = bisect_left(one.rows, first, key=PARTITION)
+    return at < len(one.rows) and one.rows[at].partition.topic.startswith(first.topic)
 
 
 def _marked(row: LagRow, mark: str) -> LagRow:
@@ -490,5 +553,6 @@ def _of_share_group(
     for tp in filter(topics.matches, partitions):
         start, epoch, lag = starts.offsets.get(tp, (None, None, None))
         found, note = (ABSENT, NO_START) if start is None else (Committed(start, leader_epoch=epoch), START_OFFSET)
+        note = note if tp in starts.offsets else NOTHING
         rows.append(_in_log(one.name, tp, found, logs[tp], lag, note))
     return one._replace(rows=sorted(rows, key=PARTITION), error=None)

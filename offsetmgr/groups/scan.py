@@ -33,7 +33,8 @@ def choose_groups(store: OffsetStore, selection: GroupSelection, others: Iterabl
             others=lambda: (group for other in others for group in other.groups()),
         )
     except GroupNotFound as missing:
-        if not (left_out := [*filter(GroupSelection(missing.groups or None).matches, store.left_out)]):
+        wanted = GroupSelection(missing.groups or None, exclude=selection.excluded)
+        if not (left_out := [*filter(wanted.matches, store.left_out)]):
             raise
         why = f"only groups without committed offsets match, such as {left_out[0]!r}"
         hint = Advice("name share groups in full; {} shows them", Invocation("groups list", (), {"type": True}))

@@ -8,7 +8,7 @@ This module defines the order of the steps. The rules for the decisions are in `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,12 +50,11 @@ from offsetmgr.migration.observation import (
     GroupHistory,
     GroupView,
     ObservationWindow,
-    RegisteredMember,
     watch_group,
 )
 from offsetmgr.migration.plan import PlanFile, select_groups
 from offsetmgr.migration.progress import JournalRecord, MigrationState, Stage, blocked_record
-from offsetmgr.migration.restart_command import Restart, options_text, run_in_shell, still_running
+from offsetmgr.migration.restart_command import Restart, check_template, options_text, run_in_shell, still_running
 from offsetmgr.migration.runbook import check_phase
 
 # Rolling bounces of several groups, one group after the other. A group whose bounce is refused or fails does not hold
@@ -111,7 +110,8 @@ class Bounces:
         with self._recorded([spec.group for spec in specs]) as recorded:
             for spec in specs:
                 if isinstance(spec, BounceSpec):
-                    spec.check_command()
+                    if spec.restart.kubernetes is None:
+                        check_template(spec.restart.command or "")
                     if self.stop():
                         break
                     one = self._bounce_group(spec)
@@ -302,11 +302,6 @@ class PlannedGroups(NamedTuple):
         named = f"{count_of(len(early), 'group')} not applied, see `migrate apply`: {list_of(early, SHOWN)}"
         return named if early else ""
 
-    def recorded_phase(self, group: str) -> CommitMode | None:
-        """Returns the last phase that the journal records for a group, by its name in ZooKeeper."""
-        found = self.state.phases.get(self.names[group])
-        return found.phase if found is not None else None
-
     @property
     def source_phase(self) -> CommitMode | None:
         """The phase in which the groups began; None if the plan is not between ZooKeeper and Kafka."""
@@ -350,22 +345,17 @@ def groups_to_bounce(
         named, wide = ([name for name in names if name in left] for names in (named, wide))
         if not named and not wide:
             raise GroupNotFound("groups", "every selected group is excluded")
-    return sorted({*named, *_with_members(view, plan, sorted(set(wide) - set(named)), to, note)})
-
-
-def _with_members(
-    view: GroupView, plan: PlannedGroups | None, groups: list[str], to: CommitMode, note: Callable[[str], None]
-) -> list[str]:
-    closed = plan.closed(groups, to) if plan else {}
-    alive = [name for name in groups if name not in closed and view.members(name)]
-    if left := len(groups) - len(alive):
+    unnamed = sorted(set(wide) - set(named))
+    closed = plan.closed(unnamed, to) if plan else {}
+    alive = [name for name in unnamed if name not in closed and view.members(name)]
+    if left_out := len(unnamed) - len(alive):
         kinds = "finalized, rolled back, not planned, or without a live member in ZooKeeper"
-        note(f"left out {left} of {len(groups)} groups: {kinds}")
-    others = [name for name in groups if closed.get(name, Stage.FINALIZED) is not Stage.FINALIZED]
+        note(f"left out {left_out} of {len(unnamed)} groups: {kinds}")
+    others = [name for name in unnamed if closed.get(name, Stage.FINALIZED) is not Stage.FINALIZED]
     if others:
-        named = list_of((f"{name} ({closed[name]})" for name in others), SHOWN)
-        note(Advice("left out by the plan: {}; name a group with {group} to restart its members", named))
-    return alive
+        states = list_of((f"{name} ({closed[name]})" for name in others), SHOWN)
+        note(Advice("left out by the plan: {}; name a group with {group} to restart its members", states))
+    return sorted({*named, *alive})
 
 
 class BounceRun(NamedTuple):
@@ -470,7 +460,11 @@ class _BounceRun:
         registered = self._watch_until(self.spec.options.window, lambda _history: True).latest.members
         if step.status is StepStatus.PENDING:
             if not step.present(registered):
-                registered = self._await_return(step)
+                # A member whose session expired, but whose process still runs, registers with the same id.
+                window = replace(self.spec.options.window, duration_s=self.spec.options.restart_timeout_s)
+                wait = f"waiting up to {window.duration_s:g} s for it to come back"
+                self.progress(f"  {step.member} is not registered: {wait}")
+                registered = self._watch_until(window, lambda w: bool(step.present(w.latest.members))).latest.members
             if self.stop():
                 return self._stopped(f"stopped on request before {step.member}")
             if not step.present(registered):
@@ -515,13 +509,6 @@ class _BounceRun:
         if self.spec.restart.kubernetes is None:
             return ""
         return f"; the way back: {self.spec.restart.undo(self.spec.group, self.state.change.start)}"
-
-    def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
-        """Waits until a member that has lost its registration registers again. A member whose session expired, but
-        whose process still runs, registers with the same id."""
-        window = replace(self.spec.options.window, duration_s=self.spec.options.restart_timeout_s)
-        self.progress(f"  {step.member} is not registered: waiting up to {window.duration_s:g} s for it to come back")
-        return self._watch_until(window, lambda w: bool(step.present(w.latest.members))).latest.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
         """If an earlier run was killed but its restart command is still running, waits until the command ends.

@@ -41,7 +41,6 @@ from offsetmgr.migration.observation import (
 )
 from offsetmgr.migration.restart_command import (
     Restart,
-    check_template,
     fill_template,
     run_in_shell,
 )
@@ -82,11 +81,6 @@ class BounceSpec:
     recorded: CommitMode | None = None
     source: CommitMode | None = None
     way_back: str = ""
-
-    def check_command(self) -> None:
-        """Raises `UsageError` if the template of the restart command does not name the member."""
-        if self.restart.kubernetes is None:
-            check_template(self.restart.command or "")
 
     def host_of(self, member: str, host: str | None) -> str | None:
         """Returns the host of a member: from the hosts of the restart, else ``host``."""
@@ -219,29 +213,27 @@ def find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
         require_safe(start, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
     if to is not CommitMode.DUAL:
         return _check_change_from_dual(view, spec)
-    found = _check_change_to_dual(view, group, start, spec.options.window)
-    present = found.change.start
+    # A change to dual is refused only at the end of the window, because further commits may change the result.
+    if start is not None:
+        change = require_safe(start, CommitMode.DUAL)
+        history = watch_group(view, group, spec.options.window, enough=lambda w: not jumps(change, w))
+    else:
+        history = watch_group(view, group, spec.options.window, enough=_can_begin)
+        change = require_safe(_start_of(infer_phase(history)), CommitMode.DUAL)
+    _reject_jumps(change, history)
+    present = change.start
     if start is None and spec.source not in (None, present):
         raise UnrequestedReturn(
-            f"bounce {found.change}",
+            f"bounce {change}",
             f"group {group} is in phase {present.value} already, so a bounce to dual would take it back",
             Advice("to take it back, name its phase with {from_phase}: {}", spec.way_back),
         )
-    return found
+    return BounceStart(change, history)
 
 
-def _check_change_to_dual(
-    view: GroupView, group: str, start: CommitMode | None, window: ObservationWindow
-) -> BounceStart:
-    """Checks a change to the dual phase. The change is refused only at the end of the window, because further commits
-    may change the result. If the unused store is ahead, a dual member would read the larger offset and skip
-    messages."""
-    if start is not None:
-        change = require_safe(start, CommitMode.DUAL)
-        history = watch_group(view, group, window, enough=lambda w: not jumps(change, w))
-    else:
-        history = watch_group(view, group, window, enough=_can_begin)
-        change = require_safe(_start_of(infer_phase(history)), CommitMode.DUAL)
+def _reject_jumps(change: CommitModeChange, history: GroupHistory) -> None:
+    """Raises `GateRefused` if the unused store is ahead before a change to the dual phase, because a dual member would
+    read the larger offset and skip messages."""
     if ahead := jumps(change, history):
         used, other = used_and_other_store(change)
         texts = [
@@ -254,7 +246,6 @@ def _check_change_to_dual(
             f" between them would never be consumed ({list_of(texts, 3, '; ')})",
             f"if the group was rewound on purpose, delete or lower its {other} offsets first (offsetmgr offsets)",
         )
-    return BounceStart(change, history)
 
 
 def _can_begin(history: GroupHistory) -> bool:

@@ -173,24 +173,20 @@ class Finalization:
     accept: Collection[Status] = ()
     accept_unseen: bool = False
 
-    @property
-    def _plan(self) -> PlanFile:
-        return self.verifier.plan
-
     def run(self) -> FinalizeReport:
         """Finalizes the whole plan, which passes or fails, or each of the groups of ``verifier.only`` by itself.
 
         Raises `JournalError` if the plan was rolled back, and any error of a whole store. For the whole plan, also
         raises `GateRefused` if a check fails, and `JournalError` if the plan was not applied completely.
         """
-        self.state.reject_ended(self._plan.path, finalized=False)
+        self.state.reject_ended(self.verifier.plan.path, finalized=False)
         if self.verifier.only is None:
             return self._finalize_plan()
         return self._finalize_groups(FinalizeReport(by_group=True))
 
     def _finalize_plan(self) -> FinalizeReport:
-        path, state = self._plan.path, self.state
-        if not (state.apply.complete or all(map(state.is_applied, self._plan.groups()))):
+        path, state = self.verifier.plan.path, self.state
+        if not (state.apply.complete or all(map(state.is_applied, self.verifier.plan.groups()))):
             hint = Advice("run: {}", Invocation("migrate apply", (str(path),)))
             raise JournalError(f"plan {path}", "it was not applied completely", hint)
         report = FinalizeReport(finalized_at=state.finalized_at)
@@ -214,7 +210,7 @@ class Finalization:
         if not (report.verified or report.left_out):
             raise GateRefused("finalize", "the migration has no partitions to verify")
         # A group that could not be planned was not migrated, so the gate does not check its members.
-        planned = (group for group in self._plan.groups() if not group.error)
+        planned = (group for group in self.verifier.plan.groups() if not group.error)
         report.gates = [found for batch in read_batches(planned) for found in self.gate(batch)]
         if closed := [found for found in report.gates if not found.passed]:
             named = Advice.joined(Advice("{}: {}", found.group, found.detail) for found in closed[:_NAMED])
@@ -231,12 +227,12 @@ class Finalization:
         names = (f"{one.group if prefix else ''} {one.tp or ''} {one.status}".strip() for one in first)
         named = Advice.joined(Advice("{}: {}", name, one.detail) for name, one in zip(names, first, strict=True))
         why = Advice("{} of {} do not verify ({})", number, count_of(number + others, "partition"), named)
-        return GateRefused(what, why, _failure_hint(set(failed), self._plan.path))
+        return GateRefused(what, why, _failure_hint(set(failed), self.verifier.plan.path))
 
     def _finalize_groups(self, report: FinalizeReport) -> FinalizeReport:
         candidates: list[GroupPlan] = []
         blocked: dict[str, GateRefused] = {}
-        for group in self._plan.groups_of(self.verifier.only):
+        for group in self.verifier.plan.groups_of(self.verifier.only):
             if self.state.group_finalized_at(group.name) is not None:
                 report.earlier.append(group.name)
             elif problem := self._reason_not_applied(group):
@@ -296,7 +292,7 @@ class Finalization:
         if self.state.is_group_rolled_back(group.name):
             return GateRefused(what, "it was rolled back", "make a new plan for it")
         if not self.state.is_applied(group):
-            run = Invocation("migrate apply", (self._plan.path.name,), {"group": group.name})
+            run = Invocation("migrate apply", (self.verifier.plan.path.name,), {"group": group.name})
             return GateRefused(what, "it was not applied completely", Advice("run: {}", run))
         return None
 

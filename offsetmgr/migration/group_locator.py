@@ -6,19 +6,19 @@ The number of requests depends on the number of stores and of batches, not on th
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.core import title_of
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import Phase, PhaseEvidence
-from offsetmgr.core.errors import GateRefused, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.errors import GateRefused, OffsetMgrError, OtherCluster, UsageError, value_of_each
 from offsetmgr.core.model import Committed, GroupDescription, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, scan_store
 from offsetmgr.core.plurals import list_of
@@ -26,7 +26,7 @@ from offsetmgr.core.selection import literal_pattern
 from offsetmgr.groups.describe import DescribeGroups
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair, LastWriter
 from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
-from offsetmgr.groups.scan import with_unlisted
+from offsetmgr.groups.scan import with_unlisted, without_impossible
 from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.journaled_writer import OPERATIONS, open_plan, open_renewed
 from offsetmgr.migration.location import (
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 _NO_OWNER: Final = PartitionOwner("no registered owner", 0)
 """The owner of a partition that no old consumer owns, so that commits of other clients are seen too."""
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 _Owners = Mapping[str, Mapping[TopicPartition, PartitionOwner] | OffsetMgrError]
 
 
@@ -74,9 +72,9 @@ def _observe(
 ) -> dict[str, Observation | OffsetMgrError]:
     """Returns one observation of each group, for `watch`. The order of the reads is the contract of `observation`."""
     read_owners = partial(_owners, session)
-    before = _of_each(read_owners, list(names))
+    before = value_of_each(read_owners, list(names))
     in_zookeeper, in_kafka = scan_tolerantly(zookeeper, names), scan_tolerantly(kafka, names)
-    after = _of_each(read_owners, list(names))
+    after = value_of_each(read_owners, list(names))
     now = clock.now_ms()
     found: dict[str, Observation | OffsetMgrError] = {}
     for name in names:
@@ -106,10 +104,7 @@ def _owners(session: ZookeeperSession, names: list[str]) -> _Owners:
 def scan_tolerantly(store: OffsetStore, names: Sequence[str]) -> Mapping[str, GroupOffsets]:
     """Scans groups. An error of the whole store is the error of each group. A group whose name the store cannot contain
     has no offsets in the store."""
-    return {
-        name: GroupOffsets(name, {}) if isinstance(one.error, UsageError) else one
-        for name, one in scan_store(store, list(names)).items()
-    }
+    return {name: without_impossible(one) for name, one in scan_store(store, list(names)).items()}
 
 
 BATCH_GROUPS: Final = 500
@@ -329,10 +324,10 @@ class GroupLocator:
             return dict.fromkeys(names, unread)
         scanned = scan_tolerantly(one.store, names)
         offsets = {found.name: found for found in with_unlisted(one.store, [*scanned.values()], elsewhere)}
-        members = _of_each(one.describe, names)
+        members = value_of_each(one.describe, names)
         kinds = {name: found.error for name, found in offsets.items() if isinstance(found.error, OtherGroupKind)}
         shares = [name for name, kind in kinds.items() if kind.type == "share"]
-        started = _of_each(self._cluster.share_offsets, shares) if shares and self._cluster is not None else {}
+        started = value_of_each(self._cluster.share_offsets, shares) if shares and self._cluster is not None else {}
         samples = {}
         for name in names:  # processes of offsetmgr that hold the group lock are no members
             found, described, share = offsets[name], members[name], started.get(name)
@@ -355,17 +350,7 @@ class GroupLocator:
 
     def _logs(self, partitions: set[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         numbered = sorted(tp for tp in partitions if type(tp.partition) is int)
-        return {} if self._cluster is None or not numbered else _of_each(self._cluster.log_ranges, numbered)
-
-
-def _of_each(
-    read: Callable[[list[_Key]], Mapping[_Key, _Value | OffsetMgrError]], keys: list[_Key]
-) -> Mapping[_Key, _Value | OffsetMgrError]:
-    """Reads a value for each key. An error of the whole read is the value of each."""
-    try:
-        return read(keys)
-    except OffsetMgrError as error:
-        return dict.fromkeys(keys, error)
+        return {} if self._cluster is None or not numbered else value_of_each(self._cluster.log_ranges, numbered)
 
 
 # --- the store in which a group lives -------------------------------------------------------------------
@@ -394,11 +379,6 @@ class OtherHome(NamedTuple):
         there, here = map(title_of, (self.uri, self.selected))
         name = "" if self.name == self.group else f" as {self.name!r}"
         return f"its consumers commit to {there}{name}, not to {here}: {self.why}"
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether a command can read the group under its own name in a configured store."""
-        return self.name == self.group and self.uri in self.candidates
 
     def refusal(self) -> GateRefused:
         """Returns the error of an edit in the selected store."""

@@ -930,7 +930,8 @@ def _determine(now: Situation, one: GroupLocation) -> NextStep:
     if now.plan is not None and not has_members and (found := _by_plan(now._replace(location=None), now.plan)):
         return found
     if sample.watched:
-        why = "the watched commits do not show the phase: let the consumers read new messages, and watch again"
+        first = "let the consumers read new messages" if has_members else "start the group's consumers"
+        why = f"the watched commits do not show the phase: {first}, and watch again"
         return NextStep(None, why, is_open=True)
     return NextStep(call_of("groups where", (), one.name, window=60), "watches commits for at most 60 s")
 

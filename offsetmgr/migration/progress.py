@@ -191,7 +191,9 @@ class Journal:
                 return
             data = b"".join(lines)
             try:
-                self._write(data)
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._fd, view) :]
                 os.fsync(self._fd)
             except OSError as error:
                 os.ftruncate(self._fd, self._end)  # a complete line must not follow a torn line
@@ -202,11 +204,6 @@ class Journal:
                 ) from error
             self._next += len(lines)
             self._end += len(data)
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None

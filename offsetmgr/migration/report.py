@@ -59,11 +59,8 @@ def _risks(one: GroupLocation, recorded: GroupStatus | None) -> Iterator[tuple[G
     # If a store was not read, nothing shows that a consumer has committed the copied offsets again.
     expires_ms = recorded.expires_ms if unread and recorded is not None else one.expires_ms
     if plan is not None and expires_ms is not None:
-        renewal = Invocation("migrate apply", (plan.path,), {"refresh": True})
-        yield (
-            GroupRisk.EXPIRY,
-            Advice("expiry {} UTC, unless a consumer commits; {} renews", moment(expires_ms), renewal),
-        )
+        text = "expiry {} UTC, unless a consumer commits; migrate apply PLAN {refresh} renews"
+        yield GroupRisk.EXPIRY, Advice(text, moment(expires_ms))
     if plan is not None and stage in (Stage.APPLIED, Stage.APPLIED_IN_PART, Stage.FINALIZED):
         source = one.sample.side(plan.source)
         members = 0 if source is None else len(source.members)

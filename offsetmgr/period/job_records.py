@@ -170,6 +170,9 @@ def decode_work(path: str, data: bytes) -> Work:
         PublishedOutput(p.integer("attempt"), p.text("output"), p.integer("published_ms"), p.integers("counts"))
         for p in node.objects("published")
     ]
+    stored = node.texts("topic_ids") if "topic_ids" in node else {}
+    # librdkafka, with which offsetmgr once read the ids, has + and / in place of - and _.
+    topic_ids = {topic: topic_id.replace("+", "-").replace("/", "_") for topic, topic_id in stored.items()}
     if len(published) > 1:
         raise node.error("contains the published output twice")
     return Work(
@@ -181,13 +184,7 @@ def decode_work(path: str, data: bytes) -> Work:
         published[0] if published else None,
         {tp: RangeScan(*row) for tp, row in node.offsets("scans", ("START", "LATE", "END", "RESUME")).items()},
         node.integers("counts") if "counts" in node else {},
-        _topic_ids(node.texts("topic_ids")) if "topic_ids" in node else {},
+        topic_ids,
         node.optional_integer("forgotten") or 0,
         node.text("same_as") if "same_as" in node else "",
     )
-
-
-def _topic_ids(stored: Mapping[str, str]) -> dict[str, str]:
-    """Returns topic ids in Kafka's text form. librdkafka, with which offsetmgr once read the ids, has + and / in place
-    of - and _."""
-    return {topic: topic_id.replace("+", "-").replace("/", "_") for topic, topic_id in stored.items()}

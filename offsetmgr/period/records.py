@@ -189,6 +189,8 @@ class MemberNode:
     owned: frozenset[TopicPartition]
     """The partitions that the member consumes. An operator can read here which member consumes a partition that makes
     no progress."""
+    epoch: int = 0
+    """The epoch of the registration (see `state_nodes`), which is no part of the data; 0 before the registration."""
 
 
 @dataclass(frozen=True, slots=True)

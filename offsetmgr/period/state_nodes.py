@@ -58,14 +58,6 @@ has a node named ``progress``, whose content is plain text."""
 
 
 @dataclass(frozen=True, slots=True)
-class LiveMember:
-    """The registration of a live member. For ``epoch`` see the docstring of the module."""
-
-    epoch: int
-    node: MemberNode
-
-
-@dataclass(frozen=True, slots=True)
 class BarrierView:
     """The nodes of a run and their versions. The nodes were read at different moments, so every write of a node
     requires that the node still has the version that was read."""
@@ -74,7 +66,7 @@ class BarrierView:
     open_version: int | None
     partitions_version: int | None
     progress_versions: Mapping[str, int] = field(default_factory=dict)
-    members: Mapping[str, LiveMember] = field(default_factory=dict)
+    members: Mapping[str, MemberNode] = field(default_factory=dict)
 
     @property
     def leader(self) -> str | None:
@@ -138,7 +130,7 @@ class BarrierStateStore:
             partitions.version if partitions else None,
             {name: node.version for name, node in progress.items()},
             {
-                name: LiveMember(node.czxid, decode_member(f"{self.members_path}/{name}", node.data))
+                name: replace(decode_member(f"{self.members_path}/{name}", node.data), epoch=node.czxid)
                 for name, node in members.items()
             },
         )

@@ -67,12 +67,12 @@ def status_of(view: BarrierView, open_: OpenNode, now_ms: int) -> RunStatus:
     finished = view.seen.finished()
     idle = {tp for node in view.seen.progress.values() for tp in node.idle if node.finished.get(tp) == number}
     owners: Mapping[TopicPartition, str] = {
-        tp: name for name, member in sorted(view.members.items()) for tp in member.node.owned
+        tp: name for name, member in sorted(view.members.items()) for tp in member.owned
     }
     rows = []
     for partition in sorted(barrier.partitions):
         owner = owners.get(partition)
-        node = view.members[owner].node if owner is not None else None
+        node = view.members[owner] if owner is not None else None
         done = finished.get(partition, -1) >= number
         rows.append(
             PartitionStatus(

@@ -178,15 +178,6 @@ def _member(reader: KafkaFieldReader, version: int) -> MemberMetadata:
     return member
 
 
-def encode_empty_group(timestamp: int) -> bytes:
-    """Encodes a consumer group that has been empty since ``timestamp`` (milliseconds since 1970), in the version that
-    brokers from 2.3 to 4.x read. Raises `UnsupportedOperation` for more than 64 bits."""
-    try:
-        return _EMPTY_GROUP.pack(_WRITE_VERSION, len(b"consumer"), b"consumer", 0, -1, -1, timestamp, 0)
-    except struct.error as error:
-        raise UnsupportedOperation(f"time {timestamp}", "it does not fit into 64 bits") from error
-
-
 KEY_NAMES: Final[Mapping[int, str]] = MappingProxyType(
     {
         0: "LegacyOffsetCommit",
@@ -288,8 +279,12 @@ class KafkaRecordFormat:
 
     def encode_group(self, group: str, value: GroupValue) -> EncodedRecord:
         """Returns the record that Kafka writes for a consumer group that has been empty since
-        `GroupValue.last_active`."""
-        return self.encode_group_key(group), encode_empty_group(value.last_active)
+        `GroupValue.last_active`, in the version that brokers from 2.3 to 4.x read."""
+        key, time = self.encode_group_key(group), value.last_active
+        try:
+            return key, _EMPTY_GROUP.pack(_WRITE_VERSION, len(b"consumer"), b"consumer", 0, -1, -1, time, 0)
+        except struct.error as error:
+            raise UnsupportedOperation(f"time {time}", "it does not fit into 64 bits") from error
 
     # --- decoding ------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ KRAFT_JARS: Final[Mapping[str, tuple[str, ...]]] = {
 """The broker releases without ZooKeeper, and the sets of jars (`jars.SETS`) of each."""
 NEWEST_VERSION: Final = "4.4.0"
 _WITHOUT_LISTENERS: Final = frozenset({"0.8.2.2", "0.9.0.1"})
-_WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
+_WITHOUT_METADATA_4: Final = frozenset({"0.8.2.2", "0.9.0.1", "0.10.2.2"})
 
 
 class BrokerOptions(TypedDict, total=False):
@@ -115,13 +115,14 @@ class _Broker(ListeningServer):
         flags = (*self.jvm, *log4j_flags(self.directory))
         return java_command(map(jars.resolve, self.RELEASES[self.version]), main, arguments, jvm=flags)
 
-    def _is_up(self, metadata: int) -> bool:
-        """Returns whether the broker has logged its start, responds to a Metadata request of this version, and can
-        serve all topics that have a log in its directory."""
+    def _is_ready(self) -> bool:
+        """Returns whether the broker has logged its start, responds to a Metadata request, and can serve all topics
+        that have a log in its directory."""
         if not _UP.search(self.log_of_this_run()):
             return False
         logs = [directory.name for directory in (self.directory / "data").glob("*-*") if directory.is_dir()]
         topics = {found[1] for name in logs if (found := _PARTITION_DIRECTORY.fullmatch(name))}
+        metadata = 0 if self.version in _WITHOUT_METADATA_4 else 4
         return ports.broker_responds(self.port, topics - {"__cluster_metadata"}, metadata)
 
 
@@ -180,9 +181,6 @@ class KafkaBroker(_Broker):
         }
         return self._java("kafka.Kafka", str(self._settings_file(settings)))
 
-    def _is_ready(self) -> bool:
-        return self._is_up(4 if self.version in _WITH_METADATA_4 else 0)
-
 
 class KraftBroker(_Broker):
     """A Kafka broker that is also the controller: a cluster of one node without ZooKeeper. ``version`` is one of
@@ -219,19 +217,13 @@ class KraftBroker(_Broker):
         file = str(self._settings_file(settings))
         if not (self.directory / "data" / "meta.properties").exists():
             arguments = ("format", "--cluster-id", _cluster_id(), "--config", file)
-            self._format(self._java("kafka.tools.StorageTool", *arguments))
+            tool = self._java("kafka.tools.StorageTool", *arguments)
+            with self.log_file.open("ab") as log:
+                done = subprocess.run(tool, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
+            if done.returncode != 0:
+                what = f"cannot format {self.directory / 'data'}"
+                raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
         return self._java("kafka.Kafka", file)
-
-    def _format(self, command: Sequence[str]) -> None:
-        with self.log_file.open("ab") as log:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
-        if done.returncode != 0:
-            raise SandboxError(
-                f"cannot format {self.directory / 'data'}", log_tail(self.log_file), f"see {self.log_file}"
-            )
-
-    def _is_ready(self) -> bool:
-        return self._is_up(4)
 
 
 def _cluster_id() -> str:

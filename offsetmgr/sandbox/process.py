@@ -79,7 +79,14 @@ class ServerProcess(ABC):
             return self
         try:
             self._launch()
-            self._await_ready()
+            # Do not call `_is_ready` again after it has returned True, because it returns False while a topic is being
+            # created.
+            answered = wait_until(lambda: not self.running() or self._is_ready(), self.start_timeout_s)
+            if not self.running():
+                raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
+            if not answered:
+                what = f"{self.name} was not ready within {self.start_timeout_s:g} s"
+                raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
         except BaseException:
             self.kill()
             raise
@@ -144,16 +151,6 @@ class ServerProcess(ABC):
             _watchdog.add(self._ref)
         if self.on_launch is not None:
             self.on_launch(self)
-
-    def _await_ready(self) -> None:
-        # Do not call `_is_ready` again after it has returned True, because it returns False while a topic is being
-        # created.
-        answered = wait_until(lambda: not self.running() or self._is_ready(), self.start_timeout_s)
-        if not self.running():
-            raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
-        if not answered:
-            what = f"{self.name} was not ready within {self.start_timeout_s:g} s"
-            raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
 
     def _forget_process(self) -> None:
         if self._process is not None:

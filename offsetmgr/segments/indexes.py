@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import UnsupportedOperation
@@ -87,17 +87,8 @@ def time_index(data: bytes, base: int) -> Index[TimeEntry]:
     return Index(data, TIME_ENTRY, lambda timestamp, relative: TimeEntry(timestamp, base + relative))
 
 
-def offset_index_bytes(entries: Iterable[IndexEntry], base: int) -> bytes:
-    """Encodes an offset index file. Raises `UnsupportedOperation` for an offset too far from ``base``."""
-    return b"".join(OFFSET_ENTRY.pack(_relative(offset, base), position) for offset, position in entries)
-
-
-def time_index_bytes(entries: Iterable[TimeEntry], base: int) -> bytes:
-    """Encodes a time index file. Raises `UnsupportedOperation` for an offset too far from ``base``."""
-    return b"".join(TIME_ENTRY.pack(timestamp, _relative(offset, base)) for timestamp, offset in entries)
-
-
-def _relative(offset: int, base: int) -> int:
+def relative_offset(offset: int, base: int) -> int:
+    """Returns the offset that an index entry has. Raises `UnsupportedOperation` for an offset too far from ``base``."""
     if not 0 <= offset - base <= MAX_RELATIVE_OFFSET:
         raise UnsupportedOperation(f"offset {offset}", f"it is too far from the segment's base offset {base}")
     return offset - base

@@ -14,7 +14,6 @@ shouldRoll), kafka.log.UnifiedLog.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -34,10 +33,8 @@ from offsetmgr.segments.indexes import (
     MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY,
     TIME_ENTRY,
-    IndexEntry,
     TimeEntry,
-    offset_index_bytes,
-    time_index_bytes,
+    relative_offset,
 )
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.retention import max_timestamp
@@ -239,7 +236,13 @@ class LogAppender:
         if active is None or self._must_roll(active, len(data), assigned.last, newest):
             active = self._open_segment(assigned.first)
         position = active.size
-        _write_all(active.log, data, position)
+        remaining = memoryview(data)
+        try:
+            while remaining:
+                remaining = remaining[active.log.write(remaining) :]
+        except OSError:
+            active.log.truncate(position)
+            raise
         active.size += len(data)
         if newest >= 0 and active.first_time is None:
             active.first_time = newest
@@ -247,7 +250,7 @@ class LogAppender:
             active.newest = TimeEntry(newest, assigned.last)
         if active.bytes_since_index_entry > self._roll_policy.index_interval_bytes:
             base = active.segment.base_offset
-            active.index.write(offset_index_bytes([IndexEntry(assigned.last, position)], base))
+            active.index.write(OFFSET_ENTRY.pack(relative_offset(assigned.last, base), position))
             self._append_time_entry(active)
             active.bytes_since_index_entry = 0
         active.bytes_since_index_entry += len(data)
@@ -271,16 +274,6 @@ class LogAppender:
 
     def _append_time_entry(self, active: _ActiveSegment) -> None:
         if active.newest.timestamp > active.last_indexed_time:
-            active.times.write(time_index_bytes([active.newest], active.segment.base_offset))
+            time, offset = active.newest
+            active.times.write(TIME_ENTRY.pack(time, relative_offset(offset, active.segment.base_offset)))
             active.last_indexed_time = active.newest.timestamp
-
-
-def _write_all(file: io.FileIO, data: bytes, position: int) -> None:
-    """Writes all of ``data``. If that fails, truncates the file at ``position`` and raises `OSError`."""
-    remaining = memoryview(data)
-    try:
-        while remaining:
-            remaining = remaining[file.write(remaining) :]
-    except OSError:
-        file.truncate(position)
-        raise

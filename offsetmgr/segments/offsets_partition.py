@@ -95,7 +95,11 @@ def read_partition(
         replay.end_transaction(producer, committed=outcomes[producer])
     unknown_start: OffsetMgrError | None = None
     try:
-        _drop_before(replay, read_checkpoint(directory.absolute().parent / LOG_START).get(name, 0))
+        # The log's start offset may be within a segment (DeleteRecords).
+        start = read_checkpoint(directory.absolute().parent / LOG_START).get(name, 0)
+        for newest in (replay.newest, *replay.pending.values()):
+            for key in [key for key, (at, _) in newest.items() if at < start] if start else ():
+                del newest[key]
     except (CorruptData, UnknownVersion, FileFailure) as error:  # like LogManager.loadLogs (3.9)
         unknown_start = error
     decoded = decode(replay.newest)
@@ -189,10 +193,3 @@ def _damaged_tail(segment: Segment, position: int) -> IgnoredTail | None:
     if found.damage is None or found.valid_bytes != position:
         return None
     return IgnoredTail(segment.log, found.valid_bytes, found.invalid_bytes, f"{found.damage}, {found.why}")
-
-
-def _drop_before(replay: OffsetsReplay, start: int) -> None:
-    """Removes the records before the log's start offset, which may be within a segment (DeleteRecords)."""
-    for newest in (replay.newest, *replay.pending.values()):
-        for key in [key for key, (at, _) in newest.items() if at < start] if start else ():
-            del newest[key]

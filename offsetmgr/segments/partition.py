@@ -55,22 +55,18 @@ class Partition:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.name = partition_of(directory)
-        self._segments: tuple[Segment, ...] = ()
+        self.segments: tuple[Segment, ...] = ()
+        """The segments that the last `refresh` found, sorted by offset."""
         self.refresh()
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Returns the segments that the last `refresh` found, sorted by offset."""
-        return self._segments
 
     def refresh(self) -> None:
         """Reads the directory again. Raises `FileFailure`, `UnsupportedOperation`."""
-        self._segments = segments_in(self.directory)
+        self.segments = segments_in(self.directory)
 
     def range(self) -> LogRange:
         """Returns the log's start offset, which may be within a segment (DeleteRecords), and the offset after its last
         entry. Raises `CorruptData` if the last segment is damaged, `FileFailure`."""
-        return LogRange(self._start(self._segments), self._end(self._segments))
+        return LogRange(self._start(self.segments), self._end(self.segments))
 
     def read(self, offset: int, size: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES) -> LogSlice | None:
         """Returns about ``size`` bytes that begin with the entry that contains ``offset``. If compaction has removed
@@ -80,7 +76,7 @@ class Partition:
         entry is larger than ``max_entry_bytes``, `OffsetOutOfRange` for an offset before the start or after the end of
         the log, `CorruptData`, and `FileFailure`.
         """
-        segments = self._segments
+        segments = self.segments
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         start = self._start(segments)
         if offset < start:
@@ -167,24 +163,16 @@ def segments_in(directory: Path) -> tuple[Segment, ...]:
         if file.name.endswith(KAFKA_07_LOG):
             _reject_kafka_07(directory)
     segments = {segment.base_offset: segment for segment in _named(files, LOG)}
-    swaps = _valid_swaps(files)
+    # Compaction renames its files from .cleaned to .swap, from the last segment to the first. If a .cleaned file
+    # exists, the renaming was interrupted, so .swap files with its offset or a larger one do not count.
+    unfinished = [int(file.name[:20]) for file in files if file.name.endswith(_CLEANED) and file.name[:20].isdigit()]
+    swaps = [one for one in _named(files, LOG + SWAP) if not unfinished or one.base_offset < min(unfinished)]
     if swaps:
         low = min(segment.base_offset for segment in swaps)
         high = max(segment.next_offset() for segment in swaps)
         segments = {base: segment for base, segment in segments.items() if not low <= base < high}
         segments |= {segment.base_offset: segment for segment in swaps}
     return tuple(segments[base] for base in sorted(segments))
-
-
-def _valid_swaps(files: list[Path]) -> list[Segment]:
-    """Returns the complete ``.swap`` segments of compaction.
-
-    Compaction renames its files from ``.cleaned`` to ``.swap``, from the last segment to the first. If a ``.cleaned``
-    file exists, the renaming was interrupted, so ``.swap`` files with the offset of this file or a larger offset do not
-    count.
-    """
-    unfinished = [int(file.name[:20]) for file in files if file.name.endswith(_CLEANED) and file.name[:20].isdigit()]
-    return [segment for segment in _named(files, LOG + SWAP) if not unfinished or segment.base_offset < min(unfinished)]
 
 
 def _named(files: list[Path], suffix: str) -> list[Segment]:

@@ -290,7 +290,10 @@ class LogRepair:
                 if self._to is not None:
                     log.action, log.copy = "would be copied", self._target(source, self._to)
                 elif cut:
-                    log.action, log.copy = "would be cut", self._backup(source, examined, position)
+                    require_idle(source)
+                    if self._keep is not None:
+                        check_parent_unused(self._keep, _OTHER_KEEP)
+                    log.action, log.copy = "would be cut", backup_path(examined.segment.log, position, self._keep)
                 else:
                     log.action = "nothing to cut"
                 log.position, log.next_offset, log.cut = position, next_offset, cut
@@ -308,12 +311,6 @@ class LogRepair:
         check_parent_unused(target)
         self._targets[target] = source
         return target
-
-    def _backup(self, source: Path, examined: ExaminedSegment, position: int) -> Path:
-        require_idle(source)
-        if self._keep is not None:
-            check_parent_unused(self._keep, _OTHER_KEEP)
-        return backup_path(examined.segment.log, position, self._keep)
 
     def execute(self, log: RecoveredLog, note: Callable[[str], None]) -> None:
         """Writes the repaired copy, or truncates the log in place. ``note`` receives the evidence that no broker uses

@@ -119,25 +119,22 @@ class AvroReader(SnapshotReader):
         self.format = form
         self._stream = stream
         self._what = what
-        self._block_of: dict[str, int] = {}
+        self.index: dict[str, int] = {}
         self._blocks: array[int] = array("q")
         """The position of each block, and the position after the last block."""
-        self.header: SnapshotHeader = self._index()
+        self.header: SnapshotHeader = self._first_pass()
         self._head = self._bytes(0, self._blocks[0])
         self._last_block = -1
         self._last_records: dict[str, dict[str, Any]] = {}
         """A cache of the records in the block that was decoded last, because consecutive groups are usually in the same
         block."""
 
-    def index(self) -> dict[str, int]:
-        return self._block_of
-
     def read(self) -> Iterator[GroupOffsets]:
         for block in range(len(self._blocks) - 2):  # the last block contains only the record with ``end``
             yield from map(self._entry, self._decode(block))
 
     def load(self, group: str) -> GroupOffsets:
-        block = self._block_of[group]
+        block = self.index[group]
         if block != self._last_block:
             self._last_records = {record["group"]: record for record in self._decode(block)}
             self._last_block = block
@@ -170,7 +167,7 @@ class AvroReader(SnapshotReader):
 
     # --- the first pass ---------------------------------------------------------------------------
 
-    def _index(self) -> SnapshotHeader:
+    def _first_pass(self) -> SnapshotHeader:
         if not is_avro(self._stream):
             raise MalformedData(
                 self._what, "not an Avro file", Advice("name its format with {format:as=csv|zk|json|spark}")
@@ -185,7 +182,7 @@ class AvroReader(SnapshotReader):
             raise MalformedData(self._what, f"broken Avro: {type(error).__name__}: {error}".rstrip(": ")) from error
         if end is None:
             raise MalformedData(self._what, "it is truncated: the last record of a snapshot is missing")
-        if end["groups"] != len(self._block_of) or end["crc32"] != self._checksum(self._blocks[-2]):
+        if end["groups"] != len(self.index) or end["crc32"] != self._checksum(self._blocks[-2]):
             raise MalformedData(self._what, "it is damaged: its checksum does not match")
         return header
 
@@ -205,7 +202,7 @@ class AvroReader(SnapshotReader):
                 elif (before := numbers.setdefault(record["group"], number)) != number:
                     bad.add(number, record["group"], f"the same group as record {before}")
                 else:
-                    self._block_of[record["group"]] = len(self._blocks) - 1
+                    self.index[record["group"]] = len(self._blocks) - 1
             last = block.offset + block.size
         bad.raise_if_any()
         if end is not None:

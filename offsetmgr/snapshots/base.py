@@ -84,9 +84,8 @@ class SnapshotReader(ABC):
     format: Format
     """The format of the file. An edited snapshot is written back in this format."""
 
-    @abstractmethod
-    def index(self) -> Mapping[str, Any]:
-        """Returns a mapping whose keys are the ids of all groups in the order of the file."""
+    index: Mapping[str, Any]
+    """A mapping whose keys are the ids of all groups in the order of the file."""
 
     @abstractmethod
     def load(self, group: str) -> GroupOffsets:
@@ -94,15 +93,15 @@ class SnapshotReader(ABC):
 
     def groups(self) -> Iterator[str]:
         """Yields the ids of all groups in the order of the file."""
-        return iter(self.index())
+        return iter(self.index)
 
     def read(self) -> Iterator[GroupOffsets]:
         """Yields all groups in the order of the file, one at a time."""
-        return map(self.load, self.index())
+        return map(self.load, self.index)
 
     def find(self, group: str) -> GroupOffsets | None:
         """Returns one group; `None` if the file does not contain it."""
-        return self.load(group) if group in self.index() else None
+        return self.load(group) if group in self.index else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +110,10 @@ class LoadedReader(SnapshotReader):
 
     format: Format
     header: SnapshotHeader | None
-    entries: Mapping[str, GroupOffsets] = field(default_factory=dict)
-
-    def index(self) -> Mapping[str, GroupOffsets]:
-        return self.entries
+    index: Mapping[str, GroupOffsets] = field(default_factory=dict)
 
     def load(self, group: str) -> GroupOffsets:
-        return self.entries[group]
+        return self.index[group]
 
 
 class Format(ABC):

@@ -226,25 +226,22 @@ class KafkaUtilsReader(SnapshotReader):
         self.format = form
         self._stream = stream
         self._what = what
-        self._documents: dict[str, array[int]] = {}
+        self.index: dict[str, array[int]] = {}
         """For each group the start and the end of its document (in bytes), and the number of its first line."""
         bad = BadLines(what)
         for document in documents(stream, bad):
             try:
                 group, _ = _read(document)
-                if group in self._documents:
-                    why = f"group {group!r} came before, in line {self._documents[group][2]}"
+                if group in self.index:
+                    why = f"group {group!r} came before, in line {self.index[group][2]}"
                     raise BadEntry(document.line, why)
-                self._documents[group] = array("q", (document.start, document.end, document.line))
+                self.index[group] = array("q", (document.start, document.end, document.line))
             except BadEntry as entry:
                 entry.add_to(document, bad)
         bad.raise_if_any()
 
-    def index(self) -> dict[str, array[int]]:
-        return self._documents
-
     def load(self, group: str) -> GroupOffsets:
-        start, end, line = self._documents[group]
+        start, end, line = self.index[group]
         self._stream.seek(start)
         _, found = _read(Document(start, end, line, self._stream.read(end - start)))
         return group_entry(self._what, group, {tp: Committed(offset) for tp, offset in found.items()})

@@ -15,7 +15,7 @@ import os
 import re
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice, repeat
 from typing import Any, BinaryIO, ClassVar, Final, NamedTuple
 
@@ -70,9 +70,7 @@ class LineReader(SnapshotReader):
             for group in self._find_ranges(bad):
                 self._check_scattered(group, bad)
             bad.raise_if_any()
-
-    def index(self) -> Mapping[str, Any]:
-        return self._ranges if self._small_file is None else self._small_file
+        self.index = self._ranges if self._small_file is None else self._small_file
 
     def load(self, group: str) -> GroupOffsets:
         if self._small_file is not None:

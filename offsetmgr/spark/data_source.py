@@ -64,7 +64,10 @@ class StoreReader(TableReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._uri = _store(self._options)
-        self._errors = _flag(self._options.get("errors", "false"))
+        errors = self._options.get("errors", "false")
+        if errors.lower() not in ("true", "false"):
+            raise source_options.invalid(NAME, f"option 'errors' is {errors!r}", "use true or false")
+        self._errors = errors.lower() == "true"
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers."""
@@ -167,9 +170,3 @@ class StoreSource(TableSource):
 
 def _store(options: Mapping[str, str]) -> str:
     return options.get("path") or source_options.required(NAME, options, "store", _EXAMPLE)
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise source_options.invalid(NAME, f"option 'errors' is {text!r}", "use true or false")
-    return text.lower() == "true"

@@ -113,11 +113,6 @@ class CrossClusterCheck:
         compared."""
         return self.comparison.relation is Relation.OTHER
 
-    @property
-    def same_cluster(self) -> bool:
-        """Whether source and target are known to belong to the same cluster."""
-        return self.comparison.relation is Relation.SAME
-
     def text(self) -> str:
         """Returns the relation of the two clusters in one line, for people."""
         return self.comparison.text(self.translate)

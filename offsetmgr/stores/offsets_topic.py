@@ -110,8 +110,29 @@ class KafkaOffsetsTopic:
             new = [tp for tp in partitions if tp not in self._replays]
             starts = await self._list_offsets(new, EARLIEST, timeout_s)
             positions = {tp: starts[tp] if tp in starts else self._replays[tp].end or 0 for tp in partitions}
-            until = None if limit_s is None else _from_now(limit_s)
-            await self._read_up_to({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, timeout_s, until)
+            until, size = None if limit_s is None else _from_now(limit_s), _FETCH_BYTES
+            left = {tp: at for tp, at in positions.items() if at < ends[tp]}
+            total = sum(ends[tp] - at for tp, at in left.items())
+            while left:
+                moved = False
+                ask = partial(fetch_log, limits=FetchLimits(max_bytes=size))
+                for tp, answer in (await self._leaders.per_partition(left, ask, _from_now(timeout_s))).items():
+                    data = value_of(answer).data
+                    replay = self._replays.setdefault(tp, OffsetsReplay())
+                    replay.replay(_whole_entries(data))
+                    if replay.end is not None and replay.end > left[tp]:
+                        moved, left[tp] = True, replay.end
+                if not moved:
+                    if size >= _MAX_FETCH_BYTES:
+                        stuck, at = next(iter(left.items()))
+                        why = f"the broker returns no complete message at offset {at}, although the log ends at"
+                        hint = "check whether the broker's log segment with this offset is damaged"
+                        raise ServerError(str(stuck), f"{why} {ends[stuck]}", hint)
+                    size *= 4  # brokers before 0.10.1 truncate a message that is larger than the limit
+                self.on_read(total - sum(max(ends[tp] - at, 0) for tp, at in left.items()), total)
+                left = {tp: at for tp, at in left.items() if at < ends[tp]}
+                if left and until is not None and asyncio.get_running_loop().time() > until:
+                    raise TimedOut(OFFSETS_TOPIC, "a view does not read it for longer, and has not reached its end")
             everything: SavedGroups = {}
             for tp in partitions:
                 everything |= self._groups_of(tp)
@@ -164,39 +185,6 @@ class KafkaOffsetsTopic:
     ) -> dict[TopicPartition, int]:
         found = await list_offsets(self._leaders, dict.fromkeys(partitions, timestamp), _from_now(timeout_s))
         return {tp: value_of(at) for tp, at in found.items()}
-
-    async def _read_up_to(
-        self,
-        positions: Mapping[TopicPartition, int],
-        ends: Mapping[TopicPartition, int],
-        timeout_s: float,
-        until: float | None,
-    ) -> None:
-        """Reads these partitions from their positions up to their ends."""
-        left, size = dict(positions), _FETCH_BYTES
-        total = sum(ends[tp] - at for tp, at in left.items())
-        while left:
-            moved = False
-            ask = partial(fetch_log, limits=FetchLimits(max_bytes=size))
-            for tp, answer in (await self._leaders.per_partition(left, ask, _from_now(timeout_s))).items():
-                data = value_of(answer).data
-                replay = self._replays.setdefault(tp, OffsetsReplay())
-                replay.replay(_whole_entries(data))
-                if replay.end is not None and replay.end > left[tp]:
-                    moved, left[tp] = True, replay.end
-            if not moved:
-                if size >= _MAX_FETCH_BYTES:
-                    stuck, at = next(iter(left.items()))
-                    why = (
-                        f"the broker returns no complete message at offset {at}, although the log ends at {ends[stuck]}"
-                    )
-                    hint = "check whether the broker's log segment with this offset is damaged"
-                    raise ServerError(str(stuck), why, hint)
-                size *= 4  # brokers before 0.10.1 truncate a message that is larger than the limit
-            self.on_read(total - sum(max(ends[tp] - at, 0) for tp, at in left.items()), total)
-            left = {tp: at for tp, at in left.items() if at < ends[tp]}
-            if left and until is not None and asyncio.get_running_loop().time() > until:
-                raise TimedOut(OFFSETS_TOPIC, "a view does not read it for longer, and has not reached its end")
 
 
 def _whole_entries(data: bytes) -> bytes:

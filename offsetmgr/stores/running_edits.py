@@ -364,7 +364,10 @@ class RunningEdits:
     async def _take_over(self, edit: GroupEdit, described: GroupDescription, deadline: float) -> TakeoverResult:
         now = asyncio.get_running_loop().time
         started = now()
-        async with await self._takeover(edit, described, deadline) as group:
+        takeover: AbstractAsyncContextManager[GroupTakeover] = take_over(self._client, described, deadline)
+        if await is_consumer_group(self._client, described, deadline):
+            takeover = take_over_consumer_group(self._client, described, edit.changes.keys(), deadline)
+        async with takeover as group:
             current = await self._stable_offsets(group, edit)
             before = {tp: current.offsets.get(tp, ABSENT) for tp in edit.changes if tp not in current.errors}
             first = edit.group not in self._before
@@ -386,30 +389,17 @@ class RunningEdits:
                 members = count_of(done.members, "member")
                 self._listener.on_step(f"group {edit.group}: {members} left; waiting up to {self._wait_s:g} s for them")
                 try:
-                    await self._bring_back(group, edit, held, done)
+                    done.back = await group.readmit(held, self._in(self._wait_s))
+                    done.log_ends, _ = await asyncio.gather(self._log_ends(held), asyncio.sleep(_QUIET_S))
+                    until = self._in(_TAKEOVER_S)
+                    with _limit(edit.group, "its offsets were not read and written again", until):
+                        await self._write_again(group, edit, held, done, until)
                 except OffsetMgrError as error:  # the offsets are written, and the watch reports what follows
                     done.ended_early = str(error)
                     done.log_ends = done.log_ends or await self._log_ends(held)
         done.left_at = now()
         done.seconds = done.left_at - started
         return done
-
-    async def _takeover(
-        self, edit: GroupEdit, described: GroupDescription, deadline: float
-    ) -> AbstractAsyncContextManager[GroupTakeover]:
-        if await is_consumer_group(self._client, described, deadline):
-            return take_over_consumer_group(self._client, described, edit.changes.keys(), deadline)
-        return take_over(self._client, described, deadline)
-
-    async def _bring_back(
-        self, group: GroupTakeover, edit: GroupEdit, held: Sequence[TopicPartition], done: TakeoverResult
-    ) -> None:
-        """Waits until the members are back, and writes the offsets again that a member has overwritten meanwhile."""
-        done.back = await group.readmit(held, self._in(self._wait_s))
-        done.log_ends, _ = await asyncio.gather(self._log_ends(held), asyncio.sleep(_QUIET_S))
-        deadline = self._in(_TAKEOVER_S)
-        with _limit(edit.group, "its offsets were not read and written again", deadline):
-            await self._write_again(group, edit, held, done, deadline)
 
     async def _write_again(
         self,

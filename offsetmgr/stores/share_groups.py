@@ -42,7 +42,7 @@ COMPARED: Final = (
 )
 """The value of `GroupEditResult.how`."""
 
-_READS: Final = 4
+_READS: Final = 30
 """How often start offsets are read at most while logs grow."""
 
 ACKNOWLEDGEMENTS: Final = Weakness(
@@ -58,21 +58,25 @@ class ShareEdits(ProtocolEdits):
     def __init__(self, client: Client, timeout_s: float) -> None:
         super().__init__(client, timeout_s)
         self._leaders = PartitionLeaders(client)
-        self._growing: set[TopicPartition] = set()
-        """The partitions whose log grew during a read, so that at least `Committed.version` records are acknowledged"""
 
     async def read(self, partitions: RequestedOffsets, deadline: float) -> FetchedGroups:
-        """Reads all partitions of the groups. The lag fits the log's end that was the same before and after its read"""
-        found, ends = await share_groups.fetch(self._client, partitions, deadline), dict[TopicPartition, Any]()
+        """Reads all partitions of the groups, each with the number of acknowledged records behind its start offset as
+        the version. The log's ends before and after the read of a lag are bounds of the number. If the log grows,
+        several reads narrow the bounds. The error of a partition says that the number is still unknown."""
+        ends: dict[TopicPartition, Any] = {}
+        bounds: dict[tuple[str, TopicPartition, int], tuple[int, int]] = {}
         for _ in range(_READS):
-            groups = [one for one in found.values() if not isinstance(one, OffsetMgrError)]
-            known = (tp for one in groups for tp, at in one.offsets.items() if None not in (at.start, at.lag))
-            earlier, ends = ends, await list_offsets(self._leaders, dict.fromkeys(known, LATEST), deadline)
-            if earlier == ends:
-                break
             found = await share_groups.fetch(self._client, partitions, deadline)
-        self._growing.update(tp for tp, end in ends.items() if earlier.get(tp) != end)
-        return {name: one if isinstance(one, OffsetMgrError) else _fetched(one, ends) for name, one in found.items()}
+            groups = {name: one for name, one in found.items() if not isinstance(one, OffsetMgrError)}
+            known = [(name, tp, *at) for name, one in groups.items() for tp, at in one.offsets.items()]
+            lags = {(name, tp, start): lag for name, tp, start, _, lag in known if start is not None is not lag}
+            earlier, wanted = ends, dict.fromkeys((tp for _, tp, _ in lags), LATEST)
+            ends = await list_offsets(self._leaders, wanted, deadline)
+            bounds = {key: _narrowed(key, lag, earlier, ends, bounds.get(key)) for key, lag in lags.items()}
+            if all(low == high for low, high in bounds.values()):
+                break
+        failed = {name: one for name, one in found.items() if isinstance(one, OffsetMgrError)}
+        return {**failed, **{name: _fetched(name, one, ends, bounds) for name, one in groups.items()}}
 
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
         return await edit_each(edits, self._reset)
@@ -119,8 +123,6 @@ class ShareEdits(ProtocolEdits):
 
         # A write of the same start offset discards acknowledgements, so it is a change.
         behind = {tp for tp, start in current.offsets.items() if start.version}
-        for tp in self._growing & behind:  # the numbers of two reads differ
-            current.offsets[tp] = current.offsets[tp]._replace(version=None)
         outcomes, todo = decide(edit.group, edit.changes, current, whole=edit.whole)
         todo += [tp for tp in behind & outcomes.keys() if outcomes[tp].status is EditStatus.UNCHANGED]
         done = await execute(edit, current, write, erase, EditDecision(outcomes, todo))
@@ -154,14 +156,38 @@ class ShareGroupStore(ProtocolStore[ShareEdits]):
         return thread.run(lambda _deadline: thread.edits.describe(names)) if names else {}
 
 
-def _fetched(found: share_groups.ShareOffsets, ends: Mapping[TopicPartition, int | OffsetMgrError]) -> FetchedGroup:
-    """Returns the start offsets, each with the number of records behind it that are acknowledged as its version."""
-    read = FetchedGroup({}, dict(found.errors))
-    for tp, (start, _epoch, lag) in found.offsets.items():
-        end = ends.get(tp)
-        if isinstance(end, OffsetMgrError):
-            read.errors[tp] = end
+def _narrowed(
+    key: tuple[str, TopicPartition, int],
+    lag: int,
+    earlier: Mapping[TopicPartition, int | OffsetMgrError],
+    later: Mapping[TopicPartition, int | OffsetMgrError],
+    known: tuple[int, int] | None,
+) -> tuple[int, int]:
+    """Returns the bounds of the number of acknowledged records, from the log's ends before and after the read of the
+    lag. Uses the ``known`` bounds too, unless a consumer has acknowledged records since."""
+    _, tp, start = key
+    low, high = (end - start - lag if isinstance(end := ends.get(tp), int) else 0 for ends in (earlier, later))
+    narrow = max(0, low), high
+    if known is not None and max(narrow[0], known[0]) <= min(high, known[1]):
+        return max(narrow[0], known[0]), min(high, known[1])
+    return narrow
+
+
+def _fetched(
+    group: str,
+    found: share_groups.ShareOffsets,
+    ends: Mapping[TopicPartition, int | OffsetMgrError],
+    bounds: Mapping[tuple[str, TopicPartition, int], tuple[int, int]],
+) -> FetchedGroup:
+    offsets: dict[TopicPartition, Committed] = {}
+    errors = dict(found.errors)
+    for tp, (start, _, _) in found.offsets.items():
+        low, high = (None, None) if start is None else bounds.get((group, tp, start), (None, None))
+        if isinstance(end := ends.get(tp), OffsetMgrError):
+            errors[tp] = end
+        elif low != high:
+            why = "the log grew during every read, so the number of its acknowledged records is unknown"
+            errors[tp] = OffsetMgrError(f"share group {group}, {tp}", why, "try again, or pause the producers")
         elif start is not None:
-            version = None if end is None or lag is None else max(0, end - start - lag)
-            read.offsets[tp] = Committed(start, version=version)
-    return read
+            offsets[tp] = Committed(start, version=low)
+    return FetchedGroup(offsets, errors)

@@ -132,13 +132,6 @@ def _parse_options(shown: str, kind: str, query: str, known: frozenset[str]) -> 
     return options
 
 
-def reject_dash(what: str, path: str, instead: str) -> None:
-    """Raises `UsageError` if ``path`` is ``-``, because the command would use a file with the name ``-``, not standard
-    input or output. ``instead`` is the hint of the error."""
-    if path == "-":
-        raise UsageError(what, "- is not standard input or output here", instead)
-
-
 def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
     """Returns the store at ``uri``, which connects on its first call.
 
@@ -309,7 +302,9 @@ def _parse_file(shown: str, body: str, options: dict[str, str]) -> StoreUri:
         body = body[2:]
     if not body:
         raise InvalidUri(f"store {shown!r}", "no path after file:", f"as in {example_uris()}")
-    reject_dash(f"store {shown!r}", unquote(body), "name a file; file:/dev/stdin?format=csv reads standard input")
+    if unquote(body) == "-":  # the store would be a file with this name
+        hint = "name a file; file:/dev/stdin?format=csv reads standard input"
+        raise UsageError(f"store {shown!r}", "- is not standard input or output here", hint)
     if (unterminated := options.get("unterminated", "accept")) != "accept":
         raise InvalidUri(f"store {shown!r}", f"unterminated={unterminated} is not known", "as in unterminated=accept")
     return StoreUri("file", unquote(body), "", options)

@@ -76,6 +76,10 @@ class ZookeeperStore(OffsetStore):
         Raises `InvalidUri`, and `UsageError` for an unknown layout or an invalid root.
         """
         self._layout = layout_named(layout, root)
+        self.layout = self._layout.name
+        """The layout's name, as in the URI."""
+        self.registered = self._layout.has_registry
+        """Whether the consumers of these offsets register in this ZooKeeper (Storm's spouts do not)."""
         self.session = ZookeeperSession(connect, config)
         """The session of the store, which callers may use for other nodes (members, owners). `close` closes it."""
 
@@ -92,16 +96,6 @@ class ZookeeperStore(OffsetStore):
             conditional="version",
             partitions=self._layout.partitions,
         )
-
-    @property
-    def layout(self) -> str:
-        """The layout's name, as in the URI."""
-        return self._layout.name
-
-    @property
-    def registered(self) -> bool:
-        """Whether the consumers of these offsets register in this ZooKeeper (Storm's spouts do not)."""
-        return self._layout.has_registry
 
     def address_doubt(self) -> str:
         with suppress(OffsetMgrError):
@@ -200,7 +194,10 @@ class ZookeeperStore(OffsetStore):
                 raise error
             return fetched(f"fetch of group {group}", found.offsets, found.errors, None)
         locate_directories(self.session, self._layout, [group])
-        path_of = self._paths_of(group, list(partitions))
+        requested = list(partitions)
+        topics = ((group, tp.topic) for tp in requested)
+        directories = existing_topic_directories(self.session, self._layout, topics)
+        path_of = {tp: self._layout.path(group, tp, directories) for tp in requested}
         offsets: dict[TopicPartition, Offset] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
         above = {tp.topic: path.rpartition("/")[0] for tp, path in path_of.items()} if self.registered else {}
@@ -219,12 +216,6 @@ class ZookeeperStore(OffsetStore):
         errors |= {tp: error for tp in missing if (error := hidden.get(tp.topic)) is not None}
         # A partition has no commit if its node is missing or contains the offset of another topic.
         return fetched(f"fetch of group {group}", offsets, errors, path_of)
-
-    def _paths_of(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
-        """Returns the path of each partition's node."""
-        topics = ((group, tp.topic) for tp in partitions)
-        directories = existing_topic_directories(self.session, self._layout, topics)
-        return {partition: self._layout.path(group, partition, directories) for partition in partitions}
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight. Keeps their order."""

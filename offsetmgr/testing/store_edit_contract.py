@@ -110,11 +110,7 @@ class StoreEditContract:
     ) -> None:
         tp = self._commit_one(store, group, topic, 5)
 
-        result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=ABSENT)})
-
-        assert _statuses(result) == {tp: EditStatus.FAILED}
-        assert _offset(_conflict(result, tp).actual) == 5
-        assert _offsets(store.fetch(group)) == {tp: 5}
+        assert _offset(_refused(store, group, tp, Change(OffsetAndMetadata(9), expected=ABSENT))) == 5
 
     def test_an_expected_commit_that_still_holds_is_replaced(self, store: OffsetStore, group: str, topic: str) -> None:
         tp = self._commit_one(store, group, topic, 5)
@@ -141,11 +137,7 @@ class StoreEditContract:
         stale = store.fetch(group)[tp]
         store.commit(group, {tp: OffsetAndMetadata(6)})
 
-        result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=stale)})
-
-        assert _statuses(result) == {tp: EditStatus.FAILED}
-        assert _offset(_conflict(result, tp).actual) == 6
-        assert _offsets(store.fetch(group)) == {tp: 6}
+        assert _offset(_refused(store, group, tp, Change(OffsetAndMetadata(9), expected=stale))) == 6
 
     def test_an_expected_commit_that_is_gone_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
         tp, other = self.tp(topic, 0), self.tp(topic, 1)
@@ -153,10 +145,7 @@ class StoreEditContract:
         held = store.fetch(group)[tp]
         store.delete(group, [tp])
 
-        result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=held)})
-
-        assert _statuses(result) == {tp: EditStatus.FAILED}
-        assert _conflict(result, tp).actual == ABSENT
+        assert _refused(store, group, tp, Change(OffsetAndMetadata(9), expected=held)) == ABSENT
         assert _offsets(store.fetch(group)) == {other: 5}
 
     def test_a_bad_partition_does_not_stop_the_others(self, store: OffsetStore, group: str, topic: str) -> None:
@@ -229,10 +218,7 @@ class StoreEditContract:
         stale = store.fetch(group)[tp]
         store.commit(group, {tp: OffsetAndMetadata(6)})
 
-        result = _edit(store, group, {tp: Change(None, expected=stale)})
-
-        assert _offset(_conflict(result, tp).actual) == 6
-        assert _offsets(store.fetch(group)) == {tp: 6}
+        assert _offset(_refused(store, group, tp, Change(None, expected=stale))) == 6
 
     def test_a_before_image_undoes_an_edit(self, store: OffsetStore, group: str, topic: str) -> None:
         moved, created = self.tp(topic, 0), self.tp(topic, 1)
@@ -252,6 +238,17 @@ class StoreEditContract:
 def _edit(store: OffsetStore, group: str, changes: Mapping[TopicPartition, Change]) -> GroupEditResult:
     (result,) = store.edit([GroupEdit(group, changes)])
     return result
+
+
+def _refused(store: OffsetStore, group: str, tp: TopicPartition, change: Change) -> Offset | None:
+    """Makes an edit whose expected value does not hold. Checks that it fails and changes nothing. Returns what the
+    store holds according to the error."""
+    before = _offsets(store.fetch(group))
+    result = _edit(store, group, {tp: change})
+    assert _statuses(result) == {tp: EditStatus.FAILED}
+    assert _offsets(store.fetch(group)) == before
+    actual: Offset | None = _conflict(result, tp).actual
+    return actual
 
 
 def _statuses(result: GroupEditResult) -> dict[TopicPartition, EditStatus]:

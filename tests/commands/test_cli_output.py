@@ -435,7 +435,7 @@ def test_an_error_in_standard_input_names_it(content: str, why: str, tmp_path: P
 
 
 def test_a_pipe_that_closes_is_no_error(tmp_path: Path) -> None:
-    rows = "".join(f"g{n},t,0,{n}\n" for n in range(50_000))
+    rows = "".join(f"g{n},t,0,{n}\n" for n in range(10_000))
     (tmp_path / "x.csv").write_text(rows)
     arguments = ["offsets", "get", "--all-groups", "--store", f"file:{tmp_path}/x.csv"]
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

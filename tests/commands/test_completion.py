@@ -132,6 +132,7 @@ def test_contexts_come_from_the_configuration_file(tmp_path: Path) -> None:
     assert completions("groups", "list", "--context", "") == ["words", "prod", "test"]
     assert completions("groups", "list", "--context", "prod,") == ["words", "prod,test"]
     assert completions("groups", "list", "--context=test,p") == ["words", "--context=test,prod"]
+    assert completions("mcp", "--context", "prod,") == ["words", "prod,test"]
     assert completions("migrate", "apply", "p.json", "--context", "prod,") == ["words"]  # it takes one context
     for words in (("groups", "copy", "a", "b", "--to"), ("offsets", "diff", "--from"), ("migrate", "plan", "--to")):
         assert completions(*words, "") == ["words", "zookeeper", "kafka", "manager"]

@@ -71,6 +71,35 @@ def test_a_flag_overrides_a_variable_which_overrides_the_file(
     assert found.connection.stores == {"both": {"primary": "kafka://prod:9092", "secondary": "zookeeper://zk:2181"}}
 
 
+@pytest.mark.parametrize(
+    ("flags", "variables", "context"),
+    [
+        (SettingsLayer(bootstrap_server="flag:9092"), {}, None),
+        (SettingsLayer(bootstrap_server="k2:9092,OLD:9092"), {}, "old"),
+        (SettingsLayer(zookeeper="zk:2181/other"), {}, None),
+        (SettingsLayer(store="zookeeper://zk:2181/chroot?layout=0.7"), {}, "old"),
+        (SettingsLayer(store="manager://flag:9092"), {}, None),
+        (SettingsLayer(store="dual:both"), {}, None),
+        (SettingsLayer(store="dual:?primary=kafka%3A%2F%2Fflag%3A9092&secondary=file%3Aa"), {}, None),
+        (SettingsLayer(store="file:x.avro"), {}, "old"),
+        (SettingsLayer(), {"OFFSETMGR_STORE": "kafka://env:9092"}, None),
+        (SettingsLayer(), {"OFFSETMGR_BOOTSTRAP_SERVER": "env:9092", "OFFSETMGR_CONTEXT": "old"}, "old"),
+        (SettingsLayer(bootstrap_server="flag:9092"), {"OFFSETMGR_CONTEXT": "old"}, None),
+        (SettingsLayer(bootstrap_server="flag:9092"), {"OFFSETMGR_CONTEXT": "login"}, None),
+    ],
+)
+def test_servers_that_the_default_context_does_not_name_get_neither_its_login_nor_its_name(
+    flags: SettingsLayer, variables: dict[str, str], context: str | None, environ: dict[str, str]
+) -> None:
+    config = Path(environ["OFFSETMGR_CONFIG"])
+    config.write_text(FILE.replace('"prod"', '"old"', 1) + '[context.login]\ncommand-config = "l.properties"\n')
+    (config.parent / "l.properties").write_text("bootstrap.servers=l:9092\n")
+    found = resolve(flags, environ=environ | variables)
+    assert (found.context, "sasl.password" in found.connection.kafka) == (context, context == "old")
+    assert found.unused_context == (None if context else variables.get("OFFSETMGR_CONTEXT", "old"))
+    assert resolve(flags, "old", environ | variables).context == "old"
+
+
 def test_command_config_of_a_context_is_relative_to_the_config_file(environ: dict[str, str]) -> None:
     found = resolve(SettingsLayer(), "old", environ)
     assert dict(found.connection.kafka) == {"sasl.username": "u", "sasl.password": "p"}
@@ -323,6 +352,25 @@ def test_addresses_and_timeouts_of_a_properties_file_are_the_fallback(tmp_path: 
     assert dict(found.connection.kafka) == {}
     over = resolve(SettingsLayer(command_config=str(file), bootstrap_server="i:1", timeout_ms=5), environ=environ)
     assert (over.store, over.connection.timeout_ms) == ("kafka://i:1", 5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ("store = 'dual:?primary=kafka%3A%2F%2Fu%3Ahun%2540ter2%40h%3A9&secondary=file%3Aa%40b'", "file%3Aa%40b"),
+        ("store = 'dual:?primary=kafka%3a%2f%2fu%3Ahunter2%3Aa%40h&secondary=file%3Aa'", "%2f%2f***%40h&secondary="),
+        ("store = 'zookeeper://user%3Ahunter2%40h:1/x'", "zookeeper://***%40h:1/x"),
+        ("store = 'kafka://u:hun/ter2?@h:1'", "kafka://***@h:1"),
+        ("zookeeper = 'u:hunter2@h:1/x'", "***@h:1/x"),
+        ("bootstrap-server = 'u:hun@ter2@h:1,i:1'", "***@h:1,i:1"),
+    ],
+)
+def test_a_context_shows_no_password_of_an_address(setting: str, shown: str, tmp_path, monkeypatch) -> None:
+    (tmp_path / "c.toml").write_text(f"[context.a]\n{setting}\n")
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
+    for words in ("list",), ("show", "a"):
+        listed = command("context", *words, "--format", "json").stdout
+        assert shown in listed and "hun" not in listed
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def test_an_edit_that_creates_and_deletes_offsets_can_be_undone(saved: Cli, tmp_
     with open_store(f"file:{image}") as snapshot:  # any reader can read before-images
         assert snapshot.fetch("a") == {T0: Committed(10)}
     undo = tmp_path / "undo.avro"
-    saved("offsets", "import", image, *DO, "--before-image", undo)
+    saved("offsets", "import", image, "--as", "csv", *DO, "--before-image", undo)
     assert saved.offsets() == before
     saved("offsets", "import", undo, *DO)  # the undo can be undone
     assert saved.offsets() == after
@@ -569,7 +569,7 @@ def test_a_group_that_cannot_be_described_does_not_hold_up_the_edit_of_the_other
 def test_the_hint_below_stale_offsets_is_a_complete_command(monkeypatch):
     monkeypatch.setattr(MemoryStore, "uri", property(lambda store: store.id))
     old, kafka = (MemoryStore(id, data={"my group": {T0: Committed(len(id))}}) for id in ("zookeeper://z", "kafka://k"))
-    monkeypatch.setattr(Connections, "other_stores", lambda *_: (kafka,))
+    monkeypatch.setattr(Connections, "others", (kafka,))
     shown = Cli(old, {T0: LogRange(0, 9)})("offsets", "lag", "--group", "my group").stderr
     command = f"offsetmgr groups where 'my group' --window 60 --bootstrap-server {LOGS} --store memory:store"
     assert f"{command} shows where the group commits\n" in shown

@@ -122,7 +122,7 @@ def test_a_share_group(
         tool = f"kafka-share-groups.sh --bootstrap-server {kraft.bootstrap} --group {topic} "
         lines = {**EDITS, **dict.fromkeys(READS.split("\n")[1:-1], "--describe")}
         lines = {line: tool + end.format(option="--topic") for line, end in lines.items() if line != RESET}
-        reset = f"offsetmgr offsets reset {topic} --to-offset N resets its start offset"
+        reset = f"offsetmgr offsets reset {topic} --all-topics --to-offset N resets its start offset"
         lines |= {line: reset for line, end in EDITS.items() if end == SETS and line != RESET}
         assert group.unlike(lines, "is a share group", "{end}") == {}
         code, listed, _ = group.run("groups list --state")

@@ -37,9 +37,11 @@ Call = Callable[..., Awaitable[dict[str, Any]]]
 
 @asynccontextmanager
 async def agent(home: Path, *options: str) -> AsyncIterator[tuple[Client, Call]]:
-    """A server in a process of its own, and a function that calls a tool. An answer has the key "failed"."""
+    """A server in a process of its own, as in a container without a volume, and a function that calls a tool. An answer
+    has the key "failed"."""
     program, *arguments = (*OFFSETMGR, "mcp", *options)
-    server = StdioServerParameters(command=program, args=arguments, env=own_environment(home), cwd=home)
+    environ = own_environment(home) | {"OFFSETMGR_STATE_VOLUME": "/state"}
+    server = StdioServerParameters(command=program, args=arguments, env=environ, cwd=home)
     async with Client(stdio_client(server)) as client:
 
         async def call(tool: str, **arguments: Any) -> dict[str, Any]:
@@ -68,8 +70,10 @@ def execute(line: str, home: Path, *program: str) -> tuple[int, str]:
 def produce(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(20):
-        headers: dict[str, str | bytes | None] = {HOSTILE: "h" * 200_000} if number == 7 else {}
-        producer.produce(topic, f"{HOSTILE}{number}".encode(), partition=0, headers=headers)
+        headers: list[tuple[str, str | bytes | None]] = [("trace", "t" * 90)] * 300 if number == 5 else []
+        headers += [(HOSTILE, "h" * 200_000)] if number == 7 else []
+        key = "z" * 3_000 if number == 5 else None
+        producer.produce(topic, f"{HOSTILE}{number}".encode(), key, partition=0, headers=headers)
     producer.flush(60)
 
 
@@ -109,6 +113,10 @@ async def test_a_session_of_15_calls_with_a_read_only_login(secured_kraft: Secur
         peeked = await call("peek", all_groups=True)
         assert [row["value"] for row in peeked["rows"]] == [f"{HOSTILE}7", f"{HOSTILE}5"]
         assert 1_000 < len(json.dumps(peeked["rows"][0]["headers"])) < 2_000
+        large = peeked["rows"][1]
+        assert large["key"] == f"{'z' * 1_000}... (3,000 bytes)"
+        assert large["headers"][0]["value"] == "t" * 90 and large["headers"][-1] == "... (300 elements)"
+        assert 500 < len(json.dumps(large["headers"])) < 2_000
         assert "do not name ZooKeeper" in (await call("diff"))["errors"][0]["why"]
         assert (await call("plan_migrate", **{"from": "file:x", "to": "kafka", "group": ["shop"]}))["failed"]
         assert (await call("plan_copy", source="--execute", target="--yes", topic=[True]))["failed"]
@@ -144,7 +152,9 @@ async def test_a_plan_is_executed_only_while_its_offsets_are_unchanged(
     produce(kafka.bootstrap, topic)
     (tmp_path / "config/offsetmgr").mkdir(parents=True)
     stores = f'bootstrap-server = "{kafka.bootstrap}"\nzookeeper = "{in_zookeeper}"\nstore = "{in_kafka}"\n'
-    (tmp_path / "config/offsetmgr/config.toml").write_text(f"[context.new]\n{stores}[context.both]\n{stores}")
+    default = "default-context = 'test'\n[context.test]\nbootstrap-server = '127.0.0.1:1'\ncommand-config = 'none'\n"
+    config = tmp_path / "config/offsetmgr/config.toml"
+    config.write_text(f"{default}[context.new]\n{stores}[context.both]\n{stores}")
     copy, moved = f"{unique}-copy", f"{unique}-moved"
     plans: list[tuple[str, str, str, dict[str, Any]]] = [
         ("plan_reset", in_kafka, unique, {"group": [unique], "all_topics": True, "to_earliest": True}),
@@ -171,6 +181,7 @@ async def test_a_plan_is_executed_only_while_its_offsets_are_unchanged(
             code, shown = execute(fresh["command"], tmp_path)
             assert (code, committed(in_kafka, target)) == (0, {0: 0 if tool == "plan_reset" else 2 * number + 1}), shown
             (undo,) = re.findall(r"^undo: (.*)$", shown, re.MULTILINE)
+            assert "--context" not in undo, undo
             code, shown = execute(undo, tmp_path)
             assert (code, committed(in_kafka, target)) == (0, before), shown
 
@@ -184,6 +195,7 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("where", "window", {"all_groups": True, "window": 3_600}),
     ("plan_copy", "source", {"source": ["a", "b"], "target": "c"}),
     ("plan_copy", "target", {"source": "a", "target": ""}),
+    ("lag", "group", {"group": [""]}),
     ("plan_migrate", "from", {"from": ["zookeeper"], "to": "kafka", "group": ["a"]}),
 ]
 
@@ -201,7 +213,12 @@ async def test_an_argument_of_another_type_is_named_and_null_is_absent(tmp_path:
             assert error["what"] == f"argument {argument!r}"
         config.write_text(config.read_text().replace("'a'", "'b'"))  # for servers that are started later
         assert (await call("list", group=None, state=None))["rows"] == [{"group": "a"}]
+        assert (await call("list", state=""))["errors"] == []
+        assert "'1.0'" not in json.dumps(await call("lag", all_groups=True, top=1.0))
         assert (await call("plan_copy", source="a", target=None))["failed"]
+        (lost,) = [text for text in (await call("plan_copy", source="a", target="c"))["notes"] if ".plan" in text]
+        assert "no volume holds this file, so it would be lost with the container" in lost
+    assert "--plans: the name" in command("mcp", "--store", "file:a.csv", "--plans", "", code=2).stderr
     done = command("mcp", "--store", "file:a.csv", "--plans", str(config), code=1)
     assert f"error: the directory of plans {config}: File exists" in done.stderr
 

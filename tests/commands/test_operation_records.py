@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from in_process import command, rows
 from memory_stores import in_memory
+from processes import OFFSETMGR, own_environment, run_command
 
 from offsetmgr.core.errors import TimedOut
 from offsetmgr.core.model import Committed, TopicPartition
@@ -212,8 +213,41 @@ def test_an_edit_in_a_container_needs_a_volume(log: Log, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_STATE_HOME", str(log.path.parent))
     elsewhere = command(*SET, "--to-offset", 8, code=1).stderr
     assert "hint: nothing was changed; choose a file below /state, where a volume belongs" in elsewhere
+    segment = log.path.parent.with_name("00000000000000000000.log")
+    segment.write_bytes(bytes(10))
+    recover = ("log", "recover", segment, "--execute")
+    assert "no volume" in command(*recover, "--in-place", code=1).stderr
+    assert "copied" in command(*recover, "--to", segment.parent / "copies").stdout  # has no undo
     assert rows("offsets", "get", "shop", "--store", "memory:store")[0]["offset"] == 5
     assert not log.path.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "expected"),
+    [
+        ("offsets set G --execute --before-image x.avro", "rw", "error: file {}/x.avro: no volume holds this file"),
+        ("migrate apply a.plan", "rw", "error: file {}/a.plan: no volume holds this file"),
+        ("runbook bounce G --to-phase dual --command x --execute", "rw", "error: file {}: no volume holds this file"),
+        ("log recover 0.log --in-place --execute", "rw", "error: file {}/0.log: no volume holds this file"),
+        ("offsets set G --execute", "ro", "error: file {}/state/offsetmgr: user 0 cannot write to {}/state, or it is"),
+        ("offsets set G", "ro", "warning: no edits: file {}/state/offsetmgr: user 0 cannot write to {}/state"),
+        ("offsets set G --execute", "rw", "change 1 offset in 1 group: stdin is not a terminal"),
+    ],
+)
+def test_each_file_of_an_undo_is_checked_before_a_question(
+    words: str, mode: str, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "offsets.csv").write_text("shop,orders,0,5\n")
+    (tmp_path / "state").mkdir()
+    edit = "shop --topic orders:0 --to-offset 8 --store file:offsets.csv"
+    mount = f'mount --bind --options {mode} state state && exec "$@"'
+    mounted = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "-"]
+    environ = own_environment(tmp_path) | {"XDG_STATE_HOME": f"{tmp_path}/state", "OFFSETMGR_STATE_VOLUME": "state"}
+    arguments = words.replace("G", edit if "set" in words else "shop").split()
+    done = run_command(*OFFSETMGR, *arguments, program=mounted, code=None, environ=environ, cwd=tmp_path)
+    assert expected.replace("{}", str(tmp_path)) in done.stderr
+    assert ("hint: nothing was changed; change the owner" in done.stderr) == (mode == "ro" and "--execute" in words)
+    assert (tmp_path / "offsets.csv").read_text() == "shop,orders,0,5\n"
 
 
 def test_an_edit_changes_nothing_if_it_cannot_be_recorded(log: Log) -> None:

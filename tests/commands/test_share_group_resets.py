@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from conftest import MakeTopic
@@ -123,11 +125,31 @@ def test_the_consumers_go_on_after_a_reset(kraft: KraftBroker, group: str, tmp_p
     assert "has changed since: 100 now, the edit wrote 30; the undo repeats 60 messages" in "".join(refused)
     notes = {to: [one["note"] for one in rows(*reset, *to.split())] for to in ("--to-current", "--to-offset 60")}
     assert notes["--to-current"] == ["repeats 70 acknowledged records", "repeats 20 acknowledged records"]
-    assert notes["--to-offset 60"] == ["repeats at least 40 acknowledged records", "clamped from 60 to the log's end"]
+    assert notes["--to-offset 60"] == ["repeats 40 to 70 acknowledged records", "clamped from 60 to the log's end"]
     command(*reset, "--to-current", *execute)
     assert starts(kraft.bootstrap, group, "lag") == {0: 70, 1: 20}
     again = command(*reset, "--to-current").stderr
     assert "acknowledged" not in again
+
+
+def test_a_plan_holds_while_producers_write(kraft: KraftBroker, group: str, tmp_path: Path) -> None:
+    servers, plan = ["--bootstrap-server", kraft.bootstrap], tmp_path / "plan"
+    reset = ["offsets", "reset", group, "--topic", group, *servers, "--wait-empty", "60"]
+    command(*reset, "--to-offset", "40", "--execute", "--yes")
+    with consumed(kraft, group, tmp_path):
+        pass
+    stop = Event()
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: [fill(kraft.bootstrap, group, 50, 50) for _ in iter(stop.is_set, True)])
+        try:
+            command(*reset, "--to-offset", "45", "--plan", plan)
+            refused = command("offsets", "import", plan, *servers, "--unchecked", code=2).stderr
+            command("offsets", "import", plan, *servers, "--execute", "--yes")
+        finally:
+            stop.set()
+        writing.result()
+    assert "--unchecked: cannot be used with the plan" in refused
+    assert starts(kraft.bootstrap, group) == {0: 45, 1: 45}
 
 
 def test_a_reset_of_share_groups_and_others_is_refused(

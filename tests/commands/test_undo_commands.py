@@ -210,7 +210,7 @@ def test_a_dry_run_of_a_rollback_counts_the_offsets_that_are_restored_already() 
 
 def test_the_undo_of_an_edit_works_from_any_directory_with_the_same_context_and_servers(directory, monkeypatch) -> None:
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(directory / "own.toml"))
-    (directory / "own.toml").write_text('default-context = "prod"\n[context.prod]\nzookeeper = "z:2181"\n')
+    (directory / "own.toml").write_text('default-context = "prod"\n[context.prod]\nzookeeper = "z:2181/kafka"\n')
     (directory / "client.properties").write_text("client.id=me\n")
     report_log(LogRange(0, 9), monkeypatch)
     servers = ["--zookeeper", "z:2181/kafka", "--bootstrap-server", "k:9092"]
@@ -376,20 +376,28 @@ def printed(shown: str, label: str) -> list[str]:
     return shlex.split(line.removeprefix(label))
 
 
-def test_the_next_commands_of_a_migration_are_quoted_and_have_the_options(directory: Path) -> None:
+def test_the_next_commands_of_a_migration_are_quoted_and_have_the_options(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = "no volume holds this file, so it would be lost with the container"
     (directory / "to.properties").write_text("client.id=me\n")
     options = ["--to-command-config", str(directory / "to.properties")]
     commit("here", "c d", 5)
     planned = command("migrate", "plan", *SIDES, "--all-groups", "-o", "my plan.json", *options).stderr
     assert printed(planned, "next: ") == ["offsetmgr", "migrate", "apply", "my plan.json", *options]
-    shown = command("migrate", "renew", "my plan.json", "-o", "second plan.json", "a", *options).stderr
+    with monkeypatch.context() as container:
+        container.setenv("OFFSETMGR_STATE_VOLUME", "/state")
+        shown = command("migrate", "renew", "my plan.json", "-o", "second plan.json", "a", *options).stderr
+    assert f"warning: file {directory}/second plan.json: {lost}" in shown
     assert "planned 1 group again; 1 group kept; my plan.json is replaced\n" in shown
     renewed = ["offsetmgr", "migrate", "apply", "second plan.json", "--group", "a", *options]
     assert printed(shown, "next: ") == renewed
     shown = command("migrate", "apply", "second plan.json", "--yes", *options).stderr
     assert printed(shown, "next: ") == ["offsetmgr", "migrate", "verify", "second plan.json", *options]
     assert printed(shown, "undo: ") == ["offsetmgr", "migrate", "rollback", "second plan.json", *options]
+    monkeypatch.setenv("OFFSETMGR_STATE_VOLUME", "/state")
     shown = command("migrate", "rollback", "second plan.json", "--reverse-plan", "back plan.json", *options).stderr
+    assert f"warning: file {directory}/back plan.json: {lost}" in shown
     back = ["offsetmgr", "migrate", "apply", "back plan.json", "--from-command-config", options[1]]
     assert printed(shown, "next: ") == back
 

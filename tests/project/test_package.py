@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -134,3 +135,17 @@ def test_the_executable_edits_only_if_a_volume_keeps_the_before_images(
     assert (done.returncode, f"{state} is an emptyDir, which Kubernetes deletes" in done.stderr) == (code, code == 1)
     assert offsets.read_text().split() == [f"shop,orders,0,{5 if code else 8}"]
     assert len([*volume.rglob("*.avro")]) == 1 - code
+
+
+def test_a_trial_that_stops_early_removes_no_image_of_the_operator(tmp_path: Path) -> None:
+    for name in ("scripts", "dist", ".venv/bin", "scratch"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(PROJECT / "scripts/try_artefacts", tmp_path / "scripts")
+    programs = {"offsetmgr": "exit 1", "buildah": 'echo "$*" >>buildah', "rm": "exit 1", "mktemp": "echo scratch"}
+    for name, body in programs.items():
+        (tmp_path / f".venv/bin/{name}").write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / f".venv/bin/{name}").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}/.venv/bin:{os.environ['PATH']}"}
+    assert subprocess.run([tmp_path / "scripts/try_artefacts"], env=environment, check=False).returncode == 1
+    tag = r"localhost/offsetmgr-trial-\d+"
+    assert re.fullmatch(rf"rmi --force {tag} {tag}-base\n", (tmp_path / "buildah").read_text())

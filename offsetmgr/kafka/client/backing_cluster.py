@@ -144,11 +144,19 @@ class BackingClusterClient:
     async def _ask_leader(
         self, leader: Address, requested: Mapping[str, Sequence[OffsetQuery]], read_committed: bool
     ) -> list[tuple[str, FoundOffset]]:
+        sent: dict[str, list[OffsetQuery]] = {}
+        rejected: list[tuple[str, FoundOffset]] = []
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         try:
             connection = await self._client.node(leader).connection(deadline)
             version = _version(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_RANGE)
-            sent, rejected = _split(requested, version)
+            # A broker would treat a special timestamp that this version does not support as a time.
+            for name, parts in requested.items():
+                for query in parts:
+                    if query.timestamp < -5 or _MIN_VERSION.get(query.timestamp, 0) > version:
+                        rejected.append((name, FoundOffset(query.partition, ErrorCode.UNSUPPORTED_VERSION)))
+                    else:
+                        sent.setdefault(name, []).append(query)
             asked = ((TopicPartition(name, p), time) for name, parts in sent.items() for p, time in parts)
             message = {
                 "replica_id": -1,
@@ -191,19 +199,3 @@ def _version(connection: BrokerConnection, api_key: int, supported: tuple[int, i
     """Returns the latest version that both the broker and this class support. If there is no such version, returns the
     oldest version that this class supports. The broker rejects a request in that version."""
     return max(supported[0], min(supported[1], connection.versions.get(api_key, supported)[1]))
-
-
-def _split(
-    requested: Mapping[str, Sequence[OffsetQuery]], version: int
-) -> tuple[dict[str, list[OffsetQuery]], list[tuple[str, FoundOffset]]]:
-    """Returns the queries to send, and error results for queries with special timestamps that this version does not
-    support. A broker would treat an unsupported special timestamp as a time."""
-    sent: dict[str, list[OffsetQuery]] = {}
-    rejected: list[tuple[str, FoundOffset]] = []
-    for name, parts in requested.items():
-        for query in parts:
-            if query.timestamp < -5 or _MIN_VERSION.get(query.timestamp, 0) > version:
-                rejected.append((name, FoundOffset(query.partition, ErrorCode.UNSUPPORTED_VERSION)))
-            else:
-                sent.setdefault(name, []).append(query)
-    return sent, rejected

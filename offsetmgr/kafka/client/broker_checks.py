@@ -296,18 +296,13 @@ async def leader_clocks(
     the function does not wait if this bound agrees with this machine's clock. Leaves out brokers that report no
     timestamp.
     """
-    leaders = await _offsets_leaders(connection, deadline)
+    answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), remaining(deadline))
+    brokers = requests.broker_addresses(answer)
+    leaders = by_key((brokers[p["leader_id"]], tp) for tp, p in requests.parts_of(answer) if p["leader_id"] in brokers)
     found = await asyncio.gather(
         *(_leader_clock(client, at, numbers, clock, deadline, precise=precise) for at, numbers in leaders.items())
     )
     return {at: one for at, one in zip(leaders, found, strict=True) if one is not None}
-
-
-async def _offsets_leaders(connection: BrokerConnection, deadline: float) -> dict[Address, list[TopicPartition]]:
-    """Returns the partitions of ``__consumer_offsets`` by the address of their leader."""
-    answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), remaining(deadline))
-    brokers = requests.broker_addresses(answer)
-    return by_key((brokers[p["leader_id"]], tp) for tp, p in requests.parts_of(answer) if p["leader_id"] in brokers)
 
 
 async def _leader_clock(

@@ -600,7 +600,21 @@ class BrokerConnection(asyncio.Protocol):
             raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
         message: bytes | None = first_message
         if is_before("1.0", self.versions):
-            await self._login_with_tokens(login, message, timeout_s, last_attempt=last_attempt)
+            # These brokers expect each token as a frame without a header (KIP-43). If the credentials are wrong, they
+            # close the connection without giving a reason. A broker that is shutting down also closes the connection,
+            # so the client makes a second attempt.
+            self._raw_tokens = True
+            try:
+                while message is not None:
+                    message = login.answer(await self.exchange(message, timeout_s))
+            except Unreachable:
+                if not last_attempt:
+                    raise ConnectionClosedByBroker(self.versions) from None
+                why = f"Kafka {release(self.versions)} gives no reason when it rejects a login"
+                hint = f"check the user name and password; {why}"
+                raise AuthenticationFailed(what, "the broker closed the connection during the login", hint) from None
+            finally:
+                self._raw_tokens = False
             return
         lifetime_ms = 0
         while message is not None:
@@ -628,32 +642,6 @@ class BrokerConnection(asyncio.Protocol):
             except OffsetMgrError as error:
                 self._fail(error)
                 raise
-
-    async def _login_with_tokens(
-        self, login: Mechanism, token: bytes | None, timeout_s: float, *, last_attempt: bool
-    ) -> None:
-        """Logs in to a broker of Kafka 0.10 or 0.11 (KIP-43), which expects each token as a frame without a header.
-
-        If the credentials are wrong, a broker of these releases closes the connection without giving a reason. A broker
-        that is shutting down also closes the connection, so the client makes a second attempt. Raises
-        `ConnectionClosedByBroker` on the first attempt and `AuthenticationFailed` on the ``last_attempt``.
-        """
-        self._raw_tokens = True
-        try:
-            while token is not None:
-                answer = await self.exchange(token, timeout_s)
-                token = login.answer(answer)
-        except Unreachable:
-            if not last_attempt:
-                raise ConnectionClosedByBroker(self.versions) from None
-            raise AuthenticationFailed(
-                f"login to broker {self.address}",
-                "the broker closed the connection during the login",
-                "check the user name and password;"
-                f" Kafka {release(self.versions)} gives no reason when it rejects a login",
-            ) from None
-        finally:
-            self._raw_tokens = False
 
     async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
         """Transfers the open, authenticated connection to ``protocol``, which sends raw frames from then on.

@@ -90,7 +90,8 @@ def refusal(group: str, type_: str, server: str, operation: str = "") -> OtherGr
     tool = f"kafka-{kind or 'consumer'}-groups.sh --bootstrap-server {server} --group {shlex.quote(group)}"
     text = f"{does}: {tool} {action or '--describe'}"
     if kind == "share" and operation in _SETS:
-        text = Advice("{} {to_offset=N} resets its start offset", Invocation("offsets reset", (group,)))
+        reset = Invocation("offsets reset", (group,), {"all_topics": True, "to_offset": "N"})
+        text = Advice("{} resets its start offset", reset)
     if type_ == "connect" and action is None:
         verb = "DELETE" if operation == "offsets delete" else "PATCH"
         text = f"use Kafka's REST API of Connect for the offsets of a connector: {verb} /connectors/NAME/offsets"

@@ -64,14 +64,11 @@ class GroupLock:
         self._client = client
         self._coordinator = coordinator
         self._membership = membership
+        self.group = membership.group
         self._joined_on = joined_on
         self._dedicates_writes = joined_on is None
         self.lost: OffsetMgrError | None = None
         """The error that describes why the lock was lost; None while the lock is held."""
-
-    @property
-    def group(self) -> str:
-        return self._membership.group
 
     @property
     def locked(self) -> bool:
@@ -288,28 +285,17 @@ async def leave(
     *,
     at: Address | None = None,
     connection: BrokerConnection | None = None,
+    request: Request | None = None,
 ) -> None:
     """Leaves the group. The first attempt uses ``connection``, or the coordinator ``at``. Each further attempt looks up
-    the coordinator, because the coordinator may have moved.
+    the coordinator, because the coordinator may have moved. ``request`` is the request with which a member of the
+    consumer protocol leaves.
 
     The method retries until the deadline, but for at least `_MIN_LEAVE_TIMEOUT_S` and for at most the session timeout.
     If all attempts fail, the membership ends when the session times out.
     """
-    leave_request = requests.evict(membership.group, [(membership.member_id, membership.instance_id)])
-    await send_leave(client, membership.group, leave_request, deadline, at=at, connection=connection)
-
-
-async def send_leave(
-    client: Client,
-    group: str,
-    request: Request,
-    deadline: float,
-    *,
-    at: Address | None = None,
-    connection: BrokerConnection | None = None,
-) -> None:
-    """Sends the request with which a member leaves the group; see `leave`."""
-    now = asyncio.get_running_loop().time
+    group, now = membership.group, asyncio.get_running_loop().time
+    request = request or requests.evict(group, [(membership.member_id, membership.instance_id)])
     until = min(max(deadline, now() + _MIN_LEAVE_TIMEOUT_S), now() + SESSION_MS / 1000)
     retries = Retries(until)
     while True:

@@ -226,7 +226,16 @@ async def take_over(client: Client, described: GroupDescription, deadline: float
         check_supported(described, await client.versions(address, deadline))
     connection = await client.node(address).open(deadline, EDIT_CLIENT_ID)
     try:
-        takeover = await _join_alone(client, connection, described, deadline)
+        group, assignor = described.group, described.partition_assignor
+        member_id: str = (await _join(connection, group, "", assignor, deadline))["member_id"]
+        try:
+            membership, evicted = await _evict_until_alone(client, connection, group, member_id, assignor, deadline)
+        except BaseException:
+            abandoned.add(member_id)
+            await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
+            raise
+        # After a failed attempt the consumers may not be back yet.
+        takeover = GroupTakeover(client, membership, connection, evicted or described.members, assignor)
         try:
             yield takeover
         finally:
@@ -279,32 +288,32 @@ def edited_error(described: GroupDescription) -> GroupActive:
     )
 
 
-async def _join_alone(
-    client: Client, connection: BrokerConnection, described: GroupDescription, deadline: float
-) -> GroupTakeover:
-    """Removes the members and joins. Leaves the group if this fails or is cancelled."""
-    group, assignor = described.group, described.partition_assignor
-    member_id: str = (await _join(connection, group, "", assignor, deadline))["member_id"]
-    try:
-        membership, evicted = await _evict_until_alone(client, connection, group, member_id, assignor, deadline)
-    except BaseException:
-        abandoned.add(member_id)
-        await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
-        raise
-    # After a failed attempt the consumers may not be back yet.
-    return GroupTakeover(client, membership, connection, evicted or described.members, assignor)
-
-
 async def _evict_until_alone(
     client: Client, connection: BrokerConnection, group: str, member_id: str, assignor: str, deadline: float
 ) -> tuple[LockMembership, tuple[GroupMember, ...]]:
     """Returns the membership, and the members that were removed first."""
+
+    async def evict(members: Collection[GroupMember], at: BrokerConnection) -> None:
+        request = requests.evict(group, [(member.member_id, member.instance_id) for member in members])
+        checked(await at.call(request, remaining(deadline)), f"removal of the members of group {group}")
+
     evicted: tuple[GroupMember, ...] | None = None
     for _ in range(_MAX_EVICTIONS):
         others = await _consumers_without_sync(client, group, member_id, deadline)
         if evicted is None:
             evicted = tuple(member for member in others if member.member_id not in abandoned)
-        joined = await _evict_and_join(client, connection, group, member_id, assignor, others, deadline)
+        # Both requests are in flight on one connection. Members that joined since their description would delay the
+        # join, so they are removed as well.
+        evicting = asyncio.ensure_future(evict(others, connection))
+        joining = asyncio.ensure_future(_join(connection, group, member_id, assignor, deadline))
+        try:
+            await evicting
+            while not (await asyncio.wait([joining], timeout=_SWEEP_AFTER_S))[0]:
+                if late := reject_edit(group, await _other_members(client, group, member_id, deadline)):
+                    await evict(late, await client.node(connection.address).connection(deadline))
+            joined = await joining
+        finally:
+            joining.cancel()
         membership = LockMembership(group, member_id, joined["generation_id"])
         alone = [member["member_id"] for member in joined["members"]] == [member_id]
         if joined["leader"] == member_id and alone:
@@ -316,34 +325,6 @@ async def _evict_until_alone(
             empty = {member["member_id"]: encode_assignment() for member in joined["members"]}
             await _sync(connection, membership, empty, deadline)
     raise LockLost(f"takeover of group {group}", "other members join again and again; nothing was written")
-
-
-async def _evict_and_join(
-    client: Client,
-    connection: BrokerConnection,
-    group: str,
-    member_id: str,
-    assignor: str,
-    others: Collection[GroupMember],
-    deadline: float,
-) -> Message:
-    """Removes the members and joins, with both requests in flight on one connection. Members that joined since their
-    description would delay the join, so the function removes them as well."""
-
-    async def evict(members: Collection[GroupMember], at: BrokerConnection) -> None:
-        request = requests.evict(group, [(member.member_id, member.instance_id) for member in members])
-        checked(await at.call(request, remaining(deadline)), f"removal of the members of group {group}")
-
-    evicting = asyncio.ensure_future(evict(others, connection))
-    joining = asyncio.ensure_future(_join(connection, group, member_id, assignor, deadline))
-    try:
-        await evicting
-        while not (await asyncio.wait([joining], timeout=_SWEEP_AFTER_S))[0]:
-            if late := reject_edit(group, await _other_members(client, group, member_id, deadline)):
-                await evict(late, await client.node(connection.address).connection(deadline))
-        return await joining
-    finally:
-        joining.cancel()
 
 
 async def _join(connection: BrokerConnection, group: str, member_id: str, assignor: str, until: float) -> Message:
@@ -597,7 +578,8 @@ async def _consumer_heartbeat(connection: BrokerConnection, membership: _Members
 async def _leave(client: Client, connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
     abandoned.add(membership.member_id)
     request = requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
-    await lock_membership.send_leave(client, membership.group, request, deadline, connection=connection)
+    member = LockMembership(membership.group, membership.member_id, -1)
+    await lock_membership.leave(client, member, deadline, connection=connection, request=request)
 
 
 async def _owned_by_others(

@@ -13,7 +13,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -32,7 +31,7 @@ from offsetmgr.core.model import (
     TopicPartition,
     is_deleted,
 )
-from offsetmgr.core.offset_store import Committer
+from offsetmgr.core.offset_store import Committer, PlainOffsets
 from offsetmgr.core.varint import encode_varint
 from offsetmgr.kafka.protocol.errors import NegativeOffset, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, EncodedRequest, Request
@@ -163,7 +162,7 @@ class FetchedGroup(NamedTuple):
     """The OffsetFetch response for one group. ``offsets`` omits partitions without a committed offset; ``errors``
     contains partitions that could not be read."""
 
-    offsets: dict[TopicPartition, Committed]
+    offsets: Mapping[TopicPartition, Committed]
     errors: dict[TopicPartition, OffsetMgrError]
 
 
@@ -261,21 +260,36 @@ def read_offset_fetch(cursor: Cursor, listed: Container[str] = ()) -> FetchedGro
     found: FetchedGroups = {}
     for _ in range(cursor.count(4)):
         group = cursor.string()
-        fetched = FetchedGroup({}, {})
+        plain: list[PlainOffsets] = []
+        offsets: dict[TopicPartition, Committed] = {}
+        errors: dict[TopicPartition, OffsetMgrError] = {}
         for _ in range(cursor.count(3)):
-            _read_partitions(cursor, group, cursor.string(), fetched, committed=group in listed)
+            topic, number = cursor.string(), cursor.count(_FETCHED_EMPTY.size)
+            if (part := _read_plain_partitions(cursor, topic, number)) is not None:
+                plain.append(part)
+            else:
+                _read_partitions(cursor, group, topic, number, offsets, errors, committed=group in listed)
             cursor.tags()
         code = cursor.number(INT16)
         cursor.tags()
+        together = PlainOffsets.joined(plain) if plain else {}
+        fetched = FetchedGroup({**offsets, **together} if offsets else together, errors)
         found[group] = kafka_error(code, f"group {group}") if code else fetched
     cursor.tags()
     return found
 
 
-def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup, *, committed: bool) -> None:
-    data, new, number = cursor.data, tuple.__new__, cursor.count(_FETCHED_EMPTY.size)
-    if 0 < number <= _MAX_TOGETHER and _read_plain_partitions(cursor, topic, number, found.offsets):
-        return
+def _read_partitions(
+    cursor: Cursor,
+    group: str,
+    topic: str,
+    number: int,
+    offsets: dict[TopicPartition, Committed],
+    errors: dict[TopicPartition, OffsetMgrError],
+    *,
+    committed: bool,
+) -> None:
+    data, new = cursor.data, tuple.__new__
     for _ in range(number):
         at = cursor.take(_FETCHED_EMPTY.size)
         partition, offset, epoch, end = _FETCHED_EMPTY.unpack_from(data, at)
@@ -286,30 +300,28 @@ def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup
             cursor.tags()
         tp = new(TopicPartition, (topic, partition))
         if code:
-            found.errors[tp] = kafka_error(code, f"group {group}, {tp}")
+            errors[tp] = kafka_error(code, f"group {group}, {tp}")
         elif offset < 0:
             if committed or offset != NO_OFFSET:
                 hint = Advice("{} replaces it", Invocation("offsets set"))
-                found.errors[tp] = NegativeOffset(f"group {group}, {tp}", f"holds {offset}: {NEGATIVE_OFFSET}", hint)
+                errors[tp] = NegativeOffset(f"group {group}, {tp}", f"holds {offset}: {NEGATIVE_OFFSET}", hint)
         elif not is_deleted(offset, metadata):
             known = epoch if epoch >= 0 else None
-            found.offsets[tp] = new(Committed, (offset, metadata, known, None, None))
+            offsets[tp] = new(Committed, (offset, metadata, known, None, None))
 
 
-def _read_plain_partitions(cursor: Cursor, topic: str, number: int, found: dict[TopicPartition, Committed]) -> bool:
+def _read_plain_partitions(cursor: Cursor, topic: str, number: int) -> PlainOffsets | None:
     """Decodes all partitions of a topic together if each has an offset, no metadata and no error, as most have.
-    Otherwise returns False and reads nothing."""
+    Otherwise returns None and reads nothing."""
+    if not 0 < number <= _MAX_TOGETHER:
+        return None
     fields = _fields_of(number).unpack_from(cursor.data, cursor.at)
     offsets, ends = fields[1::4], fields[3::4]
     if min(offsets) < 0 or not _PLAIN_ENDS.issuperset(ends):  # the first item of another size has another end
-        return False
+        return None
     partitions, in_order = _in_order(topic, fields[::4])
-    epochs = [epoch if epoch >= 0 else None for epoch in in_order(fields[2::4])]
-    values = zip(in_order(offsets), repeat(""), epochs, repeat(None), repeat(None), strict=False)
-    commits = map(tuple.__new__, repeat(Committed), values)  # skips the argument handling of named tuples
-    found.update(zip(partitions, commits, strict=True))
     cursor.at += number * _FETCHED_EMPTY.size
-    return True
+    return PlainOffsets(partitions, in_order(offsets), in_order(fields[2::4]))
 
 
 @lru_cache(maxsize=64)

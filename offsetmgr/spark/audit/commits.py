@@ -93,7 +93,7 @@ def silent_groups(newest: DataFrame, *, days: float, now_ms: int) -> DataFrame:
         .groupBy("group")
         .agg(sql.max("commit_timestamp").alias("last_commit"), sql.count("*").alias("partitions"))
         .where(sql.col("last_commit") < now_ms - int(days * DAY_MS))
-        .withColumn("silent_days", _rounded((sql.lit(now_ms) - sql.col("last_commit")) / DAY_MS))
+        .withColumn("silent_days", sql.round((sql.lit(now_ms) - sql.col("last_commit")) / DAY_MS, 3))
     )
 
 
@@ -119,8 +119,4 @@ def groups(log: DataFrame) -> DataFrame:
 
 def _per(count: Column, spent_ms: Column, unit_ms: int) -> Column:
     """Returns a rate per unit of time; null if no time has passed."""
-    return _rounded(sql.when(spent_ms > 0, count * float(unit_ms) / spent_ms))
-
-
-def _rounded(number: Column) -> Column:
-    return sql.round(number, 3)
+    return sql.round(sql.when(spent_ms > 0, count * float(unit_ms) / spent_ms), 3)

@@ -8,15 +8,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from offsetmgr.core.offset_store import Capabilities
-from offsetmgr.spark.store_rows import COLUMNS
 
 LOG: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=True, conditional="none")
 """The capabilities of an offsets topic's records."""
-
-
-def log_side(newest: DataFrame) -> DataFrame:
-    """Converts the result of `commits.latest` to the columns of a store's table, without tombstones."""
-    return newest.where("not tombstone").select(*COLUMNS)
 
 
 def differences(left: DataFrame, right: DataFrame, capabilities: tuple[Capabilities, Capabilities]) -> DataFrame:

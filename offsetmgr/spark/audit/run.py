@@ -13,9 +13,10 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import Capabilities
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.spark.audit import commits
-from offsetmgr.spark.audit.compare import LOG, differences, log_side
+from offsetmgr.spark.audit.compare import LOG, differences
 from offsetmgr.spark.audit.expiry import expiry
 from offsetmgr.spark.audit.lag import lag, log_ends
+from offsetmgr.spark.store_rows import COLUMNS
 
 RECORDS: Final = "records"
 LATEST: Final = "latest"
@@ -82,7 +83,8 @@ def add_comparison(
     Create ``store`` with `store_tables.store_table` after the audit, so that this table contains every group of the
     log.
     """
-    found = differences(log_side(tables[LATEST]), store, (LOG, capabilities))
+    log_side = tables[LATEST].where("not tombstone").select(*COLUMNS)
+    found = differences(log_side, store, (LOG, capabilities))
     # `repartition` writes one file, as `coalesce` does, but lets all executors take part in the comparison.
     return {**tables, DIFFERENCES: _stored(store.sparkSession, found.repartition(1), directory / DIFFERENCES)}
 

@@ -3,16 +3,16 @@ second time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.errors import CorruptData, NotAuthorized, OffsetMgrError, UsageError, value_of
+from offsetmgr.core.errors import CorruptData, NotAuthorized, OffsetMgrError, UsageError, value_of, value_of_each
 from offsetmgr.core.log_origin import FetchLogRanges, LogRangeCache
-from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.check.rules import (
     ClusterFacts,
     Finding,
@@ -93,24 +93,6 @@ def unknown_cluster(session: ZookeeperSession, kafka_id: str | None) -> str | No
     return None
 
 
-def read_facts(
-    session: ZookeeperSession, cluster: ClusterFacts, known: Collection[str], groups: Sequence[str]
-) -> list[GroupFacts]:
-    """Reads the current state of groups. Raises if the session fails.
-
-    ``known`` are all groups in ZooKeeper. If the owner of a group's partition is not a member of this group, the
-    function looks for the owner among the members of the groups in ``known``.
-    """
-    # Reads members before owners. If a member joins between the two reads, the first check reports that the owner of
-    # the member's partitions is not a member. The second check removes this finding. If owners were read before
-    # members, the partitions of a member that leaves would seem to have no owner.
-    members = {found.group: found for found in members_many(session, groups)}
-    owners = {found.group: found for found in owners_many(session, groups)}
-    nodes = read_groups(session, _AnyPartition(), groups)
-    foreign = _foreign_owners(session, known, members, owners)
-    return [_facts(cluster, members[found.group], owners[found.group], found, foreign[found.group]) for found in nodes]
-
-
 def _facts(
     cluster: ClusterFacts,
     members: GroupMembers,
@@ -152,33 +134,6 @@ def _facts(
         tuple(nodes.unrecognised),
         members.commits,
     )
-
-
-def _foreign_owners(
-    session: ZookeeperSession,
-    known: Collection[str],
-    members: Mapping[str, GroupMembers],
-    owners: Mapping[str, GroupOwners],
-) -> dict[str, dict[str, OtherGroup]]:
-    """For each group, returns the consumer ids in the group's owner nodes that belong to a different group. Each
-    consumer id is mapped to the group to which it belongs."""
-    found: dict[str, dict[str, OtherGroup]] = {group: {} for group in members}
-    registrations_to_read: list[tuple[str, str, str]] = []
-    for group in members:
-        own = {member.member_id for member in members[group].members}
-        ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
-        for foreign_owner in sorted(ids - own):
-            candidates = [other for other in _groups_in(foreign_owner) if other != group and other in known]
-            if candidates and not foreign_owner.startswith(f"{group}_"):
-                found[group][foreign_owner] = OtherGroup(candidates[-1], live=False)
-            registrations_to_read += [(group, foreign_owner, other) for other in candidates]
-    registered = session.get_many(
-        [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in registrations_to_read]
-    )
-    for (group, foreign_owner, other), node in zip(registrations_to_read, registered, strict=True):
-        if node is not None and not isinstance(node, OffsetMgrError):
-            found[group][foreign_owner] = OtherGroup(other, live=True)
-    return found
 
 
 def _groups_in(member_id: str) -> list[str]:
@@ -224,7 +179,7 @@ class ZookeeperCheck:
         self._session = session
         self._known = frozenset(known_groups)
         self._clock = clock
-        self._ranges = None if fetch_log_ranges is None else LogRangeCache(partial(_fetched, fetch_log_ranges))
+        self._ranges = None if fetch_log_ranges is None else LogRangeCache(partial(value_of_each, fetch_log_ranges))
         self._unused_since_ms = unused_since_ms
         self._recheck_after_s = recheck_after_s
         self._on_recheck = on_recheck
@@ -269,7 +224,32 @@ class ZookeeperCheck:
             yield from self._recheck(waiting)
 
     def _check(self, groups: Sequence[str]) -> Iterator[CheckReport]:
-        found = read_facts(self._session, self._cluster, self._known, groups)
+        """Reads the current state of groups and checks it. Raises if the session fails."""
+        # Reads members before owners. If a member joins between the two reads, the first check reports that the owner
+        # of the member's partitions is not a member. The second check removes this finding. If owners were read before
+        # members, the partitions of a member that leaves would seem to have no owner.
+        members = {found.group: found for found in members_many(self._session, groups)}
+        owners = {found.group: found for found in owners_many(self._session, groups)}
+        nodes = read_groups(self._session, _AnyPartition(), groups)
+        # The consumer ids in the owner nodes of each group that belong to a different group, with this group. They are
+        # looked for among the members of all groups in ZooKeeper.
+        foreign: dict[str, dict[str, OtherGroup]] = {group: {} for group in members}
+        registrations_to_read: list[tuple[str, str, str]] = []
+        for group, listed in members.items():
+            own = {member.member_id for member in listed.members}
+            ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
+            for foreign_owner in sorted(ids - own):
+                candidates = [other for other in _groups_in(foreign_owner) if other != group and other in self._known]
+                if candidates and not foreign_owner.startswith(f"{group}_"):
+                    foreign[group][foreign_owner] = OtherGroup(candidates[-1], live=False)
+                registrations_to_read += [(group, foreign_owner, other) for other in candidates]
+        registered = self._session.get_many(
+            [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in registrations_to_read]
+        )
+        for (group, foreign_owner, other), node in zip(registrations_to_read, registered, strict=True):
+            if node is not None and not isinstance(node, OffsetMgrError):
+                foreign[group][foreign_owner] = OtherGroup(other, live=True)
+        found = [_facts(self._cluster, members[one.group], owners[one.group], one, foreign[one.group]) for one in nodes]
         ranges = None
         if self._ranges is not None:
             ranges = self._ranges.known
@@ -294,13 +274,3 @@ class ZookeeperCheck:
         for batch in batched(waiting, GROUPS_AT_ONCE):
             for first, second in zip(batch, self._check([checked.group for checked in batch]), strict=True):
                 yield CheckReport(second.group, confirmed(first.findings, second.findings))
-
-
-def _fetched(
-    fetch: FetchLogRanges, partitions: Collection[TopicPartition]
-) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-    """Fetches log ranges. If the whole request fails, its error is the result for each partition."""
-    try:
-        return fetch(sorted(partitions))
-    except OffsetMgrError as error:
-        return dict.fromkeys(partitions, error)

@@ -212,11 +212,6 @@ def describe_servers(hosts: str, tls: ssl.SSLContext | None) -> str:
     return "; ".join(_describe_server(address, tls) for address in hosts.split(","))
 
 
-def are_unusable(hosts: str) -> bool:
-    """Returns whether every address refuses connections or does not resolve."""
-    return not any(map(_may_accept, hosts.split(",")))
-
-
 def _may_accept(address: str) -> bool:
     host, port = _host_and_port(address)
     try:
@@ -461,7 +456,7 @@ class KazooConnection:
             self._session_timeout_s is None
             and not client.connections
             and not client.connected_or_ended.wait(min(_FIRST_ATTEMPTS_S, max(0.0, deadline - time.monotonic())))
-            and are_unusable(self._hosts)
+            and not any(map(_may_accept, self._hosts.split(",")))
         )
         left_s = 0.0 if hopeless else deadline - time.monotonic()
         if not client.connected_or_ended.wait(max(0.0, left_s)):

@@ -8,6 +8,8 @@ ZooKeeper's own source (multi-read: ZOOKEEPER-1444, since 3.6).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -101,23 +103,29 @@ def multi(operations: list[bytes]) -> bytes:
 # --- responses ---------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _response_to(what: str) -> Iterator[None]:
+    """Converts the error for a response that is too short. ``what`` names the request."""
+    try:
+        yield
+    except struct.error as broken:
+        raise ZookeeperProtocolError(f"{what}: {broken}") from broken
+
+
+@_response_to("getData")
 def node_data(buffer: bytes, offset: int) -> NodeData:
     """Decodes the response to a single getData."""
-    try:
-        length = max(_INT.unpack_from(buffer, offset)[0], 0)
-        return NodeData._make(_node_struct(length).unpack_from(buffer, offset + 4))
-    except struct.error as broken:
-        raise ZookeeperProtocolError(f"getData: {broken}") from broken
+    length = max(_INT.unpack_from(buffer, offset)[0], 0)
+    return NodeData._make(_node_struct(length).unpack_from(buffer, offset + 4))
 
 
+@_response_to("getChildren")
 def child_names(buffer: bytes, offset: int) -> list[str]:
     """Decodes the response to a single getChildren."""
-    try:
-        return _strings(buffer, offset)
-    except struct.error as broken:
-        raise ZookeeperProtocolError(f"getChildren: {broken}") from broken
+    return _strings(buffer, offset)
 
 
+@_response_to("multi-read")
 def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | int]:
     """Decodes the response to a multi-read of ``count`` getData operations. Returns the data or the error code of each
     node."""
@@ -125,47 +133,42 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
     # NodeData._make calls tuple.__new__. Calling tuple.__new__ directly avoids a Python frame for every node.
     append, peek, new = results.append, _TYPE_AND_FIRST_INT.unpack_from, tuple.__new__
     get: int = Op.GET
-    try:
-        for _ in range(count):
-            # The header has nine bytes and begins with the type. The length of the data, or the error code, follows the
-            # header.
-            kind, number = peek(buffer, offset)
-            offset += 13
-            if kind == get:
-                length = number if number > 0 else 0
-                append(new(NodeData, _node_struct(length).unpack_from(buffer, offset)))
-                offset += length + 68
-            elif kind == -1:
-                append(number)
-            else:
-                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getData")
-    except struct.error as broken:
-        raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
+    for _ in range(count):
+        # The header has nine bytes and begins with the type. The length of the data, or the error code, follows the
+        # header.
+        kind, number = peek(buffer, offset)
+        offset += 13
+        if kind == get:
+            length = number if number > 0 else 0
+            append(new(NodeData, _node_struct(length).unpack_from(buffer, offset)))
+            offset += length + 68
+        elif kind == -1:
+            append(number)
+        else:
+            raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getData")
     return results
 
 
+@_response_to("transaction")
 def multi_codes(buffer: bytes, offset: int, count: int) -> list[int]:
     """Decodes the result codes of a transaction's ``count`` operations; all are `ZookeeperError.OK` if the transaction
     was committed."""
     codes: list[int] = []
     unpack = _MULTI_HEADER.unpack_from
-    try:
-        for _ in range(count):
-            kind = unpack(buffer, offset)[0]
-            offset += 9
-            if kind == -1:
-                codes.append(_INT.unpack_from(buffer, offset)[0])
-                offset += 4
-                continue
-            codes.append(ZookeeperError.OK)
-            if kind == Op.SET:
-                offset += 68
-            elif kind == Op.CREATE:
-                offset += 4 + _INT.unpack_from(buffer, offset)[0]
-            elif kind not in (Op.DELETE, Op.CHECK):
-                raise ZookeeperProtocolError(f"transaction: a result of type {kind}")
-    except struct.error as broken:
-        raise ZookeeperProtocolError(f"transaction: {broken}") from broken
+    for _ in range(count):
+        kind = unpack(buffer, offset)[0]
+        offset += 9
+        if kind == -1:
+            codes.append(_INT.unpack_from(buffer, offset)[0])
+            offset += 4
+            continue
+        codes.append(ZookeeperError.OK)
+        if kind == Op.SET:
+            offset += 68
+        elif kind == Op.CREATE:
+            offset += 4 + _INT.unpack_from(buffer, offset)[0]
+        elif kind not in (Op.DELETE, Op.CHECK):
+            raise ZookeeperProtocolError(f"transaction: a result of type {kind}")
     return codes
 
 
@@ -209,6 +212,7 @@ def read_operations_below(op: Op, parent: int, names: list[bytes]) -> list[bytes
     return [heads[0], *map(bytes.__add__, tails, heads[1:]), tails[-1]]
 
 
+@_response_to("multi-read")
 def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | int]:
     """Splits the response to a multi-read of ``count`` getChildren operations. Each result is an error code, or an
     encoded vector of names that `names_in` decodes.
@@ -220,25 +224,22 @@ def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | i
     peek, unpack = _TYPE_AND_FIRST_INT.unpack_from, _INT.unpack_from
     last = b"\xff\xff\xff\xff"  # no vector begins with these bytes
     children: int = Op.CHILDREN
-    try:
-        for _ in range(count):
-            kind, number = peek(buffer, offset)
-            offset += 9
-            if kind == children:
-                if not buffer.startswith(last, offset):
-                    end = offset + 4
-                    for _ in range(number):
-                        end += 4 + unpack(buffer, end)[0]
-                    last = buffer[offset:end]
-                results.append(last)
-                offset += len(last)
-            elif kind == -1:
-                results.append(number)
-                offset += 4
-            else:
-                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getChildren")
-    except struct.error as broken:
-        raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
+    for _ in range(count):
+        kind, number = peek(buffer, offset)
+        offset += 9
+        if kind == children:
+            if not buffer.startswith(last, offset):
+                end = offset + 4
+                for _ in range(number):
+                    end += 4 + unpack(buffer, end)[0]
+                last = buffer[offset:end]
+            results.append(last)
+            offset += len(last)
+        elif kind == -1:
+            results.append(number)
+            offset += 4
+        else:
+            raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getChildren")
     return results
 
 

@@ -193,7 +193,11 @@ class ZookeeperSession(Closeable):
         support multi-reads. Returns a function that returns the results."""
         if not paths:
             return list
-        raw = self._encoded_paths(paths)
+        # If the chroot does not exist, none of the nodes exists. A mistyped chroot that is not read would look like a
+        # cluster without groups.
+        chroot = self.chroot
+        full = (chroot + path if path != "/" else chroot or "/" for path in (*(("/",) if chroot else ()), *paths))
+        raw = [path.encode() for path in full]
         if not self.supports_bulk_reads():
             results = self._single_reads(op, raw)
             return lambda: self._results_by_path(results, paths)
@@ -211,14 +215,6 @@ class ZookeeperSession(Closeable):
             return self._results_by_path(found, paths)
 
         return answers
-
-    def _encoded_paths(self, paths: Sequence[str]) -> list[bytes]:
-        """Returns the full paths of nodes, after the path of the chroot. If the chroot does not exist, none of the
-        nodes exists. A mistyped chroot that is not read would look like a cluster without groups."""
-        chroot = self.chroot
-        return [
-            (chroot + path if path != "/" else chroot or "/").encode() for path in (*(("/",) if chroot else ()), *paths)
-        ]
 
     def _results_by_path(self, results: list[Any], paths: Sequence[str]) -> list[Any]:
         """Returns the results of ``paths``, with errors instead of codes. ``results`` are the results of
@@ -414,12 +410,17 @@ class ZookeeperSession(Closeable):
                     completion.set_exception(ended)
 
         def outcomes() -> list[TransactionResult]:
-            for _ in sent:
-                index, value, exception = self._next_response(inbox, results)
-                if index is None:
+            left, deadline = len(sent), time.monotonic() + self._timeout_s
+            while left:
+                try:
+                    index, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+                except Empty:
                     break
+                if results[index] is not None:  # kazoo can report one request twice when its connection closes
+                    continue
                 results[index] = self._result(batches[index], sent[index], value, exception)
                 send(1)
+                left, deadline = left - 1, time.monotonic() + self._timeout_s
             return [
                 result or _no_response_result(sent[index], self._connection.no_response_error())
                 for index, result in enumerate(results)
@@ -466,20 +467,6 @@ class ZookeeperSession(Closeable):
             else acl
             for path, acl in zip(paths, self.acls(paths), strict=True)
         ]
-
-    def _next_response(
-        self, inbox: ResponseQueue, outcomes: list[TransactionResult | None]
-    ) -> tuple[int | None, Any, Exception | None]:
-        """Returns the next response and the index of its request. The index is None if no response arrives within the
-        timeout."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                index, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
-            except Empty:
-                return None, None, None
-            if outcomes[index] is None:  # kazoo can report one request twice when its connection closes
-                return index, value, exception
 
     def _result(
         self,

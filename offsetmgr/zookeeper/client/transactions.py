@@ -240,9 +240,7 @@ class BulkRead(Generic[T]):
     def serialize(self) -> bytes:
         return jute.multi(self._operations)
 
-    @staticmethod
-    def deserialize(buffer: bytes, offset: int) -> RawResponse:
-        return buffer, offset
+    deserialize = staticmethod(SingleRead.deserialize)
 
     def decode(self, buffer: bytes, offset: int) -> list[T]:
         """Decodes the response. Runs in the thread that made the call. Raises `jute.ZookeeperProtocolError`."""

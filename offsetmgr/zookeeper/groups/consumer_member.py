@@ -192,7 +192,9 @@ class ConsumerMember(SessionMember):
         self._error = error
         # A conflict may be temporary: if a process with the same configured consumer id has died, the id stays
         # registered until the session of this process ends.
-        temporary = isinstance(error, Conflict) and self._failures <= self._max_conflicts()
+        settings = self._settings
+        max_conflicts = settings.max_retries + 2 * settings.session_timeout_ms / settings.backoff_ms
+        temporary = isinstance(error, Conflict) and self._failures <= max_conflicts
         if not temporary and (not error.retriable or not self._joined):
             self._stopping.set()
             self.listener.on_failed(error)
@@ -207,11 +209,6 @@ class ConsumerMember(SessionMember):
             self._label, f"crashed (a bug in offsetmgr): {error!r}", "see the traceback in the log"
         )
         self.listener.on_failed(self._error)
-
-    def _max_conflicts(self) -> float:
-        """The number of failed registrations that the member tolerates. They can be caused by a process that had the
-        same id and has died, but whose session still exists."""
-        return self._settings.max_retries + 2 * self._settings.session_timeout_ms / self._settings.backoff_ms
 
     def _run_session(self, session: ZookeeperSession, lease: SessionLease) -> None:
         """Registers the member in a session, and rebalances in this session until the member leaves.

@@ -101,7 +101,7 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
     `ZookeeperSession.get_many`.
     """
     names = session.children(paths.BROKER_IDS) or []
-    numbered = sorted((name for name in names if _is_id(name)), key=int)
+    numbered = sorted((name for name in names if name.isascii() and name.isdigit() and len(name) <= 10), key=int)
     found = read_entries(session, [f"{paths.BROKER_IDS}/{name}" for name in numbered], parse_broker)
     listed = [
         one if one.node is None or one.node.ephemeral_owner else replace(one, notes=(*one.notes, _PERSISTENT))
@@ -135,7 +135,3 @@ def registration_delay_ms(session: ZookeeperSession) -> int | None:
     broker is registered. Raises as `ZookeeperSession.get_many`."""
     found = [(one.value.timestamp_ms, one.node) for one in brokers(session) if one.value is not None]
     return max((abs(at - node.ctime_ms) for at, node in found if at is not None and node is not None), default=None)
-
-
-def _is_id(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) <= 10

@@ -35,15 +35,13 @@ class NodeDescription:
 def describe(path: str, data: bytes) -> NodeDescription:
     """Decodes the data of the node at ``path``, which is relative to the chroot. If the data cannot be decoded, the
     result contains the error. The function raises no error."""
-    for pattern, kind, decode in _BY_ROOT.get(path.split("/", 2)[1], []):
-        if pattern.fullmatch(path):
-            return _describe(kind, decode, path, data)
     text = data.decode("utf-8", "backslashreplace")
-    return NodeDescription(value=text or None, data=text)
-
-
-def _describe(kind: str, decode: Decoder, path: str, data: bytes) -> NodeDescription:
-    shown = None if kind in _SECRET else data.decode("utf-8", "backslashreplace")
+    known = _BY_ROOT.get(path.split("/", 2)[1], [])
+    found = next(((kind, decode) for pattern, kind, decode in known if pattern.fullmatch(path)), None)
+    if found is None:
+        return NodeDescription(value=text or None, data=text)
+    kind, decode = found
+    shown = None if kind in _SECRET else text
     if not data and kind in _MAY_BE_EMPTY:
         return NodeDescription(kind, data=shown)
     notes: Notes = []

@@ -91,11 +91,6 @@ class Transaction:
     def node_writes(self) -> list[NodeWrite]:
         return [write for write in self.writes if write is not None]
 
-    def write_at(self, index: int) -> NodeWrite:
-        """Returns the write to which the operation at ``index`` belongs. If the operation creates a parent, returns the
-        write that needs this parent."""
-        return next(write for write in self.writes[index:] if write is not None)
-
 
 class EditBatch:
     """Executes edits of different groups together: the constructor starts to read the nodes, `write` sends the first
@@ -223,17 +218,14 @@ class EditBatch:
         operations."""
         self._sent, self._responses = [], list
         needed = self._writes_needed(pending, nodes)
-        self._read_parents(needed)
+        parents = list(dict.fromkeys(parent for write in needed for parent in self._missing_parents(write)))
+        found = self._session.get_many(parents)
+        # An unreadable parent exists, too.
+        self._existing.update(path for path, node in zip(parents, found, strict=True) if node is not None)
         transactions = list(self._transactions(needed, size))
         if transactions:
             self._responses = self._session.begin_transactions([t.operations for t in transactions])
             self._sent = transactions
-
-    def _read_parents(self, writes: list[NodeWrite]) -> None:
-        parents = list(dict.fromkeys(parent for write in writes for parent in self._missing_parents(write)))
-        found = self._session.get_many(parents)
-        # An unreadable parent exists, too.
-        self._existing.update(path for path, node in zip(parents, found, strict=True) if node is not None)
 
     def _missing_parents(self, write: NodeWrite) -> list[str]:
         """Returns the ancestors of a node to be created that are not known to exist, outermost first."""
@@ -278,7 +270,8 @@ class EditBatch:
             for write in writes:
                 self._fail(write, outcome.error)
             return []
-        failed = transaction.write_at(outcome.failed_index)
+        # If the failed operation creates a parent, the write is the one that needs this parent.
+        failed = next(write for write in transaction.writes[outcome.failed_index :] if write is not None)
         # Another client may have deleted a parent (NO_NODE) or created a missing parent (NODE_EXISTS), so the parents
         # must be read again.
         self._existing.difference_update(paths.with_ancestors(failed.path.rpartition("/")[0]))

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable
 from typing import Any, Final
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnsupportedOperation, UsageError, value_of
-from offsetmgr.core.field_reader import parse_json
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import BrokerPartition, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import PartitionKinds
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -29,6 +29,7 @@ OTHER_LAYOUT_HINTS: Final = {
 
 LAYOUTS: Final = ("0.8", "0.7", "storm")
 
+_SPOUT_HINT: Final = "a spout writes a JSON object with topic and offset"
 _STORM_NODE: Final = re.compile("partition_(0|[1-9][0-9]{0,9})")
 TRIDENT_NODES: Final = frozenset({"currtx", "currattempts"})
 """The nodes with the present transaction of a Trident topology: ``ROOT/TXID/coordinator/NAME``."""
@@ -206,14 +207,11 @@ class StormLayout(Layout):
 
 
 def _object(path: str, data: bytes) -> dict[str, Any]:
-    node = parse_json(data, lambda why: _unreadable(path, why))
-    if not isinstance(node, dict):
-        raise _unreadable(path, "is JSON, but not an object")
-    return node
+    return dict(FieldReader.parse(data, f"ZooKeeper node {path}", CorruptData, _SPOUT_HINT).values)
 
 
 def _unreadable(path: str, why: str) -> CorruptData:
-    return CorruptData(f"ZooKeeper node {path}", why, "a spout writes a JSON object with topic and offset")
+    return CorruptData(f"ZooKeeper node {path}", why, _SPOUT_HINT)
 
 
 def _shown(value: Any) -> str:

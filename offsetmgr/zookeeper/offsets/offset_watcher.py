@@ -55,20 +55,14 @@ class OffsetWatcher:
         if not self._wake.wait(timeout_s):
             return set()
         self._all_watched = False
-        groups = self._rewatch_fired()
-        self._all_watched = True
-        return groups
-
-    def _rewatch_fired(self) -> set[str] | None:
-        """Renews the watches that have fired. Returns the groups to which these watches belong, or None if the list of
-        groups has changed."""
         time.sleep(_DEBOUNCE_S)
         fired = self._take_fired()
-        if paths.CONSUMERS in fired:
+        groups = None if paths.CONSUMERS in fired else {path.split("/")[2] for path in fired}
+        if groups is None:
             self._watch_everything()
-            return None
-        groups = {path.split("/")[2] for path in fired}
-        self._watch_groups(groups)
+        else:
+            self._watch_groups(groups)
+        self._all_watched = True
         return groups
 
     def _take_fired(self) -> set[str]:
