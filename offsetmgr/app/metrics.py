@@ -89,14 +89,14 @@ def lag_samples(found: Found[GroupLag], *, totals: bool = False) -> Iterator[Sam
 
     began_ms, sums = SystemClock().now_ms(), list[Sample]()
     for one in found:
-        group, unknown = {"group_id": one.name}, sum(row.lag is None for row in one.rows)
+        group, unknown = {"group_id": one.name}, one.lags.count(None)
         for row in () if totals else one.rows:
             if (lag := _kminion_lag(row)) is not None:
                 labels = {**group, "topic_name": row.partition.topic, "partition_id": str(row.partition.partition)}
                 yield Sample("kminion_kafka_consumer_group_topic_partition_lag", labels, lag)
         sums += () if totals else _topic_sums(one)
         numbers = {"lag": one.total, "largest_lag": one.largest, "unknown_lags": unknown}
-        numbers["below_start"] = sum(BELOW_START in row.note for row in one.rows)
+        numbers["below_start"] = sum(BELOW_START in row.note for row in one.notable)
         sums += _known("offsetmgr_consumer_group_", group, **numbers, error=int(one.failure is not None))
     yield from sums
     yield from _read("offsets lag", began_ms, len(found.errors))

@@ -190,3 +190,4 @@ class LogRangeCache:
     def clear(self) -> None:
         """Removes all ranges, because topics may have been recreated."""
         self._known.clear()
+        self._columns.clear()

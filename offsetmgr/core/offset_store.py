@@ -22,7 +22,14 @@ from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import (
+    Conflict,
+    CorruptData,
+    OffsetMgrError,
+    PartialFailure,
+    UnsupportedOperation,
+    UsageError,
+)
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import (
     ABSENT,
@@ -104,9 +111,13 @@ class Capabilities:
     """Whether the version of an offset is the number of records behind it that are acknowledged."""
 
     def position(self, found: Offset) -> int | None:
-        """Returns the sum of the offset and the number of acknowledged records behind it; None for `ABSENT`."""
+        """Returns the sum of the offset and the number of acknowledged records behind it; None for `ABSENT`. Raises
+        `Conflict` if this number is not known."""
         if not isinstance(found, Committed):
             return None
+        if self.acknowledges and found.version is None:
+            why = "the number of acknowledged records is unknown, because the log grew during every read"
+            raise Conflict("share group", why, "try again, or pause the producers")
         return found.offset + (found.version or 0 if self.acknowledges else 0)
 
 

@@ -192,12 +192,10 @@ def plan_change(
         note = with_drop(note, after.metadata)
     if not isinstance(before, Committed):  # fast path, because imports into empty stores are the largest edits
         return PlannedChange(partition, before, after, note, None, after is not None)
-    if capabilities.acknowledges and before.version:  # even the same offset discards them
-        if after is not None and (least := before.offset + before.version - after.offset) > 0:
-            # Consumers acknowledge the records behind the start offset in any order.
-            to = f"{least:,} to " if after.offset > before.offset else ""
-            repeated = count_of(max(least, before.version), "acknowledged record")
-            note = "; ".join(filter(None, (note, f"repeats {to}{repeated}")))
+    if capabilities.acknowledges and before.version != 0:  # even the same offset discards them
+        if after is not None and (repeated := before.offset + (before.version or 0) - after.offset) > 0:
+            least = "at least " if after.offset > before.offset or before.version is None else ""
+            note = "; ".join(filter(None, (note, f"repeats {least}{count_of(repeated, 'acknowledged record')}")))
         return PlannedChange(partition, before, after, note)
     if after is not None and after.offset > before.offset and not before.metadata:  # fast path: imports raise offsets
         return tuple.__new__(PlannedChange, (partition, before, after, note, None, True))

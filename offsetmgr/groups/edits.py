@@ -536,7 +536,11 @@ def plan_undo(
             change = _plan_restored(store, tp, found, source, crossing)
             if restores and change.before is ABSENT and change.writes:
                 change = change._replace(note="restored with its znode", writes=False)
-            now = store.capabilities.position(change.before)
+            try:
+                now = store.capabilities.position(change.before)
+            except Conflict as unknown:
+                changes.append(change if allow_rewind else change._replace(problem=unknown, writes=False))
+                continue
             if change.writes and now != written_offset:
                 then, data = written_offset, source.raw.get(tp)
                 moved_on = _moved_on(found.name, change, now, then, data, of_plan=plan is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -42,8 +43,8 @@ COMPARED: Final = (
 )
 """The value of `GroupEditResult.how`."""
 
-_READS: Final = 30
-"""How often start offsets are read at most while logs grow."""
+_READ_S: Final = 0.5
+"""How long start offsets are read again while logs grow."""
 
 ACKNOWLEDGEMENTS: Final = Weakness(
     "acknowledgements",
@@ -58,14 +59,18 @@ class ShareEdits(ProtocolEdits):
     def __init__(self, client: Client, timeout_s: float) -> None:
         super().__init__(client, timeout_s)
         self._leaders = PartitionLeaders(client)
+        self._bounds: dict[tuple[str, TopicPartition, int], tuple[int, int]] = {}
+        """By group, partition and start offset: the bounds of the number of acknowledged records of the last read."""
 
     async def read(self, partitions: RequestedOffsets, deadline: float) -> FetchedGroups:
         """Reads all partitions of the groups, each with the number of acknowledged records behind its start offset as
         the version. The log's ends before and after the read of a lag are bounds of the number. If the log grows,
-        several reads narrow the bounds. The error of a partition says that the number is still unknown."""
+        several reads narrow the bounds, and the version is None if they do not meet."""
+        now = asyncio.get_running_loop().time
+        until = min(deadline, now() + _READ_S)
         ends: dict[TopicPartition, Any] = {}
         bounds: dict[tuple[str, TopicPartition, int], tuple[int, int]] = {}
-        for _ in range(_READS):
+        while True:
             found = await share_groups.fetch(self._client, partitions, deadline)
             groups = {name: one for name, one in found.items() if not isinstance(one, OffsetMgrError)}
             known = [(name, tp, *at) for name, one in groups.items() for tp, at in one.offsets.items()]
@@ -73,8 +78,9 @@ class ShareEdits(ProtocolEdits):
             earlier, wanted = ends, dict.fromkeys((tp for _, tp, _ in lags), LATEST)
             ends = await list_offsets(self._leaders, wanted, deadline)
             bounds = {key: _narrowed(key, lag, earlier, ends, bounds.get(key)) for key, lag in lags.items()}
-            if all(low == high for low, high in bounds.values()):
+            if all(low == high for low, high in bounds.values()) or now() > until:
                 break
+        self._bounds |= bounds
         failed = {name: one for name, one in found.items() if isinstance(one, OffsetMgrError)}
         return {**failed, **{name: _fetched(name, one, ends, bounds) for name, one in groups.items()}}
 
@@ -122,11 +128,20 @@ class ShareEdits(ProtocolEdits):
             return await share_groups.alter(connection, edit.group, starts, remaining(deadline))
 
         # A write of the same start offset discards acknowledgements, so it is a change.
-        behind = {tp for tp, start in current.offsets.items() if start.version}
+        behind = {tp for tp, start in current.offsets.items() if start.version != 0}
+        current = current._replace(offsets={tp: self._compared(edit, tp, at) for tp, at in current.offsets.items()})
         outcomes, todo = decide(edit.group, edit.changes, current, whole=edit.whole)
         todo += [tp for tp in behind & outcomes.keys() if outcomes[tp].status is EditStatus.UNCHANGED]
         done = await execute(edit, current, write, erase, EditDecision(outcomes, todo))
         return GroupEditResult(edit.group, done, False, how)
+
+    def _compared(self, edit: GroupEdit, tp: TopicPartition, now: Committed) -> Committed:
+        """Returns the offset with a number of acknowledged records if it is not the expected one for certain."""
+        expected = edit.changes[tp].expected if tp in edit.changes else None
+        if now.version is not None or not isinstance(expected, Committed) or expected.version is None:
+            return now
+        low, high = self._bounds.get((edit.group, tp, now.offset), (expected.version, expected.version))
+        return now if low <= expected.version <= high else now._replace(version=low)
 
 
 class ShareGroupStore(ProtocolStore[ShareEdits]):
@@ -185,9 +200,6 @@ def _fetched(
         low, high = (None, None) if start is None else bounds.get((group, tp, start), (None, None))
         if isinstance(end := ends.get(tp), OffsetMgrError):
             errors[tp] = end
-        elif low != high:
-            why = "the log grew during every read, so the number of its acknowledged records is unknown"
-            errors[tp] = OffsetMgrError(f"share group {group}, {tp}", why, "try again, or pause the producers")
         elif start is not None:
-            offsets[tp] = Committed(start, version=low)
+            offsets[tp] = Committed(start, version=low if low == high else None)
     return FetchedGroup(offsets, errors)

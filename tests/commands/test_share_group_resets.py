@@ -125,7 +125,7 @@ def test_the_consumers_go_on_after_a_reset(kraft: KraftBroker, group: str, tmp_p
     assert "has changed since: 100 now, the edit wrote 30; the undo repeats 60 messages" in "".join(refused)
     notes = {to: [one["note"] for one in rows(*reset, *to.split())] for to in ("--to-current", "--to-offset 60")}
     assert notes["--to-current"] == ["repeats 70 acknowledged records", "repeats 20 acknowledged records"]
-    assert notes["--to-offset 60"] == ["repeats 40 to 70 acknowledged records", "clamped from 60 to the log's end"]
+    assert notes["--to-offset 60"] == ["repeats at least 40 acknowledged records", "clamped from 60 to the log's end"]
     command(*reset, "--to-current", *execute)
     assert starts(kraft.bootstrap, group, "lag") == {0: 70, 1: 20}
     again = command(*reset, "--to-current").stderr
