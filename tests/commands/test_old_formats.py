@@ -223,7 +223,7 @@ def test_old_managers_are_understood_in_a_rolling_upgrade() -> None:
 def test_an_old_claim_is_read() -> None:
     claim = json.loads((OLD / "managers.json").read_text())["claim"]
     assert (CLAIM_KEY.hex(), FENCE_KEY.hex()) == (claim["key"], claim["fence_key"])
-    expected = ("9f8e7d6c5b4a3928", "h1:9192", 1_700_000_000_000, (1000, 2001))
+    expected = ("9f8e7d6c5b4a3928", "h1:9192", 1_700_000_000_000, (1000, 2001), 0)
     assert decode_claim(claim["value"].encode()) == expected
 
 
