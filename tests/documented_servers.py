@@ -106,9 +106,7 @@ def output_of(command: list[str | Path], directory: Path, environ: dict[str, str
 
 
 @pytest.fixture
-def run_page(
-    tmp_path: Path, environ: dict[str, str], kafka: KafkaBroker, zookeeper: ZooKeeperServer
-) -> Iterator[Callable[[Path], str]]:
+def run_page(tmp_path: Path, environ: dict[str, str], kafka: KafkaBroker, zookeeper) -> Iterator[Callable[[Path], str]]:
     """Runs the blocks of a page and returns what the Python blocks print. Starts an offset manager only for
     pages that name it and do not start it themselves."""
     addresses = {"zookeeper": zookeeper.connect, "kafka": kafka.bootstrap, "output": str(tmp_path / "results")}

@@ -47,9 +47,7 @@ class ReleaseCluster:
 
 
 @pytest.fixture(scope="session")
-def start_release(
-    zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], ReleaseCluster]]:
+def start_release(zookeeper: ZooKeeperServer, tmp_path_factory) -> Iterator[Callable[[str], ReleaseCluster]]:
     """A function that starts the cluster of a release. Only the last one runs: it stops the cluster before it."""
     running: list[ReleaseCluster] = []
 

@@ -180,9 +180,7 @@ def test_round_robin_equals_its_oracle(streams: Streams, partitions: Partitions)
 
 
 @given(groups, topics, st.sampled_from(sorted(ASSIGNORS)), st.randoms())
-def test_the_order_of_the_mappings_changes_nothing(
-    streams: Streams, partitions: Partitions, name: str, chance: Random
-) -> None:
+def test_the_order_of_the_mappings_changes_nothing(streams: Streams, partitions, name: str, chance: Random) -> None:
     def shuffled(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
         return dict(chance.sample(list(mapping.items()), len(mapping)))
 

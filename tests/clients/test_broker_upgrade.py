@@ -52,9 +52,7 @@ def cluster(release: str, zookeeper: ZooKeeperServer, topic: str, directory: Pat
 
 
 @pytest.mark.parametrize(("before", "after"), [("0.10.2.2", "2.8.2"), ("0.9.0.1", "1.1.1")])
-def test_a_plan_is_applied_verified_and_rolled_back_after_the_upgrade(
-    before: str, after: str, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
-) -> None:
+def test_a_plan_is_applied_verified_and_rolled_back_after_the_upgrade(before, after, zookeeper, unique, tmp_path):
     """Kafka 0.9 has no cluster id, and 1.1 has one. The plan's cluster check passes nevertheless."""
     groups = [f"{unique}-{number}" for number in range(6)]
     with cluster(before, zookeeper, unique, tmp_path) as upgraded:

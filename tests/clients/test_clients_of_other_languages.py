@@ -56,9 +56,7 @@ def join(cluster: Cluster, client: str) -> str:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_owner_of_every_partition_is_known_and_a_healthy_group_has_no_findings(
-    cluster: Cluster, session: ZookeeperSession, client: str
-) -> None:
+def test_the_owner_of_every_partition_is_known_and_a_healthy_group_has_no_findings(cluster, session, client) -> None:
     member = join(cluster, client)
 
     owned, unreadable = ZookeeperRegistry(session).owners("g")

@@ -121,9 +121,7 @@ def test_a_recreated_log_is_read_from_its_start_even_if_the_batch_had_messages_o
 
 
 @pytest.mark.parametrize(("from_smallest", "position"), [(True, 100), (False, 105)])
-def test_an_out_of_range_position_is_reset_to_the_start_or_the_end(
-    from_smallest: bool, position: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_out_of_range_position_is_reset_to_the_start_or_the_end(from_smallest, position: int, monkeypatch) -> None:
     client = Client([error_message(OUT_OF_RANGE)], log=(100, 105))
     world = World(monkeypatch, client, from_smallest=from_smallest)
     world.add(P0, 10)

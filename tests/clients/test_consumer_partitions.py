@@ -150,9 +150,7 @@ def test_a_retriable_error_is_retried_up_to_the_limit_and_any_other_is_returned_
 @pytest.mark.parametrize(
     ("valid_after", "expired", "waited"), [(2.0, False, 2.0), (1000, True, 0.0), (1000, False, 6.0)]
 )
-def test_a_commit_waits_for_a_lease_that_becomes_valid_soon_and_is_not_sent_without_one(
-    valid_after: float, expired: bool, waited: float
-) -> None:
+def test_a_commit_waits_for_a_lease_that_becomes_valid_soon_and_is_not_sent_without_one(valid_after, expired, waited):
     world = World()
     world.lease.valid_from, world.lease.expired = START_S + valid_after, expired
 
@@ -209,9 +207,7 @@ def test_offsets_in_the_members_own_zookeeper_are_committed_in_its_session_and_o
         (1.5, []),
     ],
 )
-def test_partitions_are_kept_for_a_moment_after_their_last_commit(
-    committed_before_s: float | None, pauses: list[float]
-) -> None:
+def test_partitions_are_kept_for_a_moment_after_their_last_commit(committed_before_s, pauses: list[float]) -> None:
     world = World(release_delay_ms=1000)
     if committed_before_s is not None:
         world.work.commit("automatic commit")

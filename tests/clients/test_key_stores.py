@@ -64,9 +64,7 @@ def test_a_trust_store_gives_all_of_its_certificates(file: str, password: str | 
         (("trust.p12", "trust-secret", "JKS"), ("client.jks", "store-secret", "PKCS12"), "entry-secret"),
     ],
 )
-def test_java_stores_become_pem(
-    trust: tuple[str, ...], keys: tuple[str, ...], key_password: str | None, tmp_path: Path
-) -> None:
+def test_java_stores_become_pem(trust, keys: tuple[str, ...], key_password: str | None, tmp_path: Path) -> None:
     settings = [
         store(which, file, password, **({"type": kind[0]} if kind else {}))
         for which, (file, password, *kind) in (("truststore", trust), ("keystore", keys))
@@ -183,9 +181,7 @@ ZOOKEEPER = {"zookeeper.ssl.client.enable": "true"}
         (ZOOKEEPER | {"zookeeper.ssl.trustStore.location": "ca.pem"}, {"ssl.ca.location": "ca.pem"}),
     ],
 )
-def test_tls_towards_zookeeper_has_the_names_of_kafkas_tools(
-    java: dict[str, str], expected: dict[str, str] | None
-) -> None:
+def test_tls_towards_zookeeper_has_the_names_of_kafkas_tools(java: dict[str, str], expected) -> None:
     translated = translate_properties(java, "f")
 
     assert translated.zookeeper_tls == expected

@@ -50,12 +50,7 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keycloak]:
 
 
 @pytest.fixture(scope="module", params=["3.9", "4.4"])
-def broker(
-    request: pytest.FixtureRequest,
-    zookeeper: ZooKeeperServer,
-    issuer: Keycloak,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Broker]:
+def broker(request, zookeeper: ZooKeeperServer, issuer: Keycloak, tmp_path_factory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("tokens")
     plain, tokens, controller = free_port(), free_port(), free_port()
     listener = "listener.name.tokens"

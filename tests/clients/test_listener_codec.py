@@ -111,9 +111,7 @@ def test_commits_are_decoded(version: int, expected: CommitRequest, seed: int) -
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
 @given(expected=commits, error=codes, errors=st.dictionaries(st.integers(0, 7), codes))
 @settings(max_examples=MANY, deadline=None)
-def test_commit_responses_are_encoded(
-    version: int, expected: CommitRequest, error: int, errors: dict[int, int]
-) -> None:
+def test_commit_responses_are_encoded(version: int, expected: CommitRequest, error: int, errors) -> None:
     every = [(topic, part[0]) for topic, parts in expected.topics for part in parts]
     by_partition = {every[n % len(every)]: code for n, code in errors.items()} if every else {}
 

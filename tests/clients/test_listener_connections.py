@@ -50,9 +50,7 @@ def one_api(
         running.run(service.close())
 
 
-def test_commits_of_one_connection_run_concurrently_and_a_later_fetch_sees_them(
-    listening: MemoryListener, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_of_one_connection_run_concurrently_and_a_later_fetch_sees_them(listening, backend, monkeypatch):
     release_commits = listening.block_commits()
     begun: list[str] = []
     commit, fetch = backend._commit_when_allowed, backend.fetch

@@ -266,9 +266,7 @@ def test_wrong_credentials_are_an_error_and_close_the_connection(secured, name: 
         assert client.is_disconnected()
 
 
-def test_failed_logins_are_counted_and_no_bytes_of_clients_are_in_a_log_or_a_repr(
-    secured: MemoryListener, authentication: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_logins_are_counted_and_no_bytes_of_clients_are_in_a_log_or_a_repr(secured, authentication, caplog):
     caplog.set_level("DEBUG")
     for user, password, name in (("bob", "hunter2", "SCRAM-SHA-256"), ("hunter2", "wrong", "SCRAM-SHA-256")):
         with WireClient(secured.port) as client:
@@ -516,9 +514,7 @@ INVALID_RULES = [
     ("what", "text", "expected"),
     [("credentials", *row) for row in INVALID_CREDENTIALS] + [("rules", *row) for row in INVALID_RULES],
 )
-def test_the_error_of_an_invalid_file_names_the_place_and_no_secret(
-    tmp_path: Path, what: str, text: str, expected: str
-) -> None:
+def test_the_error_of_an_invalid_file_names_the_place_and_no_secret(tmp_path, what, text: str, expected: str) -> None:
     file = tmp_path / "file.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -592,8 +588,6 @@ SOME_APIS = (CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, 32, 74)
         *[("admin", key, "orders", False) for key in SOME_APIS],  # all operations include no API
     ],
 )
-def test_admin_apis_need_a_rule_that_names_them(
-    tmp_path: Path, principal: str, api_key: int, topic: str | None, allowed: bool
-) -> None:
+def test_admin_apis_need_a_rule_that_names_them(tmp_path, principal: str, api_key: int, topic, allowed: bool) -> None:
     (tmp_path / "rules.toml").write_text(ADMIN_RULES)
     assert loaded(tmp_path / "rules.toml", "rules").admin(principal, api_key, topic) is allowed

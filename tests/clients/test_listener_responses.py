@@ -191,9 +191,7 @@ def test_metadata_of_all_topics_of_no_topics_and_of_unknown_topics(client: WireC
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_metadata_of_a_topic_without_a_name_is_rejected_in_versions_that_cannot_express_it(
-    client: WireClient, version: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_metadata_of_a_topic_without_a_name_is_rejected_in_versions_that_cannot_express_it(client, version, caplog):
     client.send(METADATA, version, {"topics": [{"name": None, "topic_id": uuid.UUID(int=7)}]})
     assert client.is_disconnected()
     assert "defect" not in caplog.text
@@ -462,9 +460,7 @@ apis = ["*"]
 
 
 @pytest.fixture
-def restricted(
-    backend: MemoryBackend, cluster: FakeCluster, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[WireClient]:
+def restricted(backend: MemoryBackend, cluster: FakeCluster, tmp_path: Path, request) -> Iterator[WireClient]:
     backend.offsets["mine-1"] = {"orders": {0: (1, -1, "")}, "bills": {0: (2, -1, "")}}
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(operations=getattr(request, "param", ["all"])))

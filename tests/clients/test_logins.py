@@ -46,9 +46,7 @@ class Broker:
 
 
 @pytest.fixture(scope="module")
-def broker(
-    zookeeper: ZooKeeperServer, issuer: OidcIssuer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
+def broker(zookeeper: ZooKeeperServer, issuer: OidcIssuer, tmp_path_factory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("logins")
     plain, tls, tokens, passwords = (free_port() for _ in range(4))
     module = "org.apache.kafka.common.security"

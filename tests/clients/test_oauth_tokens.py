@@ -7,7 +7,6 @@ import json
 import shlex
 import sys
 import threading
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -176,9 +175,7 @@ def endpoint_url() -> Any:
         (200, "hunter2 hunter2", ServerError, "contains no token"),
     ],
 )
-def test_an_endpoint_that_gives_no_token_is_an_error_with_its_reason(
-    endpoint_url: Callable[[int, str], str], status: int, body: str, error: type[OffsetMgrError], why: str
-) -> None:
+def test_an_endpoint_that_gives_no_token_is_an_error_with_its_reason(endpoint_url, status, body, error, why) -> None:
     settings = {
         "sasl.oauthbearer.token.endpoint.url": endpoint_url(status, body),
         "sasl.oauthbearer.client.id": "hunter2",

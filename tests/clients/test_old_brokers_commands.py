@@ -187,9 +187,7 @@ def test_a_manager_does_not_start_if_brokers_cannot_fence_writers(env, release_c
 
 
 @pytest.mark.parametrize("release", ["0.9.0.1", "1.1.1"])
-def test_an_edit_of_a_group_with_new_consumers_is_rejected_and_names_them(
-    start_release: Any, release: str, unique: str, tmp_path: Path
-) -> None:
+def test_an_edit_of_a_group_with_new_consumers_is_rejected_and_names_them(start_release, release, unique, tmp_path):
     release_cluster = start_release(release)
     release_cluster.make_topic(unique, PARTITIONS)
     env = Environment("", f"kafka://{release_cluster.bootstrap}", release_cluster.bootstrap, unique, Commands(tmp_path))

@@ -69,9 +69,7 @@ def make_certificate(directory: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module", params=list(REJECTS))
-def secured(
-    request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Secured]:
+def secured(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path_factory) -> Iterator[Secured]:
     release = request.param
     directory = tmp_path_factory.mktemp(f"secured-{release}")
     where = f"{zookeeper.connect}/{directory.name}"

@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as CkPartition
 from confluent_kafka.admin import AdminClient
-from conftest import MakeTopic
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer import EARLIEST, LATEST, FetchResult, SimpleConsumer
@@ -190,15 +189,7 @@ FORMATS = {"2": "2.8", "1": "0.10.2", "0": "0.9.0"}
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 @pytest.mark.parametrize("magic", FORMATS)
-def test_a_fetch_from_any_offset_returns_the_same_messages(
-    broker: KafkaBroker,
-    old: OldSimpleConsumer,
-    ours: SimpleConsumer,
-    make_topic: MakeTopic,
-    unique: str,
-    magic: str,
-    codec: str,
-) -> None:
+def test_a_fetch_from_any_offset_returns_the_same_messages(broker, old, ours, make_topic, unique, magic, codec) -> None:
     topic = make_topic(unique, bootstrap=broker.bootstrap, config={**KEPT, "message.format.version": FORMATS[magic]})
     tp = TopicPartition(topic, 0)
     written = produce(broker, topic, 30, codec=codec)
@@ -292,9 +283,7 @@ def test_a_fetch_size_below_one_message_still_returns_every_message(broker, old,
         assert java == written[tp]
 
 
-def test_an_offset_out_of_range_is_an_error_or_reset_by_the_callers_choice(
-    broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
-) -> None:
+def test_an_offset_out_of_range_is_an_error_or_reset_by_the_callers_choice(broker, old, ours, make_topic, unique):
     topic = make_topic(unique, bootstrap=broker.bootstrap, config=KEPT)
     tp = TopicPartition(topic, 0)
     written = produce(broker, topic, 30)

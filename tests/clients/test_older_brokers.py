@@ -168,9 +168,7 @@ def fetch(broker: Broker, *partitions: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("versions", "sent"), [(KAFKA_0_9, (1, [])), (KAFKA_0_10_2, (2, None))])
-def test_all_offsets_of_a_group_are_requested_as_each_release_expects(
-    versions: Versions, sent: tuple[int, Any]
-) -> None:
+def test_all_offsets_of_a_group_are_requested_as_each_release_expects(versions: Versions, sent) -> None:
     broker = Broker(versions, coordinator([COMMITTED_RESPONSE]))
     fetch(broker)
     (request,) = broker.sent
@@ -196,9 +194,7 @@ def test_before_0_10_2_an_empty_response_counts_only_from_a_coordinator_that_has
 @pytest.mark.parametrize(
     ("existing", "error"), [(["orders", "__consumer_offsets"], LOADING), ([], LOADING), (["__consumer_offsets"], 0)]
 )
-def test_082_returns_unknown_topic_for_uncommitted_and_for_not_yet_known_partitions(
-    existing: list[str], error: int
-) -> None:
+def test_082_returns_unknown_topic_for_uncommitted_and_for_not_yet_known_partitions(existing, error: int) -> None:
     def answer(request: EncodedRequest) -> bytes:
         if request.api_key == METADATA:
             return metadata_of(1, *existing)
@@ -453,9 +449,7 @@ class Listener:
     ("versions", "sent"),
     [(KAFKA_0_10_2, [(18, 0), (17, 0), (-1, 0), (3, 0)]), (KAFKA_1_1, [(18, 0), (17, 1), (36, 0), (3, 0)])],
 )
-def test_a_login_is_sent_as_tokens_before_1_0_and_as_requests_from_then_on(
-    versions: Versions, sent: Sequence[tuple[int, int]]
-) -> None:
+def test_a_login_is_sent_as_tokens_before_1_0_and_as_requests_from_then_on(versions: Versions, sent) -> None:
     listener = Listener(versions)
     assert listener.open() == versions
     assert listener.sent == sent

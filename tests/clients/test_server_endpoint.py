@@ -157,9 +157,7 @@ def test_a_user_reaches_only_its_own_groups(secured: MemoryListener, certificate
 
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
-def test_users_log_in_while_clients_without_a_login_hold_all_connections(
-    tmp_path: Path, certificate: Path, limit: str
-) -> None:
+def test_users_log_in_while_clients_without_a_login_hold_all_connections(tmp_path, certificate, limit: str) -> None:
     (tmp_path / "users.toml").write_text('[users.alice]\npassword = "a secret"\n')
     files: Any = {"credentials": tmp_path / "users.toml", "tls_certificate": certificate}
     allowed = limits(**{limit: 50}, login_timeout_s=3600)
@@ -205,9 +203,7 @@ def test_users_log_in_while_clients_without_a_login_hold_all_connections(
     ],
     ids=["wrong credentials", "no credentials"],
 )
-def test_the_java_tool_fails_clearly_without_a_login(
-    secured: MemoryListener, certificate: Path, tmp_path: Path, settings: list[str], within: int, message: str
-) -> None:
+def test_the_java_tool_fails_clearly_without_a_login(secured, certificate, tmp_path, settings, within, message) -> None:
     trust = [f"ssl.truststore.location={certificate.parent / 'cert.pem'}", "ssl.truststore.type=PEM"]
     (tmp_path / "client.properties").write_text(
         "\n".join([*settings, *trust, f"default.api.timeout.ms={within}", f"request.timeout.ms={within}"])

@@ -8,10 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
-from conftest import MakeTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, Id, make_digest_acl, make_digest_acl_credential
@@ -22,7 +20,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.sandbox import OldConsumer, ZooKeeperServer
 from offsetmgr.sandbox.java import QUICK_START
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -152,9 +150,7 @@ class TestCreatedNodes:
             with pytest.raises(NoAuthError):
                 other.set(f"/{unique}", b"you")
 
-    def test_a_real_old_consumer_commits_to_nodes_that_offsetmgr_owns(
-        self, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
-    ) -> None:
+    def test_a_real_old_consumer_commits_to_nodes_that_offsetmgr_owns(self, kafka, make_topic, unique, tmp_path):
         topic = make_topic(unique, 2)
         with ZookeeperStore(kafka.zookeeper, config=config(TOOL, "creator")) as store:
             partitions = [TopicPartition(topic, n) for n in range(2)]
@@ -204,9 +200,7 @@ class TestWithoutTheRightCredentials:
             *[(f"digest:{one}:hunter2", f"digest:{one}") for one in ("eve", "app")],
         ],
     )
-    def test_the_command_prints_one_error_line_and_a_hint(
-        self, zookeeper: ZooKeeperServer, secret: str, auth: str, user: str, tmp_path: Path
-    ) -> None:
+    def test_the_command_prints_one_error_line_and_a_hint(self, zookeeper, secret, auth, user: str, tmp_path) -> None:
         environ = {**own_environment(tmp_path), **({"OFFSETMGR_ZOOKEEPER_AUTH": auth} if auth else {})}
 
         done = run_command(

@@ -216,9 +216,7 @@ def test_uncommitted_and_aborted_messages_are_read_as_by_old_members(kafka, join
 # --- watches ----------------------------------------------------------------------------------------
 
 
-def test_topics_that_match_later_and_partitions_that_are_added_are_consumed_too(
-    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
-) -> None:
+def test_topics_that_match_later_and_partitions_that_are_added_are_consumed_too(kafka, join, make_topic, unique):
     consumer = join()
     (stream,) = consumer.create_message_streams_by_filter(white_list=f"{unique}-a.*,{unique}-b")
     assert consumer.owned == {}

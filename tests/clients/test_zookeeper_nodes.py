@@ -277,9 +277,7 @@ VERSIONED: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "known", "fields"), VERSIONED)
-def test_unknown_and_missing_versions_and_unknown_fields_are_noted_with_the_value(
-    path: str, known: str, fields: dict[str, Any]
-) -> None:
+def test_unknown_and_missing_versions_and_unknown_fields_are_noted_with_the_value(path, known: str, fields) -> None:
     unknown, missing = (describe(path, node(version=version, **fields)) for version in (77, None))
     with_field = describe(path, node(version=77, invented=True, **fields))
 

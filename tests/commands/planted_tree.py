@@ -46,9 +46,7 @@ class Planted:
 
 
 @pytest.fixture
-def planted(
-    zookeeper: ZooKeeperServer, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Planted]:
+def planted(zookeeper: ZooKeeperServer, unique: str, tmp_path: Path, monkeypatch) -> Iterator[Planted]:
     """An empty tree. Commands find no settings."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with connected(zookeeper.connect) as client:

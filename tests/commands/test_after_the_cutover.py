@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,13 @@ from confluent_kafka import Consumer
 from conftest import MakeTopic
 from processes import Commands, fill, pass_margin
 
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 pytestmark = pytest.mark.servers
 
 
 @pytest.fixture
-def both(
-    zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
-) -> Commands:
+def both(zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path) -> Commands:
     """A group at 100 in ZooKeeper and later at 480 in Kafka, whose log ends at 500; both addresses are configured."""
     make_topic(unique)
     fill(kafka.bootstrap, unique, 500)
@@ -122,9 +119,7 @@ def test_a_dead_zookeeper_does_not_hide_the_offsets_in_kafka(both: Commands, uni
     assert "are not compared" in said
 
 
-def test_brokers_of_another_cluster_cause_a_warning_and_refuse_an_edit_by_their_logs(
-    both: Commands, unique: str, kraft: KraftBroker, make_topic: MakeTopic
-) -> None:
+def test_brokers_of_another_cluster_cause_a_warning_and_refuse_an_edit_by_their_logs(both, unique, kraft, make_topic):
     make_topic(unique, bootstrap=kraft.bootstrap)
     store = ("--store", f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}", "--bootstrap-server", kraft.bootstrap)
     done = both.run("groups", "describe", "--group", unique, *store, code=None)

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from in_process import command, rows
@@ -60,13 +59,7 @@ AT = (Column("at", time=True),)
     ],
     ids=["aligned", "unknown", "quoted", "no table", "no csv", "no json", "times", "milliseconds"],
 )
-def test_rows_are_printed_for_people_and_for_programs(
-    columns: tuple[Column, ...],
-    rows: list[tuple[Any, ...]],
-    output: OutputFormat,
-    printed: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_rows_are_printed_for_people_and_for_programs(columns, rows, output, printed: str, capsys) -> None:
     assert write_rows(columns, rows, output) == len(rows)
     assert capsys.readouterr().out == printed
 
@@ -205,9 +198,7 @@ STOPPED = "interrupted: stopped before the end\n"
     ],
     ids=["partitions", "internal", "encoding", "interrupted", "interrupted in C"],
 )
-def test_an_error_is_reported_in_lines_without_a_traceback(
-    error: BaseException, code: int, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_reported_in_lines_without_a_traceback(error, code: int, shown: str, tmp_path, monkeypatch) -> None:
     def fail(_store: SnapshotStore) -> list[str]:
         raise error
 
@@ -225,9 +216,7 @@ CONSUMER = "shop at /10.0.0.8 (shop-41aa)"
 
 
 @pytest.mark.parametrize(("members", "locked"), [((CONSUMER,), False), ((LOCK,), True), ((LOCK, CONSUMER), False)])
-def test_the_hint_about_active_members_knows_the_lock_of_another_command(
-    members: tuple[str, ...], locked: bool
-) -> None:
+def test_the_hint_about_active_members_knows_the_lock_of_another_command(members, locked: bool) -> None:
     error = GroupActive("group g", "has active members", "stop its consumers first", members=members)
     assert error.hint == (
         "another offsetmgr command is editing this group: try again when it has finished; if it was killed, its"
@@ -274,9 +263,7 @@ NO_ANSWER = "no answer was given (end of input), so nothing was done\nhint: answ
         *((lost, 2) for lost in ("", OSError(errno.EIO, "Input/output error"), KeyboardInterrupt())),
     ],
 )
-def test_only_yes_confirms_and_a_terminal_that_is_lost_at_the_prompt_is_an_error(
-    answer: str | BaseException, code: int, deletion: tuple[list[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_yes_confirms_and_a_terminal_that_is_lost_at_the_prompt_is_an_error(answer, code, deletion, monkeypatch):
     words, file = deletion
     monkeypatch.setattr(sys, "stdin", Answer(answer))
     errors = command(*words, code=code).stderr

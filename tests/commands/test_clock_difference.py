@@ -23,9 +23,7 @@ BEHIND = ClockDifference.measured(0, 10 * DAY_MS, 10 * DAY_MS + 20, "test")
         (FUTURE, False, True, 10 * DAY_MS, "at least 10 d ahead of this machine (test)"),
     ],
 )
-def test_a_large_difference_corrects_times(
-    found: ClockDifference, agrees: bool, exceeds: bool, correction_ms: int, text: str
-) -> None:
+def test_a_large_difference_corrects_times(found, agrees: bool, exceeds: bool, correction_ms: int, text: str) -> None:
     assert (found.agrees, found.exceeds(), found.correction_ms) == (agrees, exceeds, correction_ms)
     assert text in str(found)
 

@@ -138,9 +138,7 @@ def test_only_a_readable_ephemeral_broker_node_counts_as_alive(planted: Planted,
         ('{"version":2,"brokerid":3000,"timestamp":"1","kraftControllerEpoch":5}', "is a KRaft controller"),
     ],
 )
-def test_requests_are_refused_without_a_controller_that_reads_them(
-    cluster: Planted, moves: Any, controller: str | None, why: str
-) -> None:
+def test_requests_are_refused_without_a_controller_that_reads_them(cluster, moves, controller, why: str) -> None:
     cluster.delete("/controller")
     if controller is not None:
         cluster.node("/controller", controller, live=True)
@@ -355,9 +353,7 @@ DEAD = "wait for broker {}, not alive, which holds replicas"
         ("missing", [], (None, None, "refused: there is no /brokers/topics/missing")),
     ],
 )
-def test_a_deletion_names_its_size_and_what_it_waits_for_or_is_refused(
-    cluster: Planted, name: str, partitions: list[Partition], row: tuple[Any, ...]
-) -> None:
+def test_a_deletion_names_its_size_and_what_it_waits_for_or_is_refused(cluster, name: str, partitions, row) -> None:
     if partitions:
         topic(cluster, name, *partitions)
     cluster.node("/admin/delete_topics/gone")
@@ -383,9 +379,7 @@ DELETED: Changes = [(ORDERS, None), (DELETION, None)]
         ),
     ],
 )
-def test_a_deletion_is_done_when_the_topic_is_gone_or_recreated(
-    cluster: Planted, around: Any, controller: Changes, outcome: str, note: str | None
-) -> None:
+def test_a_deletion_is_done_when_the_topic_is_gone_or_recreated(cluster, around, controller, outcome, note) -> None:
     topic(cluster, "orders", Partition((0, 5)))
     around(after=controller)
     (row,) = cluster.rows("delete-topic", "--topic", "orders", *EXECUTE, code=0 if outcome == "done" else 1)

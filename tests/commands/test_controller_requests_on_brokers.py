@@ -132,9 +132,7 @@ def rows(commands: Commands, *arguments: str, code: int = 0) -> list[dict[str, A
     return found
 
 
-def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before_image(
-    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
-) -> None:
+def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before_image(trio, session, unique, tmp_path):
     topic, commands = create_topic(trio.bootstrap, unique, 2, replicas=2), Commands(tmp_path)
     fill(trio.bootstrap, topic, 100, 100)
     before = {n: partition.replicas for n, partition in assigned(session, topic).items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,9 +95,7 @@ def test_a_zookeeper_acl_that_forbids_writes_is_found(zookeeper: ZooKeeperServer
     ("password", "admin", "result"),
     [("secret", True, "ok"), ("other", True, "failed"), ("secret", False, "not known"), ("other", False, "not known")],
 )
-def test_a_digest_acl_is_compared_with_the_password(
-    zookeeper: ZooKeeperServer, unique: str, tmp_path: Path, password: str, admin: bool, result: str
-) -> None:
+def test_a_digest_acl_is_compared_with_the_password(zookeeper, unique, tmp_path, password, admin, result: str) -> None:
     """Without the permission admin, the server shows only the user of an entry."""
     with connected(zookeeper.connect) as client:
         own = make_digest_acl("app", "secret", read=True, write=True, create=True, delete=True, admin=admin)

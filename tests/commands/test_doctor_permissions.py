@@ -74,9 +74,7 @@ NO_READ = "Read is missing (needed to write its offsets and read its records)"
         ({"deleted": -ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}, "topics", "not known", "topics: not checked"),
     ],
 )
-def test_a_missing_permission_is_a_warning_and_an_unknown_one_is_not_known(
-    topics: dict[str, int], check: str, result: str, detail: str
-) -> None:
+def test_a_missing_permission_is_a_warning_and_an_unknown_one_is_not_known(topics, check, result, detail: str) -> None:
     found = rows_of(Cluster(topics))[f"permissions on {check}"]
     assert found[0] == result
     assert found[1].startswith(detail)

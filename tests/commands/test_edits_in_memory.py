@@ -267,9 +267,7 @@ def test_a_misspelled_group_hides_no_other_group(saved: Cli, view: tuple[str, st
     ("patterns", "groups"),
     [(["a*"], ["a*"]), (["a[*]"], ["a[*]"]), (["a?*", "new[*]"], ["a*", "a[*]"]), (["b*"], ["b"])],
 )
-def test_an_existing_group_with_exactly_this_name_has_precedence_over_the_glob(
-    saved: Cli, patterns: list[str], groups: list[str]
-) -> None:
+def test_an_existing_group_with_exactly_this_name_has_precedence_over_the_glob(saved, patterns, groups) -> None:
     saved.store.data |= {"a*": {T0: Committed(1)}, "a[*]": {T0: Committed(1)}}
     options = [word for name in patterns for word in ("-g", name)]
     done = saved("offsets", "get", *options, "--format", "json", code=int("new[*]" in patterns))
@@ -297,9 +295,7 @@ def test_groups_are_shown_in_order_also_if_the_store_reads_them_in_another_one()
         (5, None, None, "log unknown", True),
     ],
 )
-def test_lag_counts_from_the_logs_start_and_a_row_with_lag_or_note_needs_attention(
-    committed: int, log: LogRange | None, lag: int | None, note: str | None, needed: bool
-) -> None:
+def test_lag_counts_from_the_logs_start_and_a_row_with_lag_or_note_needs_attention(committed, log, lag, note, needed):
     store = MemoryStore("store", data={"g": {T0: Committed(committed)}})
     cli = Cli(store, {} if log is None else {T0: log})
     for view in (("offsets", "lag"), ("groups", "describe")):

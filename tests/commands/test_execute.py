@@ -27,7 +27,7 @@ from offsetmgr.core.errors import (
     Unreachable,
     UsageError,
 )
-from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, GroupEditResult
 from offsetmgr.groups import edit_plan as edit_plans
 from offsetmgr.groups.before_images import BeforeImageFile, header_for, load_images
@@ -129,9 +129,7 @@ def test_a_plan_moves_its_changes_to_disk_each_time_that_too_many_are_in_memory(
         (Committed(5, "m"), None, "", "", True),
     ],
 )
-def test_a_planned_change_notes_a_rewind_and_writes_only_another_value(
-    before: Offset, after: OffsetAndMetadata | None, note: str, planned_note: str, writes: bool
-) -> None:
+def test_a_planned_change_notes_a_rewind_and_writes_only_another_value(before, after, note, planned_note, writes):
     capabilities = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=True, conditional="version")
     assert plan_change(T0, before, after, capabilities, note=note) == PlannedChange(
         T0, before, after, planned_note, None, writes

@@ -20,7 +20,7 @@ from same_cluster import join_cluster
 from secured_broker import Secured
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers
@@ -67,9 +67,7 @@ class World:
 
 
 @pytest.fixture
-def world(
-    zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
-) -> Iterator[World]:
+def world(zookeeper, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path) -> Iterator[World]:
     connect, topic = f"{zookeeper.connect}/{unique}", make_topic(unique, 2)
     fill(kafka.bootstrap, topic, 10, 10)
     join_cluster(connect, kafka.bootstrap)
@@ -121,9 +119,7 @@ def test_a_group_with_an_unreadable_partition_stays_whole_and_the_others_are_edi
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_a_bad_node_blocks_no_edit_of_a_good_partition(
-    world: World, edit: tuple[str, ...], expected: bytes | None, how: str
-) -> None:
+def test_a_bad_node_blocks_no_edit_of_a_good_partition(world: World, edit, expected: bytes | None, how: str) -> None:
     (world.commands.directory / "saved.csv").write_text(f"bad,{world.topic},0,8\n")
     world.break_partition(how)
     before = world.tree("bad")
@@ -135,9 +131,7 @@ def test_a_bad_node_blocks_no_edit_of_a_good_partition(
 
 @pytest.mark.parametrize("data", [BROKEN, b"\xff\x00'\n", b""])
 @pytest.mark.parametrize(("edit", "expected"), [(("set", "--to-offset", "7"), b"7"), (("delete",), None)])
-def test_a_broken_node_is_replaced_or_deleted_by_its_name_and_restored_by_the_undo(
-    world: World, edit: tuple[str, ...], expected: bytes | None, data: bytes
-) -> None:
+def test_a_broken_node_is_replaced_or_deleted_by_its_name_and_restored_by_the_undo(world, edit, expected, data) -> None:
     path = world.path("bad", 1)
     world.nodes.set(path, data)
     refused = world.run("offsets", *edit, "--group", "bad", "--topic", world.topic, *DO)

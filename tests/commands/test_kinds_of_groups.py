@@ -111,9 +111,7 @@ def topic(kraft: KraftBroker, unique: str, make_topic: MakeTopic) -> str:
     return unique
 
 
-def test_a_share_group(
-    kraft: KraftBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_share_group(kraft: KraftBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     group = Group(kraft.bootstrap, topic, tmp_path, capsys)
     consumer = ["--bootstrap-server", kraft.bootstrap, "--topic", topic, "--group", topic]
@@ -129,9 +127,7 @@ def test_a_share_group(
         assert (code, f"{topic} " in listed) == (0, False)
 
 
-def test_a_group_of_the_streams_protocol(
-    kraft: KraftBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_group_of_the_streams_protocol(kraft: KraftBroker, topic: str, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     group = Group(kraft.bootstrap, topic, tmp_path, capsys)
     source = str(Path(__file__).parents[1] / "RunningStreams.java")
@@ -150,9 +146,7 @@ def test_a_group_of_the_streams_protocol(
         assert "committed     100" in group.run("offsets get {g}")[1]
 
 
-def test_a_group_of_connect_workers(
-    kraft: KraftBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_group_of_connect_workers(kraft: KraftBroker, topic: str, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     group = Group(kraft.bootstrap, topic, tmp_path, capsys)
     join(kraft.bootstrap, topic, "connect")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from committed_offsets import commit
-from conftest import MakeTopic
 from everyday import Cli
 from processes import fill
 
@@ -127,9 +126,7 @@ def two(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, topic: str) -> str:
 
 
 @pytest.mark.parametrize("command", [("offsets", "lag"), ("groups", "describe")], ids=" ".join)
-def test_top_and_sort_apply_to_the_rows_of_all_clusters(
-    cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, make_topic: MakeTopic, unique: str, command: tuple[str, ...]
-) -> None:
+def test_top_and_sort_apply_to_the_rows_of_all_clusters(cli, kafka, kraft, make_topic, unique, command) -> None:
     config_of(cli).write_text(table("prod-0", **{"bootstrap-server": "127.0.0.1:1"}))
     for name, bootstrap, records in (("prod-a", kafka.bootstrap, (1, 25)), ("prod-b", kraft.bootstrap, (20, 30))):
         make_topic(unique, 2, bootstrap=bootstrap)

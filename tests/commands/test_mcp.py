@@ -19,15 +19,12 @@ from async_tests import async_test
 from committed_offsets import commit, committed
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
-from conftest import MakeTopic
 from in_process import command
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult
 from processes import OFFSETMGR, create_topic, finish, own_environment, run_command, start_command
 from secured_broker import Secured
-
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 pytest_plugins = ["secured_fixtures"]
 
@@ -145,9 +142,7 @@ async def test_a_session_of_15_calls_with_a_read_only_login(secured_kraft: Secur
 
 @pytest.mark.servers
 @async_test
-async def test_a_plan_is_executed_only_while_its_offsets_are_unchanged(
-    kafka: KafkaBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
-) -> None:
+async def test_a_plan_is_executed_only_while_its_offsets_are_unchanged(kafka, zookeeper, make_topic, unique, tmp_path):
     topic, in_kafka, in_zookeeper = make_topic(unique), f"kafka://{kafka.bootstrap}", f"{zookeeper.connect}/kafka"
     produce(kafka.bootstrap, topic)
     (tmp_path / "config/offsetmgr").mkdir(parents=True)

@@ -83,9 +83,7 @@ def test_the_form_of_metadata_is_recognised(metadata: str, form: str) -> None:
         (["import", "exact.avro"], HELD | {T0: (42, ""), T1: (50, "own")}, "1 offset (parallel-consumer's encoding)"),
     ],
 )
-def test_an_edit_keeps_the_metadata_of_an_offset_that_stays_and_counts_what_it_drops(
-    edit: list[str], after: dict[TopicPartition, tuple[int, str]], warning: str | None
-) -> None:
+def test_an_edit_keeps_the_metadata_of_an_offset_that_stays_and_counts_what_it_drops(edit, after, warning) -> None:
     store = save("store.avro", HELD)
     save("equal.csv", {T0: (42, ""), T2: (7, "")})
     save("other.csv", {T0: (42, ""), T1: (50, "")})
@@ -114,9 +112,7 @@ def test_a_store_or_a_file_that_cannot_hold_metadata_is_reported() -> None:
     ("group", "warning"),
     [("g", "does not write the metadata of 2 offsets (1 parallel-consumer's encoding, 1 Kafka"), ("other", None)],
 )
-def test_a_reset_to_the_offsets_of_a_file_names_the_metadata_that_it_does_not_write(
-    group: str, warning: str | None
-) -> None:
+def test_a_reset_to_the_offsets_of_a_file_names_the_metadata_that_it_does_not_write(group: str, warning) -> None:
     save("saved.avro", HELD | {T2: (7, "")})
     in_memory(store=MemoryStore("store", data={name: {T0: Committed(42)} for name in ("g", "other")}))
     reset = ("offsets", "reset", "-g", group, "--all-topics", "--from-file", "saved.avro", "--store", "memory:store")

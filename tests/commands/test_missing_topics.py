@@ -59,9 +59,7 @@ ALL = ["delete", "set", "export", "import", "copy", "diff", "plan", "mirror"]
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("topics", [["typo"], ["orders:0", "typo"], ["orders", "typo*"]], ids=" ".join)
-def test_a_topic_without_offsets_fails_the_command_before_any_change(
-    name: str, topics: list[str], uri: str, tmp_path: Path
-) -> None:
+def test_a_topic_without_offsets_fails_the_command_before_any_change(name: str, topics, uri, tmp_path) -> None:
     options = (word for topic in topics for word in ("--topic", topic))
     errors = command(*commands(uri, tmp_path)[name], *options, code=1).stderr
     assert "no difference" not in errors

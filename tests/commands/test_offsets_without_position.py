@@ -113,9 +113,7 @@ def test_totals_are_the_sums_of_the_rows_and_report_the_same_errors(
         assert added.stderr == shown.stderr
 
 
-def test_a_reset_replaces_a_negative_offset_only_in_a_named_topic(
-    cli: Cli, current_broker: KafkaBroker | KraftBroker, here: list[str], made_topic: str, unique: str
-) -> None:
+def test_a_reset_replaces_a_negative_offset_only_in_a_named_topic(cli, current_broker, here, made_topic, unique):
     commit(current_broker.bootstrap, unique, made_topic, {0: 5, 1: -2})
     reset = ["offsets", "reset", "--group", unique, "--to-earliest", "--execute", "--yes", *here]
     cli(*reset, "--all-topics", code=1)

@@ -109,9 +109,7 @@ IN_KAFKA = [("orders", 0, 40, "batch 9", None, None), ("orders", 1, 41, "", None
         ),
     ],
 )
-def test_old_before_images_of_servers_hold_the_values_before_and_after_the_edit(
-    name: str, group: str, before: list[tuple[Any, ...]], after: list[int], state: Path
-) -> None:
+def test_old_before_images_of_servers_hold_the_values_before_and_after_the_edit(name, group, before, after, state):
     """The last three are of an edit of Kafka, and of one edit of a ``dual:`` store. The undo compares the values after
     the edit with those of a store without the group."""
     image = IMAGES / f"20261128T{name}.avro"

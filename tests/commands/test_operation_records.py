@@ -234,9 +234,7 @@ def test_an_edit_in_a_container_needs_a_volume(log: Log, monkeypatch: pytest.Mon
         ("offsets set G --execute", "rw", "change 1 offset in 1 group: stdin is not a terminal"),
     ],
 )
-def test_each_file_of_an_undo_is_checked_before_a_question(
-    words: str, mode: str, expected: str, tmp_path: Path
-) -> None:
+def test_each_file_of_an_undo_is_checked_before_a_question(words: str, mode: str, expected: str, tmp_path) -> None:
     (tmp_path / "offsets.csv").write_text("shop,orders,0,5\n")
     (tmp_path / "state").mkdir()
     edit = "shop --topic orders:0 --to-offset 8 --store file:offsets.csv"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -58,9 +57,7 @@ def test_every_command_that_asks_or_executes_is_in_a_table_and_has_a_reason() ->
 
 
 @pytest.mark.parametrize("operation", list(TABLE))
-def test_the_operation_log_has_who_when_why_the_stores_and_the_before_images(
-    operation: str, cli: Cli, kafka: KafkaBroker, topic: str, tmp_path: Path
-) -> None:
+def test_the_operation_log_has_who_when_why_the_stores_and_the_before_images(operation, cli, kafka, topic, tmp_path):
     zookeeper, new = f"zookeeper://{kafka.zookeeper}", f"kafka://{kafka.bootstrap}"
     words = {
         "KAFKA": ["--bootstrap-server", kafka.bootstrap],

@@ -47,9 +47,7 @@ def slow_oracle(scenario: Scenario, given: int | None, current: int | None, log:
     for_time=st.none() | st.integers(0, 100),
     kind=st.sampled_from(["earliest", "latest", "current", "offset", "shift", "time", "given"]),
 )
-def test_a_reset_gives_the_offset_that_kafkas_tool_would_give(
-    start: int, length: int, current: int | None, number: int, for_time: int | None, kind: str
-) -> None:
+def test_a_reset_gives_the_offset_that_kafkas_tool_would_give(start, length, current, number, for_time, kind) -> None:
     log = LogRange(start, start + length)
     scenarios: dict[str, Scenario] = {
         "earliest": ToEarliest(),
@@ -182,9 +180,7 @@ def test_other_durations_and_times_are_bad_usage(option: str, text: str, why: st
         ("2999-01-01 00:00", "2999-01-01T00:00Z"),
     ],
 )
-def test_times_are_utc_unless_they_name_a_zone_and_a_time_in_the_future_gets_a_warning(
-    text: str, expected: str, reset: Reset
-) -> None:
+def test_times_are_utc_unless_they_name_a_zone_and_a_time_in_the_future_gets_a_warning(text, expected, reset) -> None:
     asked, said = reset("--to-datetime", text)
     assert asked == milliseconds(expected)
     ahead = milliseconds(expected) > milliseconds(NOW)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
-from conftest import MakeTopic
 from everyday import Cli, committed
 from processes import fill, until
 from repeated import repeated
@@ -143,9 +142,7 @@ def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(cli, 
 
 
 @pytest.mark.parametrize("protocol", [{}, CONSUMER_PROTOCOL], ids=["classic", "consumer"])
-def test_a_deletion_in_a_topic_without_subscribers_disturbs_no_member(
-    cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic, protocol: dict[str, str]
-) -> None:
+def test_a_deletion_in_a_topic_without_subscribers_disturbs_no_member(cli, kraft, unique, make_topic, protocol) -> None:
     flags = ["--bootstrap-server", kraft.bootstrap]
     other = make_topic(f"{unique}-other", 1, bootstrap=kraft.bootstrap)
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
@@ -197,9 +194,7 @@ def test_static_members_of_the_consumer_protocol_go_on_while_one_is_stopped(cli,
 
 
 @pytest.mark.matrix
-def test_a_group_whose_static_members_are_all_stopped_is_edited_without_a_wait_for_them(
-    cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic
-) -> None:
+def test_a_group_whose_static_members_are_all_stopped_is_edited_without_a_wait_for_them(cli, kraft, unique, make_topic):
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
     start_and_stop_a_static_member(cli, kraft, unique)
     assert "0 of 0 members back" in reset_to_2(cli, kraft, unique)

@@ -206,9 +206,7 @@ def test_only_written_partitions_count_as_still_at_the_new_offset(edit: Edit) ->
 
 
 @pytest.mark.parametrize(("back", "watched", "text"), [({}, {}, "meanwhile deleted"), ({A: FAILED_READ}, {A: 4}, "")])
-def test_a_read_without_an_offset_while_the_members_come_back_is_not_an_earlier_commit(
-    edit: Edit, back: Read, watched: Read, text: str
-) -> None:
+def test_a_read_without_an_offset_while_the_members_come_back_is_not_an_earlier_commit(edit, back, watched, text):
     takeover = Takeover({A: 20}, back)
     done = edit.run({A: 4}, takeover, watched)
     assert text in done.how

@@ -23,7 +23,7 @@ from offsetmgr.kafka.client.client import Client, ClientThread
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.errors import checked
 from offsetmgr.kafka.protocol.frames import Address, Request
-from offsetmgr.sandbox import KraftBroker, ZooKeeperServer, java_tool
+from offsetmgr.sandbox import KraftBroker, java_tool
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -152,9 +152,7 @@ def test_a_plan_holds_while_producers_write(kraft: KraftBroker, group: str, tmp_
     assert starts(kraft.bootstrap, group) == {0: 45, 1: 45}
 
 
-def test_a_reset_of_share_groups_and_others_is_refused(
-    kraft: KraftBroker, zookeeper: ZooKeeperServer, group: str, tmp_path: Path
-) -> None:
+def test_a_reset_of_share_groups_and_others_is_refused(kraft: KraftBroker, zookeeper, group: str, tmp_path) -> None:
     servers = ["--topic", group, "--bootstrap-server", kraft.bootstrap]
     others = [f"a-{group}", f"z-{group}"]
     saved = tmp_path / "images.avro"
@@ -223,9 +221,7 @@ def test_another_reset_after_the_plan(kraft: KraftBroker, group: str) -> None:
     assert starts(kraft.bootstrap, group)[1] == 50
 
 
-def test_brokers_of_4_1_cannot_reset(
-    start_kraft: Callable[[str], KraftBroker], unique: str, make_topic: MakeTopic
-) -> None:
+def test_brokers_of_4_1_cannot_reset(start_kraft: Callable[[str], KraftBroker], unique, make_topic: MakeTopic) -> None:
     bootstrap = start_kraft("4.1.1").bootstrap
     enable = ["--bootstrap-server", bootstrap, "upgrade", "--feature", "share.version=1"]
     java_tool("kafka-4.1", "org.apache.kafka.tools.FeatureCommand", enable)

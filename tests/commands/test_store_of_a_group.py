@@ -99,9 +99,7 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("edit", "after"), EDITS, ids=[edit.partition(" G")[0] for edit, _ in EDITS])
-def test_an_edit_of_a_store_that_the_group_has_left_is_refused_and_store_accepts_it(
-    world: World, unique: str, edit: str, after: tuple[int | None, int]
-) -> None:
+def test_an_edit_of_a_store_that_the_group_has_left_is_refused_and_store_accepts_it(world, unique, edit, after) -> None:
     (world.directory / "saved.csv").write_text(f"{unique},0,5\n")
     names = {"G": unique, "G2": f"{unique}-2", "T": unique, "T:0": f"{unique}:0"}
     words = [names.get(word, word) for word in edit.split()]

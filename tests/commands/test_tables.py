@@ -107,9 +107,7 @@ def test_a_wide_terminal_and_a_pipe_show_everything(capsys, monkeypatch) -> None
         ([20, 24, 20], [0, WHOLE_RANK, 1], 60, [20, None, 20]),
     ],
 )
-def test_widths_are_reduced_only_as_far_as_needed(
-    widths: list[int], ranks: list[int], room: int, fitted: list[int | None]
-) -> None:
+def test_widths_are_reduced_only_as_far_as_needed(widths: list[int], ranks: list[int], room: int, fitted) -> None:
     assert fitted_widths(widths, ranks, room) == fitted
 
 
@@ -133,9 +131,7 @@ def test_widths_are_reduced_only_as_far_as_needed(
     ],
     ids=["after commas", "words", "no room", "the name of an error"],
 )
-def test_the_last_column_is_wrapped(
-    cells: tuple[str, ...], widths: tuple[int, ...], room: int, lines: list[str]
-) -> None:
+def test_the_last_column_is_wrapped(cells, widths: tuple[int, ...], room: int, lines: list[str]) -> None:
     assert wrapped_line(cells, widths, room).splitlines() == lines
 
 
@@ -162,9 +158,7 @@ LONG_GROUP = "billing-service-production"
         ("migrate plan --from file:a.avro --to file:b.avro --all-groups -o other", " 7 +9 "),
     ],
 )
-def test_80_columns_show_the_most_important_identifier(
-    command: str, identifier: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_80_columns_show_the_most_important_identifier(command, identifier: str, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     tp = TopicPartition("com.example.payments.settled", 0)
@@ -322,13 +316,7 @@ def reporting(*results: OffsetMgrError | None) -> Callable[[], Reported]:
     [((None, DEAD, None), 0), ((DEAD, None, None), 0), ((None, MISSING, None), 0), ((None, DEAD), 1)],
     ids=["later", "first", "deleted", "last"],
 )
-def test_an_error_is_a_line_with_the_time_and_the_watch_continues(
-    results: tuple[OffsetMgrError | None, ...],
-    code: int,
-    lag: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_is_a_line_with_the_time_and_the_watch_continues(results, code, lag, tmp_path, monkeypatch) -> None:
     (tmp_path / "x.csv").write_text("shop,t,0,99\n")
     report_log(reporting(*results), monkeypatch)
     (line,) = command(*lag, "--watch", "--count", len(results), code=code).stderr.splitlines()
@@ -337,9 +325,7 @@ def test_an_error_is_a_line_with_the_time_and_the_watch_continues(
 
 
 @pytest.mark.parametrize("results", [(MISSING,), (UsageError("--sort", "no column"),), (None, UsageError("a", "b"))])
-def test_a_missing_group_at_first_and_wrong_usage_end_the_watch(
-    results: tuple[OffsetMgrError | None, ...], lag: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_group_at_first_and_wrong_usage_end_the_watch(results, lag, tmp_path, monkeypatch) -> None:
     (tmp_path / "x.csv").write_text("shop,t,0,99\n")
     report_log(reporting(*results), monkeypatch)
     shown = command(*lag, "--watch", "--count", "3", code=1 if results == (MISSING,) else 2).stderr

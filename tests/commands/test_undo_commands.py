@@ -115,9 +115,7 @@ BELOW = "warning: 1 offset would be restored outside the log"
     ],
     ids=["below", "unchecked", "within", "unreachable"],
 )
-def test_the_undo_warns_of_an_offset_outside_the_log_and_restores_it_exactly(
-    log: Log, options: list[str], note: str, warning: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_undo_warns_of_an_offset_outside_the_log_and_restores_it_exactly(log, options, note, warning, monkeypatch):
     one = set_offset(8)
     report_log(log, monkeypatch)
     for more in ([], DO):
@@ -166,9 +164,7 @@ def test_set_warns_of_an_offset_that_may_be_outside_the_log_and_writes_it_exactl
         ("import there.avro", 1),
     ],
 )
-def test_a_command_that_waits_for_brokers_names_the_brokers_and_the_end_of_the_wait(
-    words: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_waits_for_brokers_names_the_brokers_and_the_end_of_the_wait(words, code, monkeypatch) -> None:
     monkeypatch.setattr("offsetmgr.kafka.client.client.SLOW_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and never responds
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -376,9 +372,7 @@ def printed(shown: str, label: str) -> list[str]:
     return shlex.split(line.removeprefix(label))
 
 
-def test_the_next_commands_of_a_migration_are_quoted_and_have_the_options(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_commands_of_a_migration_are_quoted_and_have_the_options(directory: Path, monkeypatch) -> None:
     lost = "no volume holds this file, so it would be lost with the container"
     (directory / "to.properties").write_text("client.id=me\n")
     options = ["--to-command-config", str(directory / "to.properties")]

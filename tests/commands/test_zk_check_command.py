@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from checked_cluster import CLEAN, Cluster
-from conftest import MakeTopic
+from checked_cluster import CLEAN
 from kazoo.client import KazooClient
 from processes import Commands, fill, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.sandbox import OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = pytest.mark.servers
@@ -63,9 +62,7 @@ def test_a_chroot_without_broker_nodes_is_reported_and_one_with_nothing_to_check
     assert f"not checked: {skipped}" in done.stderr
 
 
-def test_brokers_that_are_or_may_be_of_another_cluster_give_no_clean_result(
-    kafka: KafkaBroker, zookeeper: ZooKeeperServer, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_brokers_that_are_or_may_be_of_another_cluster_give_no_clean_result(kafka, zookeeper, cluster, tmp_path):
     check = ("zk", "check", "--zookeeper", zookeeper.connect + cluster.chroot, "--bootstrap-server", kafka.bootstrap)
     commands = Commands(tmp_path)
     done = commands.run(*check, "--group", CLEAN, "--settle", "0", code=1)
@@ -75,9 +72,7 @@ def test_brokers_that_are_or_may_be_of_another_cluster_give_no_clean_result(
     assert "ZooKeeper to another-cluster" in commands.run(*check, "--all-groups", code=2).stderr
 
 
-def test_the_real_old_consumer_and_broker_are_clean_until_the_topic_is_deleted(
-    kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
-) -> None:
+def test_the_real_old_consumer_and_broker_are_clean_until_the_topic_is_deleted(kafka, make_topic, unique, tmp_path):
     topic, commands = make_topic(unique, 4), Commands(tmp_path)
     fill(kafka.bootstrap, topic, 10, 10, 10, 10)
     command = ("zk", "check", "--zookeeper", kafka.zookeeper, "--group", unique, "--bootstrap-server", kafka.bootstrap)

@@ -11,7 +11,7 @@ import pytest
 from everyday import Cli
 from same_cluster import join_cluster
 
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
 READS_AND_EDITS = [
@@ -61,9 +61,7 @@ def check_fault(cli: Cli, arguments: list[str], tmp_path: Path, timeout_ms: int 
 
 @pytest.mark.parametrize("arguments", READS_AND_EDITS, ids=lambda a: "-".join(a[:2]))
 @pytest.mark.parametrize("kind", ["kafka", "zookeeper"])
-def test_a_dead_or_silent_server_is_one_error_line_within_the_timeout(
-    kind: str, arguments: list[str], address: str, cli: Cli, tmp_path: Path
-) -> None:
+def test_a_dead_or_silent_server_is_one_error_line_within_the_timeout(kind, arguments, address, cli, tmp_path) -> None:
     flags = ["--bootstrap-server", address] + (["--zookeeper", address] if kind == "zookeeper" else [])
     assert address in check_fault(cli, [*arguments, *flags], tmp_path)
 
@@ -74,15 +72,7 @@ def test_a_dead_or_silent_server_is_one_error_line_within_the_timeout(
     ids=lambda a: "-".join(a[:2]),
 )
 @pytest.mark.parametrize("kind", ["kafka", "zookeeper"])
-def test_an_unknown_group_is_one_error_line(
-    kind: str,
-    arguments: list[str],
-    cli: Cli,
-    topic: str,
-    tmp_path: Path,
-    kafka: KafkaBroker,
-    zookeeper: ZooKeeperServer,
-) -> None:
+def test_an_unknown_group_is_one_error_line(kind: str, arguments, cli, topic, tmp_path, kafka, zookeeper) -> None:
     flags = ["--bootstrap-server", kafka.bootstrap]
     if kind == "zookeeper":
         join_cluster(zookeeper.connect, kafka.bootstrap)

@@ -6,9 +6,6 @@ The checker of shared groups detects the violations of a faulty member that igno
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from members import PythonMember
 from old_group_nodes import member_of, members, owners
@@ -17,21 +14,13 @@ from processes import fill, wait_for
 from zookeeper_history import group_history
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 
 @pytest.mark.parametrize("ignore_lease", [False, True])
-def test_a_member_frozen_past_its_session_and_woken(
-    ignore_lease: bool,
-    zookeeper: ZooKeeperServer,
-    kafka: KafkaBroker,
-    make_topic: Callable[..., str],
-    unique: str,
-    tmp_path: Path,
-) -> None:
+def test_a_member_frozen_past_its_session_and_woken(ignore_lease, zookeeper, kafka, make_topic, unique, tmp_path):
     topic = make_topic(unique, 2)
     fill(kafka.bootstrap, topic, 12_000, 12_000)  # more than it can deliver before it is frozen
 

@@ -221,9 +221,7 @@ def percentile_99(latencies: list[float]) -> float:
     return sorted(latencies)[len(latencies) * 99 // 100]
 
 
-def test_a_manager_under_a_flood_answers_correctly_within_its_memory(
-    manager: Manager, certificate: Path, broker: tuple[KraftBroker, int]
-) -> None:
+def test_a_manager_under_a_flood_answers_correctly_within_its_memory(manager, certificate: Path, broker) -> None:
     canary = Canary(manager.port, certificate)
     wait_for(canary.check_all, "the manager answers")
     canary.run(0.5)
@@ -247,9 +245,7 @@ def test_a_manager_under_a_flood_answers_correctly_within_its_memory(
 @pytest.mark.parametrize(
     "kinds", [*((one,) for one in KINDS), KINDS], ids=lambda kinds: kinds[0] if len(kinds) == 1 else "all"
 )
-def test_floods_slow_a_manager_no_more_than_a_broker(
-    manager: Manager, broker: tuple[KraftBroker, int], certificate: Path, kinds: Sequence[str]
-) -> None:
+def test_floods_slow_a_manager_no_more_than_a_broker(manager, broker, certificate: Path, kinds: Sequence[str]) -> None:
     canaries = {"manager": Canary(manager.port, certificate), "broker": Canary(broker[1], certificate)}
     quiet: dict[str, list[float]] = {}
     flooded: dict[str, list[float]] = {}

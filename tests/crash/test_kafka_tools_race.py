@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from processes import create_topic, fill
@@ -59,9 +59,7 @@ def reset_with_kafkas_tool(bootstrap: str, group: str) -> tuple[bool, str]:
 
 
 @pytest.mark.filterwarnings("ignore:record_property is incompatible")
-def test_a_group_edited_by_kafkas_tool_and_offsetmgr_has_offsets_of_one_edit(
-    kafka: KafkaBroker, store: KafkaStore, topic: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_group_edited_by_kafkas_tool_and_offsetmgr_has_offsets_of_one_edit(kafka, store, topic, record_property):
     """The test checks after each run of the tool, after each edit, and continuously in between."""
     store.commit(topic, at(topic, OURS[0]))
     whole = {(offset,) * PARTITIONS for offset in (TOOLS_OFFSET, *OURS)}

@@ -60,9 +60,7 @@ def stored(bootstrap: str, topic: str) -> list[bytes | None]:
     return found
 
 
-def test_the_outcome_is_unknown_if_the_leader_changes_before_its_followers_have_the_batch(
-    brokers: ThreeBrokers, unreachable: StallingProxy, unique: str
-) -> None:
+def test_the_outcome_is_unknown_if_the_leader_changes_before_its_followers_have_the_batch(brokers, unreachable, unique):
     """Broker 3 is frozen, so broker 1 waits for it. Broker 2 has the batch and becomes the leader, but the writer
     cannot reach it. Another batch with the same sequence numbers would be acknowledged, but would not be stored."""
     create_topic(brokers.bootstrap, unique, 1, replicas=3)

@@ -19,18 +19,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeTopic
 from offsets_topic import commit_records
 from processes import Commands, fill
 from repeated import repeated
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, Guard
-from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
@@ -99,15 +96,7 @@ def stopped_repeatedly(process: subprocess.Popen[str]) -> Iterator[None]:
 @pytest.mark.timeout(7200 if SOAK else 900)
 @pytest.mark.parametrize("how", ["moving", "stopped"])
 @pytest.mark.parametrize("command", ["apply", "import"])
-def test_no_acknowledged_commit_is_overwritten(
-    kafka: KafkaBroker,
-    make_topic: MakeTopic,
-    unique: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    how: str,
-) -> None:
+def test_no_acknowledged_commit_is_overwritten(kafka, make_topic, unique, tmp_path, capsys, command, how: str) -> None:
     target = f"kafka://{kafka.bootstrap}"
     for number in range(ROUNDS):
         topic = make_topic(f"{unique[-40:]}-{number}", PARTITIONS)

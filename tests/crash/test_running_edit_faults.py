@@ -17,7 +17,7 @@ from release_fixtures import QUICK_HEARTBEATS
 from running_consumers import RdkafkaMember
 from running_group import PARTITIONS, running_group
 
-from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.sandbox import KraftBroker
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -109,9 +109,7 @@ def test_an_edit_killed_in_a_group_of_the_consumer_protocol(unique: str, make_to
         kill_at_each(CONSUMER_STEPS, kraft.bootstrap, topics, tmp_path, **CONSUMER_PROTOCOL)
 
 
-def test_a_signal_in_the_middle_of_an_edit_makes_it_leave_the_group(
-    bootstrap: str, config: dict[str, Any], unique: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_a_signal_in_the_middle_of_an_edit_makes_it_leave_the_group(bootstrap, config, unique, make_topic, tmp_path):
     steps = ("LEAVE_GROUP:1", "<OFFSET_COMMIT:1", "OFFSET_COMMIT:1", "OFFSET_FETCH:2")
     numbers = (signal.SIGINT, signal.SIGTERM)  # the same handler receives both
     cases = list(zip(steps, numbers * 2, strict=True))
@@ -207,9 +205,7 @@ def test_consumers_that_die_join_or_leave_during_an_edit(bootstrap, config, uniq
         running.check_nothing_lost()
 
 
-def test_a_member_that_does_not_call_poll_is_reported_and_continues_at_the_edit(
-    kafka: KafkaBroker, unique: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_a_member_that_does_not_call_poll_is_reported_and_continues_at_the_edit(kafka, unique, make_topic, tmp_path):
     topic = make_topic(unique, PARTITIONS)
     with running_group(kafka.bootstrap, topic, tmp_path, members=1) as (running, _members):
         slow = RdkafkaMember(

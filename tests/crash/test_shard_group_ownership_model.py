@@ -261,9 +261,7 @@ def plant_heartbeats_as_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
         (plant_heartbeats_as_proofs, test_heartbeat_responses_of_a_loading_coordinator_do_not_extend_the_lease),
     ],
 )
-def test_the_model_finds_a_planted_fault(
-    plant: Callable[[pytest.MonkeyPatch], None], finds: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_model_finds_a_planted_fault(plant, finds: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError):
         finds()

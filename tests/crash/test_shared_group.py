@@ -382,9 +382,7 @@ def brokers(own_zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"] if SOAK else ["range"])
-def test_members_of_both_kinds_share_a_group_through_all_changes(
-    strategy: str, own_zookeeper: ZooKeeperServer, brokers: list[KafkaBroker], tmp_path: Path
-) -> None:
+def test_members_of_both_kinds_share_a_group_through_all_changes(strategy, own_zookeeper, brokers, tmp_path) -> None:
     dice = random.Random(f"{SEED}-{strategy}")
     group = SharedGroup(tmp_path, own_zookeeper, brokers, f"shared-{strategy}", strategy)
     try:

@@ -17,14 +17,12 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from committed_offsets import offsets
 from processes import fill
 from streaming_queries import finished
 
-from offsetmgr.sandbox import KraftBroker
 from offsetmgr.stores.uri import open_store
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
@@ -96,9 +94,7 @@ def run_and_kill(job: Job, draw: random.Random, at_fault_point: bool) -> None:
     assert len(job.batches()) > before
 
 
-def test_no_record_is_lost_and_at_most_the_running_batch_is_repeated(
-    kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_no_record_is_lost_and_at_most_the_running_batch_is_repeated(kraft, make_topic, unique, tmp_path, request):
     logging.getLogger("offsetmgr.tests").warning("seed: %d", SEED)
     draw = random.Random(SEED)
     topic = make_topic(unique, PARTITIONS, bootstrap=kraft.bootstrap)

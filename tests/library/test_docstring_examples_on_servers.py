@@ -33,9 +33,7 @@ SPARK = "offsetmgr.spark"
 
 
 @pytest.fixture(scope="module")
-def adapted(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer, kafka: KafkaBroker
-) -> Iterator[Callable[[str], str]]:
+def adapted(tmp_path_factory, zookeeper: ZooKeeperServer, kafka: KafkaBroker) -> Iterator[Callable[[str], str]]:
     """Replaces the names of servers, groups and topics in an example by those of this module: the topic has five
     records, and the group ``shop`` has an offset in ZooKeeper and in Kafka."""
     unique = f"docs-{os.getpid()}"

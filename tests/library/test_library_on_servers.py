@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from offsetmgr import (
     open_store,
 )
 from offsetmgr.period import PeriodCoordinator, PeriodSchedule
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
 
@@ -50,14 +50,7 @@ class Servers(NamedTuple):
 
 
 @pytest.fixture
-def servers(
-    unique: str,
-    tmp_path: Path,
-    kafka: KafkaBroker,
-    zookeeper: ZooKeeperServer,
-    make_topic: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Servers]:
+def servers(unique, tmp_path, kafka: KafkaBroker, zookeeper, make_topic, monkeypatch) -> Iterator[Servers]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     topic = make_topic(f"orders-{unique}", 1)
     fill(kafka.bootstrap, topic, 5)

@@ -46,9 +46,7 @@ def test_the_pauses_double_up_to_the_maximum() -> None:
         (math.inf, Backoff.fixed(60), [60.0] * 10),
     ],
 )
-def test_the_pauses_end_at_the_deadline_and_at_the_number_of_retries(
-    blocks: bool, deadline: float, backoff: Backoff, expected: list[float]
-) -> None:
+def test_the_pauses_end_at_the_deadline_and_at_the_number_of_retries(blocks: bool, deadline, backoff, expected) -> None:
     clock = SetClock()
     blocking = BlockingRetries(deadline, backoff, clock)
 
@@ -70,9 +68,7 @@ def test_the_pauses_end_at_the_deadline_and_at_the_number_of_retries(
         (LockLost("lock of group g", "was lost"), 101, []),
     ],
 )
-def test_only_a_retriable_error_is_followed_by_a_pause_while_time_is_left(
-    error: OffsetMgrError, deadline: float, pauses: list[float]
-) -> None:
+def test_only_a_retriable_error_is_followed_by_a_pause_while_time_is_left(error, deadline: float, pauses) -> None:
     async def pause() -> None:
         await Retries(deadline, Backoff.fixed(0.1)).pause_or_raise(error)
 

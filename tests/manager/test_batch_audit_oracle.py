@@ -84,9 +84,7 @@ def test_a_load_finds_the_values_and_the_invalid_batches_of_the_oracle(written: 
 
 @given(_LOGS, st.integers(1, 5), st.integers(1, 13), st.booleans())
 @example([claim(2, 2), claim(1, 0), data(2, 2, b"a")], 1, 2, True)
-def test_two_loads_with_a_common_history_find_what_one_load_finds(
-    written: list[Written], batches: int, cut: int, before: bool
-) -> None:
+def test_two_loads_with_a_common_history_find_what_one_load_finds(written, batches: int, cut: int, before) -> None:
     """The second load begins after the first claim, as every load of a manager that has loaded a shard does."""
     written = [claim(1, 0), *written]
     log, history = Log.of(written), LogHistory("offsets")

@@ -138,9 +138,7 @@ CHECKED: Final = {
 }
 
 
-def test_every_listed_broker_is_checked_and_a_killed_one_until_the_cluster_removes_it(
-    zookeeper: ZooKeeperServer, tmp_path: Path, unique: str
-) -> None:
+def test_every_listed_broker_is_checked_and_a_killed_one_until_the_cluster_removes_it(zookeeper, tmp_path, unique):
     where = f"{zookeeper.connect}/{unique}"
     first = KafkaBroker(tmp_path / "1", zookeeper=where, broker_id=1)
     second = KafkaBroker(

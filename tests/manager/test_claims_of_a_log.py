@@ -104,9 +104,7 @@ def emptied_log() -> Log:
 
 @pytest.mark.parametrize("cleaned", [cleaned_log(), emptied_log()], ids=["removed", "emptied"])
 @pytest.mark.parametrize("read_before", range(9))
-def test_a_batch_whose_claim_was_removed_before_a_reader_came_there_is_valid(
-    cleaned: Log, read_before: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_whose_claim_was_removed_before_a_reader_came_there_is_valid(cleaned, read_before: int, caplog) -> None:
     before = Log.of(_BEFORE_CLEANING)
     assert before.end == cleaned.end
     newest: dict[bytes, bytes | None] = {}
@@ -127,9 +125,7 @@ def test_a_batch_whose_claim_was_removed_before_a_reader_came_there_is_valid(
 
 
 @pytest.mark.parametrize("batches", [1, 9])
-def test_a_foreign_batch_behind_a_gap_is_invalid_although_a_later_claim_lists_its_producer(
-    batches: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_foreign_batch_behind_a_gap_is_invalid_although_a_later_claim_lists_its_producer(batches, caplog) -> None:
     log = Log.of([
         claim(5, 0), replace(data(5, 0, b"a"), gap=1), data(7, 0, b"x"), data(5, 0, b"b"), data(7, 0, b"y"),
         claim(5, 1, 7),

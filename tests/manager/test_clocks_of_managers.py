@@ -110,9 +110,7 @@ def brokers_clock(*ahead_s: int) -> BrokersClock:
         ((0, 3_700), 3_700, None, -3_700),
     ],
 )
-def test_the_time_of_commits_and_of_expiration(
-    ahead_s: tuple[int, ...], now_s: int, expiry_s: int | None, wrong_s: int
-) -> None:
+def test_the_time_of_commits_and_of_expiration(ahead_s, now_s: int, expiry_s: int | None, wrong_s: int) -> None:
     clock = brokers_clock(*ahead_s)
     assert clock.now_ms() / 1000 - 1_000_000 == pytest.approx(now_s, abs=5)
     expiry_ms = clock.expiry_ms(0)

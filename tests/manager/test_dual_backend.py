@@ -95,9 +95,7 @@ async def test_a_rewind_reaches_both_at_once_or_late_and_is_never_hidden_by_the_
     ],
 )
 @async_test
-async def test_a_late_write_after_a_commit_of_another_client(
-    before: int | None, ours: int, primary: int | None, secondary: int | None, expected: int, dropped: int
-) -> None:
+async def test_a_late_write_after_a_commit_of_another_client(before, ours, primary, secondary, expected, dropped):
     first, second, store = dual()
     async with running(store) as backend:
         if before is not None:

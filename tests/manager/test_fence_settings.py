@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from fake_broker import VERSIONS, FakeBroker
@@ -55,9 +54,7 @@ def test_default_settings_allow_a_refresh_every_hour() -> None:
         ({PRODUCER: 10 * MINUTE_MS, IDLE: 5 * MINUTE_MS}, 600, 150),
     ],
 )
-def test_claims_are_refreshed_four_times_within_the_shortest_expiration_of_any_broker(
-    changes: dict[str, int], expiration_s: float, refresh_s: float
-) -> None:
+def test_claims_are_refreshed_four_times_within_the_shortest_expiration_of_any_broker(changes, expiration_s, refresh_s):
     idle = {IDLE: changes.get(IDLE, 10 * MINUTE_MS)}
 
     found = topic.fence_settings([broker(idle), broker(changes, number=2), broker(idle, number=3)])
@@ -92,9 +89,7 @@ def test_before_3_4_the_expiration_of_transactional_ids_counts_for_producers_too
         ({IDLE: "ten"}, f"it reports {IDLE}='ten', which is not a number", ""),
     ],
 )
-def test_unsuitable_settings_are_rejected_by_name_value_broker_and_limit(
-    changes: dict[str, object], text: str, hint: str
-) -> None:
+def test_unsuitable_settings_are_rejected_by_name_value_broker_and_limit(changes, text: str, hint: str) -> None:
     with pytest.raises(topic.UnsuitableBroker) as rejected:
         topic.fence_settings([broker(), broker(changes, number=2)])
 
@@ -116,9 +111,7 @@ def test_unsuitable_settings_are_rejected_by_name_value_broker_and_limit(
         ({**KAFKA_2_8, INIT_PRODUCER_ID: (4, 9)}, r"InitProducerId version 3 \(Kafka 2.5 and later\)"),
     ],
 )
-def test_a_broker_without_a_needed_request_is_rejected_by_the_name_of_the_request(
-    versions: Versions, missing: str
-) -> None:
+def test_a_broker_without_a_needed_request_is_rejected_by_the_name_of_the_request(versions, missing: str) -> None:
     with pytest.raises(UnsupportedOperation, match=rf"^broker h:1: it does not support {missing}$"):
         topic.check_apis("h:1", versions)
     for supported in (KAFKA_2_8, KAFKA_3_9):
@@ -140,9 +133,7 @@ def test_the_shortest_allowed_expiration_leaves_time_for_three_failed_refreshes(
         ([], ServerError, "broker 1: the response does not contain the settings"),
     ],
 )
-def test_a_refusal_of_the_settings_is_raised_at_once(
-    results: list[dict[str, Any]], error: type[OffsetMgrError], text: str
-) -> None:
+def test_a_refusal_of_the_settings_is_raised_at_once(results, error: type[OffsetMgrError], text: str) -> None:
     rest = {"error_message": None, "resource_type": 4, "resource_name": "1", "configs": []}
     answer = {"results": [{**rest, **result} for result in results]}
 

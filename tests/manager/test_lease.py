@@ -70,9 +70,7 @@ def test_a_lease_never_lasts_longer_than_the_proofs_allow(steps: list[tuple[floa
 
 
 @given(st.floats(MARGIN, 1), st.floats(MARGIN, 1), st.floats(0, 1e6))
-def test_the_lease_of_a_removed_member_ends_before_its_successor_claims(
-    member_rate: float, successor_rate: float, proven_at: float
-) -> None:
+def test_the_lease_of_a_removed_member_ends_before_its_successor_claims(member_rate, successor_rate, proven_at) -> None:
     """The successor sends its SyncGroup after the coordinator has processed the last proof of the removed member."""
     lease = OwnershipLease(lambda: claim_at * member_rate)
     lease.extend(proven_at * member_rate)

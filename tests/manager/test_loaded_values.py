@@ -37,11 +37,7 @@ def expected(data: bytes, first: int = 0) -> dict[bytes, bytes | None]:
 
 @given(st.lists(_RUN, max_size=8), st.sampled_from([0, GZIP]), st.integers(0, 40))
 @example([(b"k" * 30, b"v" * 24, (), 1, 0, 20)], 0, 0)
-def test_the_values_are_those_of_the_other_decoder(
-    runs: list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int, int, int]],
-    codec: int,
-    first: int,
-) -> None:
+def test_the_values_are_those_of_the_other_decoder(runs, codec: int, first: int) -> None:
     records, offset = [], 0
     for key, value, headers, delta, time, times in runs:
         for number in range(times):

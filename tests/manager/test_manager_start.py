@@ -116,9 +116,7 @@ async def test_a_listener_for_a_dead_store_starts_but_is_not_ready(kafka: KafkaB
     ids=["foreign", "transactional"],
 )
 @async_test
-async def test_a_topic_with_foreign_records_is_rejected_and_unchanged(
-    kafka: KafkaBroker, unique: str, settings: dict[str, str], why: str, end: int
-) -> None:
+async def test_a_topic_with_foreign_records_is_rejected_and_unchanged(kafka, unique, settings, why, end: int) -> None:
     """A transaction also leaves a marker in the log."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     created = admin.create_topics([NewTopic(unique, 8, 1, config=settings_for(1))])

@@ -183,9 +183,7 @@ FORGED_METADATA: dict[str, Callable[[Rogue, bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("forge", FORGED_METADATA.values(), ids=FORGED_METADATA)
-def test_a_follower_without_the_secret_gets_no_shard(
-    two: Managers, rogue: Rogue, forge: Callable[[Rogue, bytes], bytes]
-) -> None:
+def test_a_follower_without_the_secret_gets_no_shard(two, rogue: Rogue, forge: Callable[[Rogue, bytes], bytes]) -> None:
     metadata, _ = next(iter(rogue.messages().values()))
     rogue.sync(rogue.join(b"{}"), {})  # now it has a member id
     rogue.sync(rogue.join(forge(rogue, metadata)), {})
@@ -225,9 +223,7 @@ def test_a_leader_without_the_secret_redirects_no_client(two: Managers, rogue: R
     wait_until_served(two, rogue)
 
 
-def test_a_manager_with_another_secret_does_not_start(
-    kafka: KafkaBroker, two: Managers, rogue: Rogue, tmp_path: Path
-) -> None:
+def test_a_manager_with_another_secret_does_not_start(kafka, two: Managers, rogue: Rogue, tmp_path: Path) -> None:
     with (
         managers(kafka, two[0].process._settings.offsets_topic, tmp_path) as start,
         pytest.raises(NotCoordinator, match="the sender has another secret"),
@@ -254,9 +250,7 @@ def test_earlier_metadata_under_the_id_of_its_manager_redirects_no_client(two: M
     assert [alarms(one) for one in two] == ["", ""]
 
 
-def test_an_assignment_of_a_deleted_group_is_invalid_in_its_successor(
-    kafka: KafkaBroker, unique: str, tmp_path: Path
-) -> None:
+def test_an_assignment_of_a_deleted_group_is_invalid_in_its_successor(kafka, unique: str, tmp_path: Path) -> None:
     """The generations of a group that is created again begin again, so the HMAC of the assignment is valid."""
     with closing(Rogue(kafka.bootstrap, unique)) as rogue:
         with managers(kafka, unique, tmp_path) as start:
@@ -282,9 +276,7 @@ def test_an_assignment_of_a_deleted_group_is_invalid_in_its_successor(
             replayed.result()
 
 
-def test_a_manager_says_at_the_start_that_it_believes_members_without_proof(
-    kafka: KafkaBroker, unique: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_manager_says_at_the_start_that_it_believes_members_without_proof(kafka, unique, tmp_path, caplog) -> None:
     with managers(kafka, unique, tmp_path) as start:
         start()
         assert "every principal with a right on their group can send clients to another address" in caplog.text

@@ -79,9 +79,7 @@ def test_the_replication_factor_is_that_of_the_brokers_offsets_topic_unless_requ
 
 
 @pytest.mark.parametrize(("brokers", "own", "requested"), [(1, 3, None), (2, None, None), (1, 1, 2), (0, 1, None)])
-def test_brokers_that_are_down_never_lower_the_replication_factor(
-    brokers: int, own: int | None, requested: int | None
-) -> None:
+def test_brokers_that_are_down_never_lower_the_replication_factor(brokers: int, own, requested: int | None) -> None:
     with pytest.raises(TooFewBrokers, match=f"replicas, but only {brokers} ") as refused:
         replicas_for("t", brokers, own, requested)
 
@@ -91,9 +89,7 @@ def test_brokers_that_are_down_never_lower_the_replication_factor(
 @pytest.mark.parametrize(
     ("replicas", "requested", "in_sync"), [(1, None, "1"), (2, None, "1"), (3, None, "2"), (5, None, "2"), (5, 3, "3")]
 )
-def test_a_new_topic_is_suitable_and_keeps_what_was_acknowledged(
-    replicas: int, requested: int | None, in_sync: str
-) -> None:
+def test_a_new_topic_is_suitable_and_keeps_what_was_acknowledged(replicas: int, requested, in_sync: str) -> None:
     settings = settings_for(replicas, requested)
     assert settings == {
         "cleanup.policy": "compact",
@@ -150,9 +146,7 @@ def test_risky_settings_give_a_warning(settings: dict[str, str], replicas: int, 
         (3, "1", ["min.insync.replicas 1, but the offsets topic has 2"]),
     ],
 )
-def test_a_transaction_log_that_keeps_less_than_the_offsets_topic_is_reported(
-    replicas: int, in_sync: str, warnings: list[str]
-) -> None:
+def test_a_transaction_log_that_keeps_less_than_the_offsets_topic_is_reported(replicas, in_sync: str, warnings) -> None:
     transactions = ExistingTopic("b", 50, replicas, frozenset(), {"min.insync.replicas": in_sync})
 
     warned = durability_warnings(transactions, examine("t", found(), 50))
@@ -234,9 +228,7 @@ def ends(*offsets: int) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("codes", [(0,), (36,), (41, -1, 7, 0), (-1, 36)])
-def test_a_topic_is_created_while_the_controller_fails_over_and_by_several_managers(
-    broker: FakeBroker, codes: tuple[int, ...]
-) -> None:
+def test_a_topic_is_created_while_the_controller_fails_over_and_by_several_managers(broker: FakeBroker, codes) -> None:
     broker.handlers[CREATE_TOPICS] = creation(broker, *codes)
     broker.handlers[DESCRIBE_CONFIGS] = settings_of({2: SETTINGS, 4: {"offsets.topic.replication.factor": "1"}})
 
@@ -266,9 +258,7 @@ def test_the_default_replication_factor_is_asked_again_and_only_if_it_is_needed(
 
 
 @pytest.mark.parametrize(("code", "error"), [(44, ServerError), (29, NotAuthorized), (38, ServerError)])
-def test_a_refused_creation_is_reported_at_once_with_the_brokers_reason(
-    broker: FakeBroker, code: int, error: type[OffsetMgrError]
-) -> None:
+def test_a_refused_creation_is_reported_at_once_with_the_brokers_reason(broker: FakeBroker, code: int, error) -> None:
     broker.handlers[CREATE_TOPICS] = creation(broker, code, message="names begin with x")
 
     with pytest.raises(error, match=r"creation of topic t: .*: names begin with x"):
@@ -422,9 +412,7 @@ def test_a_topic_with_records_of_the_other_format_is_rejected(written: str, conf
     ],
     ids=["text", "none", "number", "prefix of our keys"],
 )
-def test_a_topic_with_records_of_another_program_is_rejected_and_one_key_is_named(
-    key: bytes, shown: str, configured: str
-) -> None:
+def test_a_topic_with_records_of_another_program_is_rejected_and_one_key_is_named(key, shown, configured: str) -> None:
     with pytest.raises(UnsuitableTopic) as refused:
         check_format(log_with({3: [(key, b"x")]}), configured, "customers", 5)
 
@@ -504,9 +492,7 @@ FEW, MANY = [UNEXPLAINED] * (MAX_FAILED_CHECKS - 1), [UNEXPLAINED] * (MAX_FAILED
         ([UnsuitableTopic("topic t", "is gone"), *MANY, None], [None, *[GONE] * (MAX_FAILED_CHECKS + 2), None], 1),
     ],
 )
-def test_an_unsuitable_topic_and_many_failed_checks_are_an_alarm(
-    outcomes: list[OffsetMgrError | None], alarms: list[str | None], logged: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unsuitable_topic_and_many_failed_checks_are_an_alarm(outcomes, alarms, logged: int, caplog) -> None:
     seen: list[str | None] = []
 
     ids = monitored_ids(outcomes, lambda monitor: seen.append(monitor.alarm))

@@ -173,9 +173,7 @@ def encoded(records: Sequence[tuple[bytes, bytes | None]], epoch: ProducerEpoch 
     st.lists(st.tuples(KEYS, st.none() | KEYS), min_size=1, max_size=20),
     st.builds(ProducerEpoch, st.integers(0, 2**60), st.integers(0, 2**15 - 1)),
 )
-def test_a_batch_has_the_bytes_of_the_general_encoder(
-    records: list[tuple[bytes, bytes | None]], epoch: ProducerEpoch
-) -> None:
+def test_a_batch_has_the_bytes_of_the_general_encoder(records, epoch: ProducerEpoch) -> None:
     quick, general = encoded(records, epoch)
     assert quick == general
 
@@ -230,9 +228,7 @@ OLDER: Final = frozenset({5, 6})
         ({5: 9}, False, True, OutcomeUnknown),
     ],
 )
-def test_the_producers_that_a_new_connection_shows(
-    epochs: dict[int, int], written: bool, listed: bool, outcome: type[OffsetMgrError] | None
-) -> None:
+def test_the_producers_that_a_new_connection_shows(epochs, written: bool, listed: bool, outcome) -> None:
     producer = PartitionProducer("topic-0", OWN, None, OLDER, listed=listed)
     if written:
         producer.begin([(b"claim", b"v")])

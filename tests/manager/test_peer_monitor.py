@@ -71,9 +71,7 @@ def dead_after(events: list[ConnectionAttempt | str], interval_s: float = REFUSA
         ([ACCEPTED, CLOSED, ACCEPTED, CLOSED, REFUSED, REFUSED, REFUSED], True),
     ],
 )
-def test_a_peer_is_dead_after_it_closed_its_connection_and_refused_several(
-    events: list[ConnectionAttempt | str], dead: bool
-) -> None:
+def test_a_peer_is_dead_after_it_closed_its_connection_and_refused_several(events, dead: bool) -> None:
     assert dead_after(events) is dead
 
 

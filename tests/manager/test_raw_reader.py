@@ -23,7 +23,7 @@ from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut, Unknown
 from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka import KafkaLog, log_load
 from offsetmgr.records.base import EncodedRecord
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 pytestmark = pytest.mark.servers
 
@@ -220,9 +220,7 @@ def log_size(directory: Path) -> int:
 
 
 @pytest.mark.matrix
-def test_unreplicated_records_are_not_read_and_a_follower_goes_on_at_the_next_leader(
-    zookeeper: ZooKeeperServer, tmp_path: Path, unique: str
-) -> None:
+def test_unreplicated_records_are_not_read_and_a_follower_goes_on_at_the_next_leader(zookeeper, tmp_path, unique):
     settings = {
         "transaction.state.log.replication.factor": 1,
         "replica.lag.time.max.ms": 60_000,

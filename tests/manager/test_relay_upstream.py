@@ -100,9 +100,7 @@ BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
 
 @given(BODIES, st.lists(st.integers(1, 60), max_size=60), st.integers(0, 8))
 @async_test
-async def test_frames_arrive_complete_and_in_order_in_any_chunks(
-    bodies: list[bytes], cuts: list[int], begins_after: int
-) -> None:
+async def test_frames_arrive_complete_and_in_order_in_any_chunks(bodies, cuts: list[int], begins_after: int) -> None:
     """The turn of the first response may come late: the connection keeps the bytes received before."""
 
     exchange = Exchange()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -41,9 +40,7 @@ FAILURES = [Failure.NOT_WRITTEN, Failure.UNKNOWN_NOT_WRITTEN, Failure.UNKNOWN_WR
 
 @pytest.mark.parametrize("failures", [[], FAILURES])
 @async_test
-async def test_changes_while_a_shard_is_appended_again_stay_the_newest_values_in_the_log(
-    failures: Sequence[Failure],
-) -> None:
+async def test_changes_while_a_shard_is_appended_again_stay_the_newest_values_in_the_log(failures) -> None:
     log, numbers = MemoryLog(PARTITIONS), random.Random(5)
     async with manager(log) as runtime:
         await written([runtime.commit(commit("g", 1, partitions=OFFSETS))])

@@ -195,9 +195,7 @@ async def test_only_the_commit_that_is_too_large_fails() -> None:
     ],
 )
 @async_test
-async def test_a_failed_append_counts_if_it_is_in_the_log_and_the_next_commits_follow_it(
-    failure: Failure, found: int
-) -> None:
+async def test_a_failed_append_counts_if_it_is_in_the_log_and_the_next_commits_follow_it(failure, found: int) -> None:
     async with manager_of_new_log() as (log, runtime):
         shard_group = shard_group_of(runtime, "g")
         other = next(g for g in map(str, range(999)) if shard_group_of(runtime, g) == shard_group and g != "g")

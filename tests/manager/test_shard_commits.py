@@ -115,9 +115,7 @@ class TestConditions:
         assert prepared.records == [(b"o|g|t|0", None), (b"g|g", None)]
 
     @pytest.mark.parametrize("new_offsets", [{"p0": -1}, {"p0": -1, "p1": -1, "p2": 7}])
-    def test_a_deletion_keeps_the_group_s_record_while_the_group_has_an_offset(
-        self, shard: Shard, new_offsets: dict[str, int]
-    ) -> None:
+    def test_a_deletion_keeps_the_group_s_record_while_the_group_has_an_offset(self, shard: Shard, new_offsets) -> None:
         acknowledge(shard, shard.commit(committing("g", p0=5, p1=6)._replace(generation=1), NOW))
         conditions = {("t", 0): 5, ("t", 1): 6}
         prepared = shard.commit(committing("g", topic="t", **new_offsets)._replace(expected=conditions), NOW)

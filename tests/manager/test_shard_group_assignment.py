@@ -103,9 +103,7 @@ OF_B = ("b", seen(2, range(4, 8)))
         (6, [("a", seen(1, [0, 1, 3], waiting_for=frozenset({2, 3}))), OF_B], [2]),
     ],
 )
-def test_shard_groups_that_are_not_released(
-    generation: int, members: list[tuple[str, ManagerMetadata]], unreleased: Iterable[int]
-) -> None:
+def test_shard_groups_that_are_not_released(generation: int, members, unreleased: Iterable[int]) -> None:
     found = assign(generation, members)
     assert found.unreleased == set(unreleased)
     assert set(found.owners) == set(range(8))
@@ -134,9 +132,7 @@ def test_if_all_members_leave_no_shard_group_has_an_owner() -> None:
         ({"relay": True}, "relay is on here and off at the other managers"),
     ],
 )
-def test_a_manager_with_other_parameters_gets_no_shard_groups_and_a_reason(
-    parameters: dict[str, object], why: str
-) -> None:
+def test_a_manager_with_other_parameters_gets_no_shard_groups_and_a_reason(parameters, why: str) -> None:
     other = info(1, parameters=replace_parameters(**parameters))
     found = assign(2, [("leader", other), ("b", info(2, {0: 1})), ("c", info(3, {1: 1}))])
     assert found.rejected == {"leader": why}
@@ -243,9 +239,7 @@ def test_the_order_of_members_does_not_matter(members: list[tuple[str, ManagerMe
 
 
 @given(groups())
-def test_every_shard_group_is_owned_or_waits_and_no_claim_is_taken_away(
-    members: list[tuple[str, ManagerMetadata]],
-) -> None:
+def test_every_shard_group_is_owned_or_waits_and_no_claim_is_taken_away(members) -> None:
     found = assign(7, members)
     assert set(found.owners) | set(found.waiting) == set(range(SHARD_GROUPS))
     assert not set(found.owners) & set(found.waiting)
@@ -272,9 +266,7 @@ def test_a_new_owner_waits_unless_a_present_member_had_the_shard_group_in_the_pr
 
 
 @given(groups())
-def test_two_rebalances_balance_the_shard_groups_with_the_fewest_moves(
-    members: list[tuple[str, ManagerMetadata]],
-) -> None:
+def test_two_rebalances_balance_the_shard_groups_with_the_fewest_moves(members) -> None:
     first = assign(7, members)
     infos = dict(members)
     rejoined = [(m, replace(infos[m], owned=dict.fromkeys(first.shard_groups_of(m), 7))) for m in infos]

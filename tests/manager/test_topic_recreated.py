@@ -165,9 +165,7 @@ def wrong_policy(admin: AdminClient, topic: str) -> Iterator[None]:
     set_topic(admin, topic, {"cleanup.policy": "compact"})
 
 
-def test_offsets_whose_records_were_deleted_survive_a_restart_once_the_alarm_ends(
-    kafka: KafkaBroker, unique: str
-) -> None:
+def test_offsets_whose_records_were_deleted_survive_a_restart_once_the_alarm_ends(kafka: KafkaBroker, unique) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     with serving(kafka, unique) as manager:
         before = commit_groups(manager)
@@ -180,9 +178,7 @@ def test_offsets_whose_records_were_deleted_survive_a_restart_once_the_alarm_end
         assert manager.alarms == []
 
 
-def test_a_manager_that_starts_after_records_were_deleted_names_the_shards_that_lost_offsets(
-    kafka: KafkaBroker, unique: str
-) -> None:
+def test_a_manager_that_starts_after_records_were_deleted_names_the_shards_that_lost_offsets(kafka, unique) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     with serving(kafka, unique) as manager:
         commit_groups(manager)

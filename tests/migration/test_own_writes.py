@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -97,9 +96,7 @@ class StoreAt(MemoryStore):
 
 
 @pytest.mark.parametrize("uri", ["kafka://kafka1:9092", "kafka://localhost:9092", "kafka://kafka2:9092,kafka1:9092"])
-def test_an_own_write_counts_although_the_operation_log_names_the_store_by_other_addresses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
-) -> None:
+def test_an_own_write_counts_although_the_operation_log_names_the_store_by_other_addresses(tmp_path, monkeypatch, uri):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with OperationLog().recorded(OperationStart("migrate rollback", (uri,), ("g",), 1, 1)):
         pass

@@ -301,9 +301,7 @@ def plant_unconditional_writes(monkeypatch: pytest.MonkeyPatch) -> None:
         (plant_unconditional_writes, 3, "was next"),
     ],
 )
-def test_the_simulation_finds_a_planted_fault_where_the_real_code_passes(
-    plant: Callable[[pytest.MonkeyPatch], None], seed: int, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_simulation_finds_a_planted_fault_where_the_real_code_passes(plant, seed, found: str, monkeypatch) -> None:
     assert run(seed).faults == []
     plant(monkeypatch)
     assert any(found in fault for fault in run(seed).faults), "choose another seed that shows the fault"

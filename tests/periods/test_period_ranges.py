@@ -88,9 +88,7 @@ TIMES = st.lists(st.one_of(st.integers(95, 155), st.just(FAR)), max_size=40)
 
 
 @given(TIMES, st.lists(st.integers(0, 40), min_size=6, max_size=6), st.integers(0, 12), st.integers(1, 4))
-def test_every_record_is_accounted_for_once(
-    times: list[int], growth: list[int], lateness: int, min_later_records: int
-) -> None:
+def test_every_record_is_accounted_for_once(times, growth: list[int], lateness: int, min_later_records: int) -> None:
     """Six periods over a log that grows between the scans. An oracle that uses no offsets classifies each record."""
     ends = [min(sum(growth[: n + 1]), len(times)) for n in range(6)]
     ends[-1] = len(times)

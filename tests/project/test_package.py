@@ -68,9 +68,7 @@ sys.exit(f"failed: {failed}" if failed else 0)
 @pytest.mark.parametrize(
     ("extra", "arguments"), [("sandbox", ["sandbox", "up"]), ("spark", ["spark", "audit", "-o", "x"])]
 )
-def test_a_command_that_needs_an_extra_names_it(
-    installed: Path, extra: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_needs_an_extra_names_it(installed, extra: str, arguments, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OFFSETMGR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OFFSETMGR_SANDBOX", str(tmp_path / "sandbox"))
 
@@ -114,9 +112,7 @@ def test_an_executable_holds_each_dependency_for_each_version_of_python(packages
 
 
 @pytest.mark.parametrize(("source", "code"), [("volumes/state", 0), ("kubernetes.io~empty-dir/state", 1)])
-def test_the_executable_edits_only_if_a_volume_keeps_the_before_images(
-    packages: Path, tmp_path: Path, source: str, code: int
-) -> None:
+def test_the_executable_edits_only_if_a_volume_keeps_the_before_images(packages, tmp_path, source, code: int) -> None:
     (executable,) = packages.glob(f"offsetmgr-*-linux-{platform.machine()}")
     offsets, volume, state = tmp_path / "offsets.csv", tmp_path / source, tmp_path / "state"
     offsets.write_text("shop,orders,0,5\n")

@@ -36,9 +36,7 @@ def test_it_accepts_every_rewrite() -> None:
     ],
     ids=["Python", "shell", "Java", "Markdown"],
 )  # fmt: skip
-def test_it_reads_docstrings_comments_messages_and_pages(
-    name: str, content: str, found: list[tuple[int, str]], tmp_path: Path
-) -> None:
+def test_it_reads_docstrings_comments_messages_and_pages(name: str, content: str, found, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_text(content)
     matches = [(one.line, match) for one in prose.texts(file) for _, match in prose.problems(one.text)]

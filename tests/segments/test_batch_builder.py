@@ -68,15 +68,7 @@ def test_old_formats_are_read_as_they_were_written(magic: int, draw: st.DataObje
     st.integers(0, 1000),
     st.none() | TIMES,
 )
-def test_format_2_is_read_as_it_was_written(
-    records: list[Record],
-    codec: int,
-    producer: Producer | None,
-    leader_epoch: int | None,
-    before: int,
-    behind: int,
-    delete_horizon: int | None,
-) -> None:
+def test_format_2_is_read_as_it_was_written(records, codec, producer, leader_epoch, before, behind, delete_horizon):
     base, last = max(0, records[0].offset - before), records[-1].offset + behind
 
     (entry,) = split(
@@ -220,9 +212,7 @@ def test_batches_before_the_damage_are_read() -> None:
         *((changed(batch(FIVE), 57, struct.pack(">i", count)), CorruptData, None) for count in (0, 4, 6)),
     ],
 )
-def test_an_impossible_field_is_an_error_and_hides_no_record(
-    data: bytes, error: type[Exception], why: str | None
-) -> None:
+def test_an_impossible_field_is_an_error_and_hides_no_record(data: bytes, error, why: str | None) -> None:
     with pytest.raises(error, match=why):
         records_of(data)
 

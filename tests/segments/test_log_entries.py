@@ -170,9 +170,7 @@ def test_a_file_can_be_read_from_the_beginning_of_any_entry_to_the_end_of_anothe
         ),
     ],
 )
-def test_an_entry_of_an_impossible_size_ends_the_walk_at_its_position(
-    second: bytes, error: type[Exception], why: str
-) -> None:
+def test_an_entry_of_an_impossible_size_ends_the_walk_at_its_position(second: bytes, error, why: str) -> None:
     first = whole(1, 10)
     entries = walk(first + second, chunk=16, max_entry_bytes=100)
     found = []

@@ -106,9 +106,7 @@ def test_a_process_that_only_reads_a_log_is_no_broker(log_dir, log) -> None:
         assert f"process {process.pid} " not in detect_broker(log).how
 
 
-def test_nothing_is_cut_if_the_existence_of_a_running_broker_is_unknown(
-    log_dir, log, tmp_path, offsetmgr, monkeypatch
-) -> None:
+def test_nothing_is_cut_if_the_existence_of_a_running_broker_is_unknown(log_dir, log, tmp_path, offsetmgr, monkeypatch):
     (log_dir / ".lock").unlink()
     monkeypatch.setattr(broker_lock, "_PROC", tmp_path / "no-proc")
 

@@ -51,9 +51,7 @@ def run_killed_at_each_step(command: str, log: Path, directory: Path, moment: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "torn", "after"])
-def test_a_cut_killed_at_any_step_leaves_the_old_log_or_the_new_one_and_the_copy(
-    log, tmp_path, offsetmgr, moment
-) -> None:
+def test_a_cut_killed_at_any_step_leaves_the_old_log_or_the_new_one_and_the_copy(log, tmp_path, offsetmgr, moment):
     steps = run_killed_at_each_step("cut", log.parent, tmp_path / "dead", moment)
 
     outcomes = []

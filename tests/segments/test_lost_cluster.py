@@ -226,9 +226,7 @@ def consume(bootstrap: str, group: str, topic: str, count: int) -> list[str]:
         consumer.close()
 
 
-def test_consumers_of_a_lost_cluster_resume_on_another_at_their_offsets(
-    kafka: KafkaBroker, cli: Cli, make_topic: MakeTopic, tmp_path: Path, unique: str
-) -> None:
+def test_consumers_of_a_lost_cluster_resume_on_another_at_their_offsets(kafka, cli, make_topic, tmp_path, unique):
     groups = {f"{unique}-{n}": 30 + 40 * n for n in range(2)}
     with KraftBroker(tmp_path / "lost", config={"offsets.topic.num.partitions": 5}) as lost:
         make_topic(unique, PARTITIONS, bootstrap=lost.bootstrap)

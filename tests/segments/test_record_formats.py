@@ -129,9 +129,7 @@ def test_avro_records_have_the_bytes_that_fastavro_writes(
 
 @all_formats
 @given(TEXT, TEXT, st.lists(COMMITS, max_size=5), TIMES, EXPIRIES)
-def test_a_commit_is_read_back(
-    form: RecordFormat, group: str, topic: str, commits: list[PartitionCommit], time: int, expiry: int | None
-) -> None:
+def test_a_commit_is_read_back(form, group: str, topic: str, commits, time: int, expiry: int | None) -> None:
     prefix = form.offset_prefix(group, topic)
 
     records = form.encode_commit(group, topic, commits, time, expiry)
@@ -194,9 +192,7 @@ def test_partitions_of_a_commit_keep_their_own_epoch_and_metadata(form: RecordFo
         ((0, 0, -1, ""), 0, 1 << 63),
     ],
 )
-def test_values_that_do_not_fit_are_rejected_when_written(
-    form: RecordFormat, commit: PartitionCommit, time: int, expiry: int | None
-) -> None:
+def test_values_that_do_not_fit_are_rejected_when_written(form, commit, time: int, expiry: int | None) -> None:
     with pytest.raises(UnsupportedOperation):
         form.encode_commit("g", "t", [commit], time, expiry)
     for call in (

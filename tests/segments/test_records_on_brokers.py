@@ -28,9 +28,7 @@ NOW = 1_700_000_000_000
 record_format = KafkaRecordFormat()
 
 
-def test_records_of_the_new_consumer_protocol_are_skipped_by_name_and_its_offsets_are_read(
-    kraft: KraftBroker, make_topic: MakeTopic, unique: str
-) -> None:
+def test_records_of_the_new_consumer_protocol_are_skipped_by_name_and_its_offsets_are_read(kraft, make_topic, unique):
     """The consumer protocol of KIP-848 has its own record types for groups."""
     topic = make_topic(unique, 3, bootstrap=kraft.bootstrap)
     producer = ck.Producer({"bootstrap.servers": kraft.bootstrap})

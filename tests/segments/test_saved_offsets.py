@@ -313,9 +313,7 @@ CONSUMING = kafka_group(NOON, 1, "orders")
         ),
     ],
 )  # fmt: skip
-def test_an_offset_expires_as_on_a_broker(
-    tmp_path: Path, committed: int, own_time: int | None, group: EncodedRecord | None, expires_at: int | None
-) -> None:
+def test_an_offset_expires_as_on_a_broker(tmp_path, committed: int, own_time, group, expires_at: int | None) -> None:
     form = AVRO if group is not None and group[0].startswith(b"O") else KAFKA
     records = [*form.encode_commit("g", "orders", [(0, 4, -1, "")], committed, own_time), *([group] if group else [])]
     write(tmp_path / "__consumer_offsets-0", (0, batch([Record(n, NOON, *one) for n, one in enumerate(records)])))

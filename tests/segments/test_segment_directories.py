@@ -147,13 +147,7 @@ def test_a_wrong_index_costs_only_time(directory: Path, damage: bytes) -> None:
     st.integers(0, 500),
     st.integers(1, 600),
 )
-def test_appended_records_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    appends: list[tuple[int, int, int]],
-    segment: int,
-    interval: int,
-    size: int,
-) -> None:
+def test_appended_records_are_read_back(tmp_path_factory, appends, segment: int, interval: int, size: int) -> None:
     directory = tmp_path_factory.mktemp("log") / "orders-0"
     count = 0
     for half in (appends[: len(appends) // 2], appends[len(appends) // 2 :]):

@@ -189,9 +189,7 @@ def transaction_state(status: int, *, version: int) -> bytes:
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("status", range(7))
-def test_a_transaction_without_its_marker_has_the_outcome_that_its_coordinator_decided(
-    version: int, status: int
-) -> None:
+def test_a_transaction_without_its_marker_has_the_outcome_that_its_coordinator_decided(version, status: int) -> None:
     """2 is PREPARE_COMMIT, 3 is PREPARE_ABORT. In the other states nothing is decided that the log does not have."""
     state = transaction_state(status, version=version)
 
@@ -274,9 +272,7 @@ def test_a_changed_byte_of_a_key_or_value_gives_another_one_or_an_error(key: int
 
 
 @given(st.sampled_from([NONE, GZIP]), st.sampled_from([None, 7]), st.integers(0, 400), st.binary(max_size=6))
-def test_a_changed_batch_with_a_right_checksum_is_an_error_or_has_its_five_records(
-    codec: int, producer: int | None, at: int, new: bytes
-) -> None:
+def test_a_changed_batch_with_a_right_checksum_is_an_error_or_has_its_five_records(codec, producer, at, new) -> None:
     records = [Record(n, NOON, *commit("a", n, partition=n)) for n in range(5)]
     whole = batch(records, codec, producer=None if producer is None else Producer(producer, 0, 0, transactional=True))
     start = 61 + at % (len(whole) - 60)

@@ -101,9 +101,7 @@ def test_checksums_and_partial_writes_do_not_count_as_batches(tmp_path: Path) ->
         ("v3\n{}\n{}\n", "/offsets/0: its version is v3; offsetmgr supports v1 and v2"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_read_is_named_and_does_not_count_as_committed(
-    case: str, named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_named_and_does_not_count_as_committed(case, named, tmp_path, caplog):
     root = checkpoint(tmp_path / "c", case)
     where = str(root)
     match case:
@@ -217,9 +215,7 @@ def test_a_plan_that_does_not_fit_the_checkpoint_is_an_error(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("names", [("east", "west"), ("0", "1")])
-def test_in_version_2_each_source_has_the_offset_of_its_name_whatever_the_order(
-    names: tuple[str, str], tmp_path: Path
-) -> None:
+def test_in_version_2_each_source_has_the_offset_of_its_name_whatever_the_order(names, tmp_path: Path) -> None:
     lines = [f'{names[1]}:{{"u":{{"0":5}},"w":{{"0":1}}}}', 'gone:{"v":{"0":9}}', f'{names[0]}:{{"t":{{"0":7}}}}']
     first, second = (source(f"KafkaV2[Subscribe[{t}]]", t, name) for t, name in zip("tu", names, strict=True))
     new = source("KafkaV2[Subscribe[w]]", "u", "new")
@@ -258,9 +254,7 @@ def test_a_checkpoint_that_was_upgraded_is_read_in_both_versions(tmp_path: Path)
 
 
 @pytest.mark.parametrize("root", ["{}", "file:{}", "file://{}", "hdfs://name:8020{}/", "s3a://bucket{}", "relative"])
-def test_for_each_batch_finds_its_query_by_the_checkpoint_however_it_is_written(
-    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_for_each_batch_finds_its_query_by_the_checkpoint_however_it_is_written(root, tmp_path, monkeypatch) -> None:
     directory = tmp_path / "a b" / "100%25#1"
     directory.mkdir(parents=True)
     monkeypatch.chdir(directory.parent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,9 +34,7 @@ from offsetmgr.spark.start_offsets import StartingOffsets
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_dead_server_is_reported_in_one_line_and_spark_is_not_started(
-    arguments: list[str], dead_server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dead_server_is_reported_in_one_line_and_spark_is_not_started(arguments, dead_server, tmp_path, capfd):
     directory = tmp_path / "audit"
     given = [part.format(dead_server=dead_server, directory=directory) for part in arguments]
 

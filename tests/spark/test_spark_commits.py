@@ -261,9 +261,7 @@ def test_a_failed_commit_is_retried_and_the_newest_wins(tmp_path, memory, store,
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_a_failure_after_all_retries_is_reported_once_and_repaired_when_it_ends(
-    tmp_path: Path, memory: TopicsStore, store: FaultyStore, make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_after_all_retries_is_reported_once_and_repaired_when_it_ends(tmp_path, memory, store, make, caplog):
     query = query_at(tmp_path, 10)
     store.fail("write", Unreachable("store s", "injected failure"))
     driver = make(query)
@@ -314,9 +312,7 @@ def test_the_group_is_not_rewound_unless_that_is_allowed(tmp_path, memory: Topic
     assert memory.data["g"][T0].offset == 12
 
 
-def test_an_offset_that_appears_together_with_a_recreated_topic_may_belong_to_either_log(
-    tmp_path: Path, memory: TopicsStore, make
-) -> None:
+def test_an_offset_that_appears_together_with_a_recreated_topic_may_belong_to_either_log(tmp_path, memory, make):
     query = query_at(tmp_path, 130)
     driver = make(query)
     assert driver.reconcile()

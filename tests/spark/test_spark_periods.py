@@ -235,9 +235,7 @@ def grow(bootstrap: str, topic: str, partitions: int) -> None:
         assert time.monotonic() < deadline, f"{topic} does not grow"
 
 
-def test_applications_with_their_own_topics_advance_in_lockstep(
-    spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
-) -> None:
+def test_applications_with_their_own_topics_advance_in_lockstep(spark, kraft, zookeeper, make_topic, unique, tmp_path):
     # Given two applications of one run, one with many records and one whose topic has none in the second period
     topics = [make_topic(f"{unique}-{name}", 2, bootstrap=kraft.bootstrap, config=KEPT) for name in "ab"]
     records = [[(n % 2, FIRST + n * HOUR_MS // 10) for n in range(20)], [(0, FIRST + 7)]]
@@ -311,9 +309,7 @@ def rerun(live: Job, name: str, length_ms: int) -> Job:
     return again
 
 
-def test_a_rerun_of_data_that_no_longer_exists_is_rejected(
-    spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
-) -> None:
+def test_a_rerun_of_data_that_no_longer_exists_is_rejected(spark, kraft, zookeeper, make_topic, unique, tmp_path):
     topic = make_topic(unique, 1, bootstrap=kraft.bootstrap, config=KEPT)
     produce(kraft.bootstrap, topic, [(0, FIRST + n * HOUR_MS // 4) for n in range(12)])
     live = Job(spark, kraft, zookeeper, unique, [topic], tmp_path)

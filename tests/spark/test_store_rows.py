@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -172,8 +172,6 @@ def test_options_of_a_table_have_defaults_and_names_in_any_case(tmp_path: Path) 
         (source_options.number, ["tasks", 16], {"tasks": "many"}, "option 'tasks' is 'many'"),
     ],
 )
-def test_a_wrong_option_of_a_table_is_rejected(
-    read: Callable[..., Any], arguments: list[Any], options: dict[str, str], why: str
-) -> None:
+def test_a_wrong_option_of_a_table_is_rejected(read, arguments: list[Any], options: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         read("f", options, *arguments)

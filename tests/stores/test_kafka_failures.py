@@ -252,9 +252,7 @@ def test_the_right_password_opens_store_and_cluster(secured: str, mechanism: str
 
 
 @pytest.mark.parametrize("mechanism", list(LISTENERS.values()))
-def test_the_wrong_password_is_rejected_and_never_printed_and_so_is_an_unknown_mechanism(
-    secured: str, mechanism: str
-) -> None:
+def test_the_wrong_password_is_rejected_and_never_printed_and_so_is_an_unknown_mechanism(secured, mechanism) -> None:
     errors = errors_of(secured, 15_000, **login(mechanism, "mallory-guess"))
     assert {type(e) for e in errors} == {AuthenticationFailed}
     assert all("mallory-guess" not in f"{e} {e.hint}" for e in errors)

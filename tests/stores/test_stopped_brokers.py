@@ -97,9 +97,7 @@ def test_a_slow_broker_has_the_whole_time_and_the_error_names_it(pair: Pair) -> 
 
 
 @pytest.mark.parametrize(("code", "others"), [(ErrorCode.COORDINATOR_NOT_AVAILABLE, 0), (ErrorCode.NOT_COORDINATOR, 1)])
-def test_lookups_stay_at_a_broker_that_answers_unless_it_names_a_former_coordinator(
-    pair: Pair, code: int, others: int
-) -> None:
+def test_lookups_stay_at_a_broker_that_answers_unless_it_names_a_former_coordinator(pair, code, others: int) -> None:
     codes = [code, 0]
     pair.first.handlers[ApiKey.OFFSET_FETCH] = lambda _: {
         "groups": [{"error_code": codes.pop(0), "group_id": "g", "topics": []}]
