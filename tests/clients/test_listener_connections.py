@@ -398,7 +398,7 @@ def test_a_client_that_reads_no_responses_is_paused_and_finally_closed(backend: 
         assert listening.service.metrics()['connections_cut_total{why="answers not taken"}'] == 1
 
 
-def test_the_memory_of_the_unread_responses_of_all_clients_is_limited(backend: MemoryBackend) -> None:
+def test_the_memory_of_the_unread_responses_of_all_clients_is_limited(backend: MemoryBackend, caplog) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(2_000)}}
     with MemoryListener(backend, limits=limits(max_held_bytes=16 << 20)) as listening:
         greedy = [WireClient(listening.port, receive_buffer=64 * 1024) for _ in range(8)]
@@ -406,6 +406,7 @@ def test_the_memory_of_the_unread_responses_of_all_clients_is_limited(backend: M
             client.send(FETCH, 5, fetch_message("g"))
         assert wait_until(lambda: listening.service.metrics().get('connections_cut_total{why="memory"}', 0) >= 4)
         assert wait_until(lambda: sum(one.unsent for one in listening.service.connections) <= 16 << 20)
+        assert [vars(one)["why"] for one in caplog.records if one.message == "connections closed"] == ["memory"]
         assert listening.service.connections
         with WireClient(listening.port) as good:
             good.commit("good", {("t", 0): 1})

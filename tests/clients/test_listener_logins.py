@@ -278,7 +278,7 @@ def test_failed_logins_are_counted_and_no_bytes_of_clients_are_in_a_log_or_a_rep
     assert metrics['logins_failed_total{mechanism="SCRAM-SHA-256"}'] == 2
     assert metrics['logins_failed_total{mechanism="unsupported"}'] == 1
     warnings = [vars(record) for record in caplog.records if record.levelname == "WARNING"]
-    assert [(w["peer"], w["mechanism"], w["failed"]) for w in warnings] == [("127.0.0.1", "SCRAM-SHA-256", 1)]
+    assert [(w["peer"], w["mechanism"], w["count"]) for w in warnings] == [("127.0.0.1", "SCRAM-SHA-256", 1)]
     with WireClient(secured.port) as client:
         authenticate(client, "bob", "hunter2", name="PLAIN")
     users = authentication.credentials

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from memory_listener import (
     fetch_message,
     longest_callback,
     read_response,
+    wait_until,
 )
 from running_relay import FORWARDED, NODE_ID, RunningRelay
 
@@ -35,7 +37,7 @@ from offsetmgr.server.proxy.brokers import ProxyPorts
 PRODUCE, FETCH_RECORDS, METADATA, JOIN, HEARTBEAT, LEAVE, SYNC = 0, 1, 3, 11, 12, 13, 14
 DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, DELETE_TOPICS, TOPIC_PARTITIONS = 15, 16, 18, 20, 75
 REBALANCING, ILLEGAL_GENERATION, TOPIC_FORBIDDEN, INVALID_REQUEST, UNKNOWN_ID = 27, 22, 29, 42, 100
-TRANSACTION_FORBIDDEN = 53
+TRANSACTION_FORBIDDEN, SESSION_UNKNOWN = 53, 70
 RESERVED = "offsets-of-managers"
 MANY = 20_000
 IDS = [uuid.UUID(int=number + 1) for number in range(MANY)]
@@ -321,6 +323,91 @@ def test_a_fetch_by_id_is_forwarded_without_the_managers_topic(cluster, client, 
     assert [[one["topic_id"] for one in sent["topics"]] for sent in cluster.requests(FETCH_RECORDS)] == [[allowed]] * 2
 
 
+RULE = '[[rule]]\nprincipals = ["*"]\ngroups = ["*"]\ntopics = ["t7"]\ntransactional_ids = ["x*"]\n'
+
+
+@contextlib.contextmanager
+def ruled(file: Path, text: str) -> Iterator[tuple[Cluster, WireClient]]:
+    file.write_text(text)
+    rules = MemoryListener(rules=file).authorizer
+    with relay_before(authorizer=rules) as (cluster, relay), WireClient(relay.port) as client:
+        cluster.handlers[PRODUCE] = lambda _: {"responses": []}
+        cluster.handlers[FETCH_RECORDS] = lambda _: {"error_code": 0, "session_id": 0, "responses": []}
+        cluster.described += [topic(name) for name in ("t3", "t7", "t9")]
+        yield cluster, client
+
+
+def lookups(cluster: Cluster) -> list[Any]:
+    return [one["topics"] for one in cluster.requests(METADATA) if one["topics"]]
+
+
+def test_a_client_without_rights_makes_the_relay_look_up_nothing(tmp_path: Path) -> None:
+    with ruled(tmp_path / "rules.toml", f'{RULE}operations = ["describe"]') as (cluster, client):
+        ids = [uuid.uuid4() for _ in range(1_500)]
+        assert set(answered(client.ask(FETCH_RECORDS, 13, fetch_of(ids))).values()) == {TOPIC_FORBIDDEN}
+        message = {"topics": [{"name": None, "topic_id": one} for one in ids], "timeout": 1}
+        codes = {one["error_code"] for one in client.ask(DELETE_TOPICS, 6, message)["responses"]}
+        assert (codes, lookups(cluster)) == ({TOPIC_FORBIDDEN}, [])
+    with ruled(tmp_path / "rules.toml", '[[rule]]\nprincipals = ["*"]\ngroups = ["*"]\noperations = ["all"]') as found:
+        cluster, client = found
+        cluster.sent.clear()
+        assert client.ask(TOPIC_PARTITIONS, 0, {"topics": [], "response_partition_limit": 9})["topics"] == []
+        assert [one for one in cluster.requests(METADATA) if one["topics"] is None] == []
+
+
+def test_commits_do_not_wait_for_lookups_of_topics_of_which_one_runs_at_a_time(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    with ruled(tmp_path / "rules.toml", f'{RULE}operations = ["all"]') as (cluster, client):
+
+        def metadata(message: Mapping[str, Any]) -> Mapping[str, Any]:
+            assert not any(one.get("topic_id") for one in message["topics"] or ()) or go_on.wait(60)
+            return cluster.metadata(message)
+
+        cluster.handlers[METADATA] = metadata
+        unknown = fetch_of([uuid.uuid4()])
+        with WireClient(client.socket.getpeername()[1]) as second, WireClient(second.socket.getpeername()[1]) as other:
+            for one in (client, second):
+                one.send(FETCH_RECORDS, 13, unknown)
+            assert wait_until(lambda: bool(lookups(cluster)))
+            assert set(commit_errors(other.commit("g", {("t7", 0): 1})).values()) == {0}
+            go_on.set()
+            for one in (client, second):
+                answer = read_response(FETCH_RECORDS, 13, one.receive())
+                assert set(answered(answer).values()) == {UNKNOWN_ID}
+        assert len(lookups(cluster)) == 1  # the relay remembers unknown ids
+
+
+def test_fetches_with_unknown_ids_use_the_clients_connection_in_order(tmp_path: Path) -> None:
+    with ruled(tmp_path / "rules.toml", f'{RULE}operations = ["all"]') as (cluster, client):
+        before = len(cluster._connections)
+        known = fetch_of([IDS[7]])
+        for message in [fetch_of([IDS[7], uuid.uuid4()]) for _ in range(20)]:
+            for one in (message, known):
+                client.send(FETCH_RECORDS, 13, one)
+        counts = [len(read_response(FETCH_RECORDS, 13, client.receive())["responses"]) for _ in range(40)]
+        assert counts == [1, 0] * 20
+        assert len(cluster._connections) <= before + 2  # the client's, and the one of lookups
+
+
+def test_the_first_fetch_of_a_session_is_streamed(cluster: Cluster, relay: RunningRelay) -> None:
+    part = {
+        "partition_index": 0, "error_code": 0, "high_watermark": 1, "last_stable_offset": 1, "log_start_offset": 0,
+        "aborted_transactions": None, "preferred_read_replica": -1, "records": bytes(64 << 20),
+    }  # fmt: skip
+    found = {"error_code": 0, "session_id": 5, "responses": [{"topic": "t", "topic_id": IDS[0], "partitions": [part]}]}
+    cluster.handlers[FETCH_RECORDS] = lambda _: found
+    with WireClient(relay.port, receive_buffer=64 * 1024) as client:
+        for version in (7, 12, 13):
+            client.send(FETCH_RECORDS, version, {**fetch_of(IDS[:1]), "topics": [], "session_epoch": 0})
+            assert wait_until(lambda: any(one.stalled_since for one in relay.service.connections))
+            assert max(one.unread_bytes for one in relay.service.connections) < 8 << 20
+            assert len(client.receive()) > 64 << 20
+        found["responses"] = []
+        for session, code in ((5, 0), (6, SESSION_UNKNOWN)):
+            answer = client.ask(FETCH_RECORDS, 13, {**fetch_of([]), "session_id": session, "session_epoch": 1})
+            assert answer["error_code"] == code
+
+
 # --- large messages -----------------------------------------------------------------------------------------
 
 
@@ -459,20 +546,6 @@ def test_a_large_admin_request_is_rejected_in_part_by_the_rules(tmp_path: Path, 
         )
         (kept,) = cluster.requests(DELETE_TOPICS)[0]["topics" if version == 6 else "topic_names"]
         assert (kept["name"] if version == 6 else kept) == "t7"
-
-
-RULE = '[[rule]]\nprincipals = ["*"]\ntopics = ["t7"]\ntransactional_ids = ["x*"]\n'
-
-
-@contextlib.contextmanager
-def ruled(file: Path, text: str) -> Iterator[tuple[Cluster, WireClient]]:
-    file.write_text(text)
-    rules = MemoryListener(rules=file).authorizer
-    with relay_before(authorizer=rules) as (cluster, relay), WireClient(relay.port) as client:
-        cluster.handlers[PRODUCE] = lambda _: {"responses": []}
-        cluster.handlers[FETCH_RECORDS] = lambda _: {"error_code": 0, "session_id": 0, "responses": []}
-        cluster.described += [topic(name) for name in ("t3", "t7", "t9")]
-        yield cluster, client
 
 
 def codes_of(answer: Message, partitions: str) -> dict[Any, set[int]]:

@@ -9,8 +9,8 @@ A handler receives an `ApiRequest` and returns an *answer*, or an awaitable of o
 - None: no response (Produce with acks=0);
 - `CLOSE_CONNECTION`: the connection is closed after the earlier responses have been sent.
 
-Instead of an awaitable, a handler may return a `DeferredResponse`, which needs no task, or a `DeferredWork`, which runs
-in the codec thread.
+Instead of an awaitable, a handler may return a `DeferredResponse`, which needs no task, or a `DeferredWork`, for
+which the later requests of the connection wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import asyncio
 import enum
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.config.manager_settings import ManagerSettings
@@ -91,6 +91,8 @@ class ClientSession(ABC):
         """Functions that are called once, after either side has closed the connection."""
         self.session_ends_at: float | None = None
         """When the login expires, by the event loop's clock; None for never."""
+        self.collected_bytes = 0
+        """Size of the parts of brokers' responses that the relay has received, but not passed on."""
         self.stalled_since: float | None = None
         """When the client stopped reading its responses; None while the client reads its responses."""
         self._loop = asyncio.get_running_loop()
@@ -208,11 +210,11 @@ class DeferredResponse(NamedTuple):
 
 
 class DeferredWork(NamedTuple):
-    """A computation ``work`` that runs in the codec thread. The handler's result is ``result(work())``. No later
-    request of the connection starts before ``work`` has ended."""
+    """A computation that must end before any later request of the connection starts. The handler's result is
+    ``result`` of its value."""
 
-    work: Callable[[], Any]
-    """Runs in the codec thread, so it must not use the event loop."""
+    work: Callable[[], Any] | Coroutine[Any, Any, Any]
+    """A function runs in the codec thread, so it must not use the event loop."""
     result: Callable[[Any], HandlerResult]
 
 

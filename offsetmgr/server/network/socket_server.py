@@ -26,7 +26,7 @@ import socket
 import ssl
 import struct
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -207,7 +207,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """Size of the responses that the manager holds for the client."""
-        return self._pipeline.answer_bytes + self.unsent
+        return self._pipeline.answer_bytes + self.unsent + self.collected_bytes
 
     @property
     def transfer_allowance_s(self) -> float:
@@ -240,8 +240,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
 
     def reject(self, error: InvalidRequest) -> None:
         """Closes the connection, because the client has violated the protocol."""
-        _log.debug("connection of %s closed: %s", self.peer, error)
-        self.service.cut(self, "invalid request")
+        self.service.cut(self, "invalid request", error)
 
     # --- incoming requests ---------------------------------------------------------------------------
 
@@ -381,7 +380,7 @@ class Pipeline:
         self._waiting: deque[ApiRequest] = deque()
         self._concurrency = Concurrency.EXCLUSIVE
         self._preparing = False
-        """Whether a large request is in the codec thread. No later request may overtake this request."""
+        """Whether a `DeferredWork` is running. No later request may overtake its request."""
         self._advancing = False
         self._done: deque[Callable[[], None]] = deque()
         """Processes results that arrived when the connection's turn of the event loop was over."""
@@ -450,16 +449,23 @@ class Pipeline:
             return
         self._handle(request, api)
 
-    def _prepare(self, request: ApiRequest, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
-        """Calls ``work`` in the codec thread, then ``on_done`` with the result. Later requests wait until ``work`` has
-        ended."""
+    def _prepare(
+        self,
+        request: ApiRequest,
+        work: Callable[[], Any] | Coroutine[Any, Any, Any],
+        on_done: Callable[[Any], None],
+    ) -> None:
+        """Does the work of a `DeferredWork`, then calls ``on_done`` with the result. Later requests wait until the work
+        has ended."""
         self._preparing = True
 
         def done(future: asyncio.Future[Any]) -> None:
             self._preparing = False
             self._process_future(request, future, on_done, lambda _: self.advance())
 
-        in_codec_thread(work).add_done_callback(done)
+        future = in_codec_thread(work) if callable(work) else asyncio.ensure_future(work)
+        self._results.add(future)
+        future.add_done_callback(done)
 
     def _handle_prepared(self, request: ApiRequest, api: Api, prepared: Any) -> None:
         request.prepared = prepared
@@ -661,9 +667,9 @@ _CLOSE_POLL_S: Final = 0.01
 _BACKLOG: Final = 512
 _ACCEPTS_PER_TURN: Final = 16
 """Maximum number of connections that one turn of the event loop accepts, so that other connections get their turn."""
-_FAILED_LOGINS_EVERY_S: Final = 10.0
-"""Minimum time in seconds between two warnings about failed logins. The limit is necessary because any client can cause
-failed logins."""
+_WARNING_EVERY_S: Final = 10.0
+"""Minimum time in seconds between two warnings about the same. The limit is necessary because any client can cause
+failed logins and closed connections."""
 _METRIC_LABELS: Final = {Concurrency.COMMITS: "commit", Concurrency.FETCHES: "fetch", Concurrency.FORWARDED: "relayed"}
 
 
@@ -701,9 +707,9 @@ class SocketServer:
         self._observe = observe
         self._by_address: Counter[str] = Counter()
         self._counters: Counter[str] = Counter()
-        self._unlogged_failures = 0
-        """Failed logins since the last warning."""
-        self._logged_at = -float("inf")
+        self._unlogged: Counter[str] = Counter()
+        """Number of events since the last warning about them."""
+        self._logged_at: dict[str, float] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
@@ -772,21 +778,25 @@ class SocketServer:
             if not self._by_address[connection.network]:
                 del self._by_address[connection.network]
 
-    def cut(self, client: ClientSession, why: str) -> None:
+    def cut(self, client: ClientSession, why: str, error: InvalidRequest | None = None) -> None:
         self._counters[f'connections_cut_total{{why="{why}"}}'] += 1
+        if why != "idle":
+            self._warn(why, "connections closed", client, {"why": why if error is None else f"{why}: {error}"})
         client.abort()
 
     def login_failed(self, client: ClientSession, mechanism: str) -> None:
-        """Counts a failed login, and logs at most one warning in 10 seconds. The warning contains no user name, because
-        users sometimes type the password instead of the user name. ``mechanism`` is a supported mechanism or
-        ``unsupported``, never text from the client."""
+        """Counts a failed login. The warning contains no user name, because users sometimes type the password
+        instead of the user name. ``mechanism`` is a supported mechanism or ``unsupported``, never text from the
+        client."""
         self._counters[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
-        self._unlogged_failures += 1
+        self._warn("login", "logins failed", client, {"mechanism": mechanism})
+
+    def _warn(self, event: str, message: str, client: ClientSession, what: dict[str, str]) -> None:
+        self._unlogged[event] += 1
         now = asyncio.get_running_loop().time()
-        if now - self._logged_at >= _FAILED_LOGINS_EVERY_S:
-            what = {"peer": client.peer, "mechanism": mechanism, "failed": self._unlogged_failures}
-            self._logged_at, self._unlogged_failures = now, 0
-            _log.warning("logins failed", extra=what)
+        if now - self._logged_at.get(event, -_WARNING_EVERY_S) >= _WARNING_EVERY_S:
+            self._logged_at[event] = now
+            _log.warning(message, extra={"peer": client.peer, **what, "count": self._unlogged.pop(event)})
 
     @property
     def memory_exhausted(self) -> bool:

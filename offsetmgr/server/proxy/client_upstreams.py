@@ -9,7 +9,7 @@ from typing import Final
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.server.network.requests import ApiRequest, ClientSession
+from offsetmgr.server.network.requests import ClientSession
 from offsetmgr.server.proxy.brokers import Brokers
 from offsetmgr.server.proxy.upstream import ReadBuffer, UpstreamConnection
 
@@ -39,7 +39,6 @@ class ClientUpstreams:
         self._registry = registry
         self._client = client
         self._upstreams: dict[Address, UpstreamConnection] = {}
-        self._separate: set[UpstreamConnection] = set()
         self._chosen: Address | None = None
         self._closed = False
 
@@ -67,24 +66,12 @@ class ClientUpstreams:
             raise Unreachable(f"broker {address}", "the client has disconnected")
         upstream = self._upstreams.get(address)
         if upstream is None or upstream.closed:
-            upstream = self._upstreams[address] = self._open(address)
+            registry = self._registry
+            upstream = UpstreamConnection(self._client, address, registry.security, registry.buffer)
+            self._upstreams[address] = upstream
         return upstream
-
-    async def ask_separately(self, request: ApiRequest) -> bytes:
-        """Forwards a request over a second connection to the broker that `for_port` selects, because later requests of
-        the client may have overtaken the request. Returns the response. Raises `Unreachable`."""
-        upstream = self._open(self.for_port().address)
-        self._separate.add(upstream)
-        try:
-            return await upstream.ask(request)
-        finally:
-            self._separate.discard(upstream)
-            upstream.close()
-
-    def _open(self, address: Address) -> UpstreamConnection:
-        return UpstreamConnection(self._client, address, self._registry.security, self._registry.buffer)
 
     def close(self) -> None:
         self._closed = True
-        for upstream in (*self._upstreams.values(), *self._separate):
+        for upstream in self._upstreams.values():
             upstream.release()

@@ -57,7 +57,8 @@ class Proxy:
         self._backend: Backend | None = None
         self._fenced_backend: MemberFencingBackend | None = None
         self._monitor: ForeignCommitMonitor | None = None
-        self._filter = RequestFilter(self._upstreams, TopicIds(self._client), authorizer, reserved)
+        self._lookups = Client(bootstrap, security)
+        self._filter = RequestFilter(self._upstreams, TopicIds(self._lookups), authorizer, reserved)
         self.authorizer = self._filter.authorizer
         """The authorizer for the listener's handlers."""
         self.fallback: Handler = partial(forward, self._filter)
@@ -104,6 +105,7 @@ class Proxy:
             await self._fenced_backend.close()
         await self.brokers.close()
         await self._client.close()
+        await self._lookups.close()
 
     def alarms(self) -> Sequence[str]:
         """The alarms of `ForeignCommitMonitor`, for `manager status`."""

@@ -71,7 +71,6 @@ from offsetmgr.server.security.authorization import (
 
 T = TypeVar("T")
 
-_FETCH_SESSIONS: Final = 7
 _FETCH_BY_ID: Final = 13
 _FINAL_EPOCH: Final = -1
 """The session epoch of a Fetch that belongs to no session."""
@@ -141,19 +140,23 @@ class RequestFilter:
         if session is not None and session.id and not self._sessions.is_known(request.connection, session.id):
             return session_unknown(request)
         if result.unresolved is not None:
-            return self._resolve_and_forward(request, resources, *result.unresolved)
+            work = self._resolve(request, resources, *result.unresolved)
+            return DeferredWork(work, partial(self._outcome, request, resources, forward))
         if result.answer is not None:
             return result.answer
         try:
             upstream = self._upstreams.of(request.connection).for_port()
         except Unreachable:
             return CLOSE_CONNECTION
-        inspects_response = (session is not None and session.epoch == 0) or (
-            bool(self._reserved_bytes) and resources.visible_items is not None
-        )
-        if result.remaining is None and not inspects_response:
-            return forward(upstream)
-        return self._filtered_response(request, resources, upstream.ask(result.remaining or request), result.rejected)
+        if result.remaining is not None or (self._reserved_bytes and resources.visible_items is not None):
+            response = upstream.ask(result.remaining or request)
+            return self._filtered_response(request, resources, response, result.rejected)
+        if session is not None and session.epoch == 0:
+            return upstream.forward(request, partial(self._record_session, request))
+        return forward(upstream)
+
+    def _record_session(self, request: ApiRequest, head: bytes) -> None:
+        self._sessions.record(request.connection, session_in(request.version, head))
 
     def _must_decode(self, request: ApiRequest) -> bool:
         """Whether the request must be decoded."""
@@ -178,10 +181,13 @@ class RequestFilter:
             return _UNCHANGED
         message = _decoded(request)
         items = requested_items(resources, message)
-        if unknown := self._ids.unknown(_ids(items)):
-            return _FilterResult(unresolved=(message, unknown))
-        if self.has_rules and items is None and request.api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS:
-            return _FilterResult(unresolved=(message, ()))
+        key, unknown = request.api_key, self._ids.unknown(_ids(items))
+        if unknown or (self.has_rules and items is None and key == ApiKey.DESCRIBE_TOPIC_PARTITIONS):
+            right = key if key in ADMIN_APIS else resources.operation
+            if self.authorizer.any_topic(request.connection.principal or "", right):
+                return _FilterResult(unresolved=(message, unknown))
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return self._reject(request, resources, message, [code] * len(items or ()), code)
         return self._check_items(request, resources, message)
 
     def _may_fetch(self, request: ApiRequest) -> bool:
@@ -204,33 +210,29 @@ class RequestFilter:
     def _id_allowed(self, request: ApiRequest, transactional_id: str) -> bool:
         return self.authorizer.transactional_id(request.connection.principal or "", Operation.PRODUCE, transactional_id)
 
-    async def _resolve_and_forward(
+    async def _resolve(
         self, request: ApiRequest, resources: ApiResources, message: Message, unknown: Collection[uuid.UUID]
-    ) -> Answer:
-        """Asks a broker for the names of unknown ids, or of all topics, then checks and forwards the request. Later
-        requests of the client may be forwarded before this request."""
+    ) -> _FilterResult:
+        """Asks a broker for the names of unknown ids, or of all topics, then checks the request."""
         try:
-            await self._ids.resolve(unknown)
             if not unknown:
                 message = await self._with_visible_topics(request, message)
                 if not message["topics"]:
-                    return response_frame(request, message)
-                request = with_body(request, message)
+                    return _FilterResult(response_frame(request, message))
+                return _FilterResult(remaining=with_body(request, message))
+            await self._ids.resolve(request.connection.principal or "", unknown)
         except OffsetMgrError:
-            return CLOSE_CONNECTION
+            return _FilterResult(CLOSE_CONNECTION)
         check = partial(self._check_items, request, resources, message)
-        result = await run_by_message_size(check, len(request.frame))
-        if result.answer is not None:
-            return result.answer
-        response = self._upstreams.of(request.connection).ask_separately(result.remaining or request)
-        return await self._filtered_response(request, resources, response, result.rejected)
+        return await run_by_message_size(check, len(request.frame))
 
     async def _with_visible_topics(self, request: ApiRequest, message: Message) -> Message:
         """Replaces "all topics" in a DescribeTopicPartitions request by the topics that the client may describe, so
         that the broker's next cursor names one of these."""
         cursor = message["cursor"]
         start = cursor["topic_name"] if cursor else ""
-        found = sorted(name for name in await self._ids.all_topics() if name >= start)
+        known = await self._ids.all_topics(request.connection.principal or "")
+        found = sorted(name for name in known if name >= start)
         names = [name for name in found if self._topics_allowed(request, Operation.DESCRIBE, [name])]
         if cursor and names and names[0] != start:  # a broker rejects a cursor whose topic the request does not name
             cursor = {"topic_name": names[0], "partition_index": 0}
@@ -315,8 +317,6 @@ class RequestFilter:
             frame = await response
         except OffsetMgrError:
             return CLOSE_CONNECTION
-        if request.api_key == ApiKey.FETCH and request.version >= _FETCH_SESSIONS:
-            self._sessions.record(request.connection, session_in(request.version, frame))
         has_reserved = resources.visible_items is not None and self.may_name_reserved(frame)
         if not rejected and not has_reserved:
             return Frame(frame)

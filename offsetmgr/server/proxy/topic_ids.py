@@ -4,22 +4,26 @@ Produce request without decoding the request, since clients send these requests 
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
+from offsetmgr.core.batches import batched
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS
-from offsetmgr.kafka.protocol.schema_codec import Cursor
+from offsetmgr.kafka.protocol.schema_codec import Cursor, Message
 from offsetmgr.server.network.requests import ApiRequest
 
 _FIRST_BY_ID: Final = 12
 """The first version of Metadata in which a request can name topics by id (KIP-516)."""
 _REQUEST_TIMEOUT_S: Final = 10.0
 _MAX_NAMES: Final = 100_000
+_MISSING_S: Final = 1.0
 _IDS_PER_REQUEST: Final = 1_000
 _FETCH_FLEXIBLE: Final = 12
 _FETCH_BY_ID: Final = 13
@@ -38,46 +42,54 @@ _MAX_PRODUCED: Final = 1_000
 
 class TopicIds:
     """Caches the name of each topic id. The name of an id never changes, because a recreated topic has another id. Use
-    it in one event loop."""
+    it in one event loop.
+
+    Only one lookup of a principal runs at a time, so that its other lookups wait, and not those of other principals.
+    """
 
     def __init__(self, client: Client) -> None:
+        """``client``: its connections carry only lookups, so that commits do not wait for them."""
         self._client = client
         self._names: dict[uuid.UUID, str] = {}
+        self._missing: dict[uuid.UUID, float] = {}
+        """Ids that a broker did not know, and until when they count as unknown without another lookup."""
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def name(self, topic_id: uuid.UUID | None) -> str | None:
         """Returns the topic's name from the cache; None if the cache does not contain it."""
         return None if topic_id is None else self._names.get(topic_id)
 
     def unknown(self, ids: Iterable[uuid.UUID]) -> Collection[uuid.UUID]:
-        return {topic_id for topic_id in ids if topic_id not in self._names}
+        now = time.monotonic()
+        return {one for one in ids if one not in self._names and self._missing.get(one, 0.0) < now}
 
-    async def all_topics(self) -> list[str]:
+    async def all_topics(self, principal: str) -> list[str]:
         """Asks a broker for the names of all topics. Raises `OffsetMgrError`."""
-        deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
-        connection = await self._client.any_connection(deadline)
-        request = Request(ApiKey.METADATA, _FIRST_BY_ID, {"topics": None, **METADATA_OPTIONS})
-        answer = await connection.call(request, remaining(deadline), use_codec_thread=True)
-        return [topic["name"] for topic in answer["topics"]]
+        async with self._turns.setdefault(principal, asyncio.Lock()):
+            return [topic["name"] for topic in await self._ask(None)]
 
-    async def resolve(self, ids: Collection[uuid.UUID]) -> None:
+    async def resolve(self, principal: str, ids: Collection[uuid.UUID]) -> None:
         """Asks a broker for the names of these ids and caches them. Ids that the broker does not know stay unknown.
         Raises `OffsetMgrError`."""
-        if not ids:
-            return
+        async with self._turns.setdefault(principal, asyncio.Lock()):
+            for part in batched(self.unknown(ids), _IDS_PER_REQUEST):
+                found = await self._ask([{"topic_id": topic_id, "name": None} for topic_id in part])
+                if len(self._names) > _MAX_NAMES:
+                    self._names.clear()
+                if len(self._missing) > _MAX_NAMES:
+                    self._missing.clear()
+                self._names |= {topic["topic_id"]: topic["name"] for topic in found if topic["name"]}
+                self._missing |= dict.fromkeys(set(part) - self._names.keys(), time.monotonic() + _MISSING_S)
+
+    async def _ask(self, topics: Sequence[Message] | None) -> Sequence[Message]:
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
         connection = await self._client.any_connection(deadline)
-        if connection.versions.get(ApiKey.METADATA, (0, 0))[1] < _FIRST_BY_ID:
-            return
-        unresolved = list(ids)
-        for at in range(0, len(unresolved), _IDS_PER_REQUEST):
-            topics = [{"topic_id": topic_id, "name": None} for topic_id in unresolved[at : at + _IDS_PER_REQUEST]]
-            request = Request(ApiKey.METADATA, _FIRST_BY_ID, {"topics": topics, **METADATA_OPTIONS})
-            answer = await connection.call(request, remaining(deadline), use_codec_thread=True)
-            if len(self._names) > _MAX_NAMES:
-                self._names.clear()
-            for topic in answer["topics"]:
-                if topic["name"] and topic["topic_id"]:
-                    self._names[topic["topic_id"]] = topic["name"]
+        if topics is not None and connection.versions.get(ApiKey.METADATA, (0, 0))[1] < _FIRST_BY_ID:
+            return ()
+        request = Request(ApiKey.METADATA, _FIRST_BY_ID, {"topics": topics, **METADATA_OPTIONS})
+        answer = await connection.call(request, remaining(deadline), use_codec_thread=True)
+        found: Sequence[Message] = answer["topics"]
+        return found
 
 
 def fetched_topics(request: ApiRequest) -> list[Any] | None:

@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
+from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, ServerError, Unreachable
 from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.server.network.requests import ApiRequest, ClientSession, StreamSink
@@ -29,6 +30,8 @@ CLOSE_TIMEOUT_S: Final = 10.0
 """How long the broker may take to read the last requests of a disconnected client."""
 MAX_COLLECTED_BYTES: Final = 256 * 1024 * 1024
 """Maximum size of a response that is collected whole. Streamed responses may have any size."""
+HEAD_BYTES: Final = 64
+"""Number of bytes that contain the header of a response and the first fields of its body."""
 
 _START: Final = struct.Struct(">ii")
 _BUFFER_BYTES: Final = 512 * 1024
@@ -50,12 +53,14 @@ class ReadBuffer:
 class ForwardedResponse:
     """The response to a forwarded request, which is streamed to the client; implements `api.Stream`."""
 
-    __slots__ = ("_upstream", "correlation", "sink")
+    __slots__ = ("_upstream", "correlation", "head", "on_head", "sink")
 
-    def __init__(self, upstream: UpstreamConnection, correlation: int) -> None:
+    def __init__(self, upstream: UpstreamConnection, correlation: int, on_head: Callable[[bytes], None] | None) -> None:
         self._upstream = upstream
         self.correlation = correlation
         self.sink: StreamSink | None = None
+        self.on_head = on_head
+        self.head = b""
 
     def begin(self, sink: StreamSink) -> None:
         self.sink = sink
@@ -113,9 +118,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # --- requests ------------------------------------------------------------------------------------
 
-    def forward(self, request: ApiRequest) -> ForwardedResponse:
-        """Forwards the request; returns its response, which is streamed to the client."""
-        answer = ForwardedResponse(self, request.correlation)
+    def forward(self, request: ApiRequest, on_head: Callable[[bytes], None] | None = None) -> ForwardedResponse:
+        """Forwards the request; returns its response, which is streamed to the client. ``on_head`` gets the first
+        bytes of the response, at least `HEAD_BYTES` of a longer response. It may raise `InvalidRequest`."""
+        answer = ForwardedResponse(self, request.correlation, on_head)
         self._expected.append(answer)
         self._send(request.frame)
         return answer
@@ -291,7 +297,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
                 piece = data[at : at + self._missing_bytes]
                 at += len(piece)
                 self._deliver(answer, piece)
-        except ServerError:
+        except (ServerError, InvalidRequest):
             self._abort()
         finally:
             self._processing = False
@@ -324,6 +330,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def _deliver(self, answer: ForwardedResponse | _ResponseBuffer, piece: memoryview) -> None:
         self._missing_bytes -= len(piece)
         if isinstance(answer, ForwardedResponse):
+            if answer.on_head is not None:
+                answer.head += bytes(piece[:HEAD_BYTES])
+                if len(answer.head) >= HEAD_BYTES or not self._missing_bytes:
+                    answer.on_head(answer.head)
+                    answer.on_head = None
             sink = cast(StreamSink, answer.sink)
             sink.write(piece)
             if not self._missing_bytes:
@@ -331,7 +342,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
                 sink.end()
         else:
             answer.parts.append(bytes(piece))
+            self._client.collected_bytes += len(piece)
             if not self._missing_bytes:
+                self._client.collected_bytes -= sum(map(len, answer.parts))
                 self._expected.popleft()
                 if not answer.future.done():
                     answer.future.set_result(b"".join(answer.parts))

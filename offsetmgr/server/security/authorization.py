@@ -102,8 +102,8 @@ class Authorizer:
     def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:  # noqa: ARG002
         return True
 
-    def any_topic(self, principal: str, operation: Operation) -> bool:  # noqa: ARG002
-        """Whether a rule allows the operation for any topic."""
+    def any_topic(self, principal: str, right: Operation | int) -> bool:  # noqa: ARG002
+        """Whether a rule allows an operation, or the admin API with this key, for any topic."""
         return True
 
     def admin(self, principal: str, api_key: int, topic: str | None) -> bool:  # noqa: ARG002
@@ -145,8 +145,8 @@ class ReservedGroupsAuthorizer(Authorizer):
         reserved = self._reserved.has_transactional_id(name)
         return not reserved and self._authorizer.transactional_id(principal, operation, name)
 
-    def any_topic(self, principal: str, operation: Operation) -> bool:
-        return self._authorizer.any_topic(principal, operation)
+    def any_topic(self, principal: str, right: Operation | int) -> bool:
+        return self._authorizer.any_topic(principal, right)
 
     def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
         if topic is not None and topic == self._reserved.topic:
@@ -165,8 +165,8 @@ class Rule(NamedTuple):
     """Keys of `ADMIN_APIS`. If the rule has ``topics``, the rule allows the APIs only for those topics."""
     transactional_ids: tuple[str, ...] = ()
 
-    def concerns(self, principal: str, operation: Operation) -> bool:
-        return operation in self.operations and self.names(principal)
+    def concerns(self, principal: str, right: Operation | int) -> bool:
+        return (right in self.operations or right in self.apis) and self.names(principal)
 
     def names(self, principal: str) -> bool:
         return principal in self.principals or ANY_USER in self.principals
@@ -190,8 +190,8 @@ class AuthorizationRules(Authorizer):
     def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:
         return self._allows(principal, operation, name, "transactional_ids")
 
-    def any_topic(self, principal: str, operation: Operation) -> bool:
-        return any(rule.topics for rule in self._rules if rule.concerns(principal, operation))
+    def any_topic(self, principal: str, right: Operation | int) -> bool:
+        return any(rule.topics or right in rule.apis for rule in self._rules if rule.concerns(principal, right))
 
     def _allows(self, principal: str, operation: Operation, name: str, field: str) -> bool:
         decide = self._known if len(name) <= _MAX_CACHED_LENGTH else self._decide
@@ -204,7 +204,7 @@ class AuthorizationRules(Authorizer):
         return any(
             not rule.topics or (topic is not None and _matches(topic, rule.topics))
             for rule in self._rules
-            if api_key in rule.apis and rule.names(principal)
+            if rule.concerns(principal, api_key)
         )
 
     def users_without_records(self) -> list[str]:
