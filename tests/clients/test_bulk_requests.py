@@ -4,6 +4,7 @@ work when the client leaves, and the work of one connection in one turn of the e
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -121,6 +122,21 @@ def test_twenty_thousand_groups_of_fifty_partitions_are_read_at_once(listening: 
     listening.backend.offsets |= dict.fromkeys(names, rows(50))
     with WireClient(listening.port) as client:
         assert found(client.ask(FETCH, 8, fetch(*map(of_group, names)))) == [(0, 50)] * 20_000
+
+
+@pytest.mark.slow
+def test_the_work_for_a_fetch_grows_with_the_number_of_its_groups() -> None:
+    with MemoryListener() as listening, WireClient(listening.port) as client:
+
+        def processor_s(groups: int) -> float:
+            message = fetch(*(of_group(f"g{number}") for number in range(groups)))
+            before = time.clock_gettime(clock)
+            client.send(FETCH, 8, message)
+            client.receive()
+            return time.clock_gettime(clock) - before
+
+        clock = time.pthread_getcpuclockid(listening._thread.ident)  # type: ignore[arg-type]
+        assert processor_s(160_000) <= 12 * min(processor_s(20_000) for _ in range(3))
 
 
 # --- work of a client ---------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from async_tests import async_test
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.server.network.requests import ApiRequest
+from offsetmgr.server.proxy import upstream
 from offsetmgr.server.proxy.upstream import ForwardedResponse, ReadBuffer, UpstreamConnection
 
 
@@ -23,6 +26,7 @@ class Client:
     def __init__(self) -> None:
         self.node_id: int | None = 1
         self.unsent = self.collected_bytes = 0
+        self.service = SimpleNamespace(held_bytes=0)
         self.aborted = False
 
     def abort(self) -> None:
@@ -167,6 +171,20 @@ def test_an_idle_connection_that_the_broker_closes_does_not_disconnect_the_manag
         return exchange.client.aborted
 
     assert (asyncio.run(run(None)), asyncio.run(run(3))) == (False, True)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@async_test
+async def test_only_a_connection_that_does_not_end_in_time_is_aborted(lost: bool, monkeypatch) -> None:
+    monkeypatch.setattr(upstream, "CLOSE_TIMEOUT_S", 0.0)
+    connection = Exchange().upstream
+    transport = connection._transport = Mock(get_write_buffer_size=lambda: 5)
+    connection.release()
+    if lost:
+        connection.connection_lost(None)
+    for _ in range(3):  # turns of the event loop
+        await asyncio.sleep(0)
+    assert transport.abort.called is not lost
 
 
 @async_test

@@ -228,7 +228,7 @@ async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Seque
         if number < len(requested) and len(fetches) < _BATCH and partitions < _LARGE:
             continue
         results = await asyncio.gather(*(fetch.result for fetch in fetches), return_exceptions=True)
-        for asked, fetch, found in zip(requested[number - len(fetches) :], fetches, results, strict=False):
+        for asked, fetch, found in zip(requested[number - len(fetches) : number], fetches, results, strict=True):
             response = _response(fetch, found) if left > 0 else _REJECTED
             encode = partial(fetch_codec.encode_group, request.version, asked, response)
             parts.append(await in_codec_thread(encode) if _partitions(response) > _LARGE else encode())

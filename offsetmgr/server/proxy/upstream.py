@@ -114,6 +114,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._has_oneway = False
         """Whether a request without a response was queued before the connection was open."""
         self.closed = False
+        self._abort_timer: asyncio.TimerHandle | None = None
         self._connecting = asyncio.ensure_future(self._connect(security))
 
     # --- requests ------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def _close_gracefully(self, transport: asyncio.Transport) -> None:
         transport.close()
-        asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, transport.abort)
+        self._abort_timer = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, transport.abort)
 
     def _end(self) -> None:
         self.closed = True
@@ -243,6 +244,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         self._drop_kept()
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
         if self.closed:
             return
         if self._expected or self._client.node_id is not None:
