@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import struct
 import threading
 import time
 import uuid
@@ -596,6 +597,23 @@ def test_a_request_that_names_a_topic_creates_it_only_by_a_rule(tmp_path: Path, 
             ((_, forwarded, message),) = [one for one in cluster.sent if one[0] == METADATA and one[2]["topics"]]
             assert ([one["name"] for one in message["topics"]], forwarded) == (["t7"], max(version, 4))
             assert message["allow_auto_topic_creation"] == created
+
+
+def test_versions_that_the_relay_cannot_check_are_not_offered_and_a_cut_is_logged(tmp_path: Path, caplog) -> None:
+    with ruled(tmp_path / "rules.toml", f'{RULE}operations = ["all"]') as (_, client):
+        found = {one["api_key"]: one["min_version"] for one in client.ask(API_VERSIONS, 0, {})["api_keys"]}
+        assert {key: low for key, low in found.items() if low and key in FORWARDED} == {
+            19: 2,
+            20: 1,
+            32: 1,
+            34: 1,
+            35: 1,
+        }
+        body = struct.pack(">iiii", -1, 1, 1, 1) + b"\0\2t8" + struct.pack(">iiqi", 1, 0, 0, 1)
+        client.send(FETCH_RECORDS, 2, body)
+        assert client.is_disconnected()
+    (why,) = [vars(one)["why"] for one in caplog.records if one.message == "connections closed"]
+    assert why == "invalid request: API 1 version 2: the relay cannot reject a part of a request this old"
 
 
 def test_a_list_of_topic_partitions_names_no_topic_without_a_rule(tmp_path: Path) -> None:

@@ -311,6 +311,19 @@ def test_a_fetch_session_holds_only_what_its_user_may_consume(cluster: Cluster) 
     assert fetch("alice", [], session, 1)["error_code"] == 0
 
 
+def test_responses_name_no_rights_of_the_manager(cluster: Cluster) -> None:
+    topics = [{"name": "orders", "topic_id": None}]
+    asked = {f"include_{kind}_authorized_operations": True for kind in ("cluster", "topic")}
+    paged = {"topics": topics, "response_partition_limit": 99, "cursor": None}
+    for key, version, message in (
+        (3, 8, {"topics": topics, "allow_auto_topic_creation": False}), (3, 9, {"topics": None}), (60, 0, {}),
+        (75, 0, paged), (75, 0, {**paged, "topics": []}),
+    ):  # fmt: skip
+        answer = cluster.send("alice", False, key, version, {**NO_EXTRAS, **message, **asked})
+        found = re.findall(r"_authorized_operations': (-?\d+)", str(answer))
+        assert answer is None or set(found) == {str(-(2**31))}, (key, version)
+
+
 def test_the_recommended_rights_of_the_manager_suffice_for_its_clients(cluster: Cluster) -> None:
     config: dict[str, Any] = {"bootstrap.servers": cluster.listener.bootstrap, **login("alice")}
     producer = Producer({**config, "enable.idempotence": True})

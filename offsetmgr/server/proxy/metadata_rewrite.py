@@ -16,7 +16,7 @@ from typing import Final
 
 from offsetmgr.core.errors import ErrorCode, InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.kafka.protocol.schema_codec import Message, decode_response
+from offsetmgr.kafka.protocol.schema_codec import Message, decode_response, is_known
 from offsetmgr.server.apis import cluster as cluster_apis
 from offsetmgr.server.apis import versions as versions_api
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, too_many
@@ -33,7 +33,7 @@ from offsetmgr.server.proxy.request_filter import (
     with_body,
 )
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
-from offsetmgr.server.security.authorization import Operation
+from offsetmgr.server.security.authorization import ADMIN_APIS, Operation
 
 _log = logging.getLogger(__name__)
 
@@ -114,13 +114,15 @@ class MetadataRewriter:
         authorizer = self._context.authorizer
         if _asks_for_all(request):
             may_describe = authorizer.any_topic(principal, Operation.DESCRIBE)
-            return with_body(request, {**message, "topics": None if may_describe else []}, _CREATION_OPTION), []
+            return with_body(
+                request, {**message, **_NO_OPERATIONS, "topics": None if may_describe else []}, _CREATION_OPTION
+            ), []
         denied = [topic for topic in message["topics"] if not self._may_describe(request, topic["name"])]
         kept = [topic for topic in message["topics"] if self._may_describe(request, topic["name"])]
         creates = message.get("allow_auto_topic_creation", True) and all(
             authorizer.admin(principal, ApiKey.CREATE_TOPICS, topic["name"]) for topic in kept
         )
-        passed = {**message, "topics": kept, "allow_auto_topic_creation": creates}
+        passed = {**message, **_NO_OPERATIONS, "topics": kept, "allow_auto_topic_creation": creates}
         return with_body(request, passed, _CREATION_OPTION), denied
 
     def _may_describe(self, request: ApiRequest, name: str | None) -> bool:
@@ -140,7 +142,10 @@ class MetadataRewriter:
         return response_frame(request, {**answer, "topics": topics})
 
     async def _describe_cluster(self, request: ApiRequest) -> Answer:
-        frame = await self._upstreams.of(request.connection).for_port().ask(request)
+        passed = request
+        if self._filter.has_rules:
+            passed = with_body(request, {**decoded(request), **_NO_OPERATIONS})
+        frame = await self._upstreams.of(request.connection).for_port().ask(passed)
         message = decode_response(ApiKey.DESCRIBE_CLUSTER, request.version, frame, 9)
         if message["error_code"] or message.get("endpoint_type", _BROKERS) != _BROKERS:
             return Frame(frame)
@@ -190,15 +195,23 @@ class MetadataRewriter:
     async def _api_versions(self, request: ApiRequest) -> Answer:
         broker = await self._brokers.versions(request.connection.node_id)
         own_versions = request.connection.service.versions()
-        passed = {
-            key: (broker[key][0], min(broker[key][1], highest))
-            for key, highest in _FORWARDED_VERSIONS.items()
-            if key in broker and broker[key][0] <= highest
-        }
+        passed = {}
+        for key, highest in _FORWARDED_VERSIONS.items():
+            low, high = broker.get(key, (0, -1))
+            if versions := [v for v in range(low, min(high, highest) + 1) if self._can_check(key, v)]:
+                passed[key] = (versions[0], versions[-1])
         kept = {key: span for key, span in own_versions.items() if key not in _FORWARDED_VERSIONS}
         return versions_api.api_versions(self._context, request, {**passed, **kept})
 
+    def _can_check(self, key: int, version: int) -> bool:
+        """Whether the relay can check a version that the rules may allow. With rules, it decodes all admin requests."""
+        return not self._filter.has_rules or key not in ADMIN_APIS or is_known(key, version)
 
+
+_NO_OPERATIONS: Final = dict.fromkeys(
+    ("include_cluster_authorized_operations", "include_topic_authorized_operations"), False
+)
+"""A broker would return the rights of the manager, and not of the client."""
 _REJECTED: Final = {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
 
 

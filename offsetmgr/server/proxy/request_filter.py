@@ -12,8 +12,8 @@ of other APIs. A Fetch from version 13 on has topic ids: the filter asks a broke
 
 If only some items are rejected, the filter removes them from the request, and adds their errors to the broker's
 response, which is collected whole instead of streamed. A large request is decoded, checked and encoded again in the
-codec thread. During this work, later requests of the same connection wait, because a producer's requests must stay in
-the order of their sequence numbers.
+codec thread. During this work, and during a lookup, later requests of the same connection wait, because a producer's
+requests must stay in the order of their sequence numbers.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from offsetmgr.kafka.protocol.schema_codec import (
     is_known,
     request_is_flexible,
 )
+from offsetmgr.server.apis.api_context import NOT_ASKED
 from offsetmgr.server.network.requests import (
     CLOSE_CONNECTION,
     Answer,
@@ -318,13 +319,16 @@ class RequestFilter:
         except OffsetMgrError:
             return CLOSE_CONNECTION
         has_reserved = resources.visible_items is not None and self.may_name_reserved(frame)
-        if not rejected and not has_reserved:
+        has_operations = self.has_rules and request.api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS
+        if not rejected and not has_reserved and not has_operations:
             return Frame(frame)
 
         def rewrite() -> Frame:
             answer = decode_broker_response(request, frame)
             if has_reserved:
                 answer = hide_items(resources, answer, self._is_reserved)
+            if has_operations:  # of the manager, not of the client
+                answer["topics"] = [{**one, "topic_authorized_operations": NOT_ASKED} for one in answer["topics"]]
             if rejected:
                 answer[resources.response_items] = [*(answer[resources.response_items] or ()), *rejected]
             return response_frame(request, answer)
@@ -375,7 +379,7 @@ async def run_by_message_size(work: Callable[[], T], size: int) -> T:
 def _decoded(request: ApiRequest) -> Message:
     key, version = request.api_key, request.version
     if not is_known(key, version):
-        raise InvalidRequest(f"API {key} version {version}", "the relay cannot determine which resources are named")
+        raise InvalidRequest(f"API {key} version {version}", "the relay cannot reject a part of a request this old")
     flexible = request_is_flexible(key, version)
     return decode_request(key, version, request.frame, request.body(flexible=flexible))
 
