@@ -9,8 +9,18 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from offsetmgr.sandbox import OldConsumer
+
+LONG_SESSION = {"zookeeper.session.timeout.ms": 60_000}
+"""A session that expires on a busy machine repeats messages."""
+
+
+def old_member(directory: Path, zookeeper: str, group: str, topic: str, **options: Any) -> OldConsumer:
+    """An old consumer that commits every 200 ms, with `OldConsumerOptions`. It is not started."""
+    settings = {"auto_commit_interval_ms": 200, **options}
+    return OldConsumer(directory, zookeeper=zookeeper, group=group, topic=topic, **settings)
 
 
 class Fleet:

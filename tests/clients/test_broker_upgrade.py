@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from old_consumers import Fleet
+from old_consumers import Fleet, old_member
 from processes import Commands, wait_for
-from release_environment import Environment, Records, has_leaders, old_consumer_for, produce, seen
+from release_environment import Environment, Records, has_leaders, produce, seen
 
-from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_topic
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 PARTITIONS = 2
@@ -81,14 +81,7 @@ def test_a_bounce_that_stopped_before_the_upgrade_goes_on_after_it(zookeeper, un
         env = upgraded.env
         records = Records(env.bootstrap, unique, "0.10.2.2")
         members = [
-            OldConsumer(
-                tmp_path / f"member-{number}",
-                zookeeper=upgraded.zookeeper,
-                group=unique,
-                topic=unique,
-                auto_commit_interval_ms=200,
-                version=old_consumer_for("0.10.2.2"),
-            )
+            old_member(tmp_path / f"member-{number}", upgraded.zookeeper, unique, unique, version="0.10.2.2")
             for number in range(PARTITIONS)
         ]
         with Fleet(tmp_path, members) as fleet:

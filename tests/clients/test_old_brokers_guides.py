@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from old_consumers import Fleet
+from old_consumers import Fleet, old_member
 from processes import Commands, pass_margin, wait_for
 from release_environment import Environment, Records, old_consumer_for, seen
 from release_fixtures import ReleaseCluster
-
-from offsetmgr.sandbox import OldConsumer
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 IN_MATRIX = ("0.10.2.2",)
@@ -140,14 +138,8 @@ def test_a_migration_is_refreshed_and_finalized_in_both_directions(guide: Guide,
 
 def test_a_runbook_is_written_executed_and_checked_in_both_directions(guide: Guide, unique: str, tmp_path) -> None:
     env, records = guide.env, guide.records
-    member = OldConsumer(
-        tmp_path / "member",
-        zookeeper=guide.registry,
-        group=unique,
-        topic=env.topic,
-        auto_commit_interval_ms=200,
-        version=old_consumer_for(guide.release),
-    )
+    version = old_consumer_for(guide.release)
+    member = old_member(tmp_path / "member", guide.registry, unique, env.topic, version=version)
     busy = [p for p in PARTITIONS if p != QUIET]
     with ExitStack() as stack:
         fleet = stack.enter_context(Fleet(tmp_path, [member]))

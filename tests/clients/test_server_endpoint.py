@@ -17,6 +17,7 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
+from certificates import self_signed
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from conftest import MakeTopic
 from memory_listener import MemoryBackend, MemoryListener, WireClient, limits, wait_until
@@ -106,19 +107,7 @@ def test_two_hundred_commits_in_flight(listening: MemoryListener, backend: Memor
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for this machine, with its key in the same file."""
-    directory = tmp_path_factory.mktemp("tls")
-    options = ["-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost"]
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *options, *names],
-        cwd=directory,
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    (directory / "both.pem").write_text((directory / "cert.pem").read_text() + (directory / "key.pem").read_text())
-    return directory / "both.pem"
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -14,13 +14,14 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, Id, make_digest_acl, make_digest_acl_credential
 from kazoo_client import connected
+from old_consumers import old_member
 from processes import fill, own_environment, run_command, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.sandbox import OldConsumer, ZooKeeperServer
+from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.sandbox.java import QUICK_START
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -157,9 +158,7 @@ class TestCreatedNodes:
             store.commit(unique, dict.fromkeys(partitions, OffsetAndMetadata(0)))
             fill(kafka.bootstrap, topic, 10, 10)
 
-            with OldConsumer(
-                tmp_path / "member", zookeeper=kafka.zookeeper, group=unique, topic=topic, auto_commit_interval_ms=200
-            ):
+            with old_member(tmp_path / "member", kafka.zookeeper, unique, topic):
                 wait_for(lambda: [committed(store, unique, tp) for tp in partitions] == [10, 10], "its commits")
 
 

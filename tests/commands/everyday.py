@@ -28,7 +28,7 @@ class Cli:
         began = time.monotonic()
         return self(*arguments, code=code), time.monotonic() - began
 
-    def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    def rows(self, *arguments: str, code: int | None = 0) -> list[dict[str, Any]]:
         found = json.loads(self(*arguments, "--format", "json", code=code).stdout)
         assert isinstance(found, list)
         return found

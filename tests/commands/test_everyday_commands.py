@@ -19,11 +19,12 @@ from committed_offsets import commit
 from confluent_kafka import Consumer
 from everyday import Cli, committed, named_store
 from kazoo_client import connected
+from old_consumers import old_member
 from processes import start_command, until
 from same_cluster import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
-from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 pytestmark = pytest.mark.servers
 
@@ -203,15 +204,13 @@ def test_a_group_with_live_members_is_described_and_never_edited(cli, kafka, top
 
 def test_old_consumers_in_zookeeper_are_members_too(cli, kafka, zookeeper, topic, tmp_path) -> None:
     there = ["--zookeeper", f"{zookeeper.connect}/kafka", "--bootstrap-server", kafka.bootstrap]
-    consumer = OldConsumer(
-        tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=topic, topic=topic, offsets_storage="zookeeper",
-        dual_commit=False, auto_commit_interval_ms=200, extra={"auto.offset.reset": "smallest"},
-    )  # fmt: skip
+    from_start = {"auto.offset.reset": "smallest"}
+    consumer = old_member(tmp_path / "old", f"{zookeeper.connect}/kafka", topic, topic, extra=from_start)
     consumer.start()
     try:
 
         def caught_up() -> bool:
-            rows = cli.rows("offsets", "get", "--all-groups", "--topic", topic, *there)
+            rows = cli.rows("offsets", "get", "--all-groups", "--topic", topic, *there, code=None)
             return {(r["partition"], r["offset"]) for r in rows} >= {(0, 10), (1, 20)}
 
         until(caught_up, 90)

@@ -11,13 +11,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from conftest import MakeTopic
+from old_consumers import old_member
 from processes import fill, until
 from release_fixtures import ReleaseCluster
 from repeated import repeated
 from running_consumers import Deliveries, RdkafkaMember
 from running_group import RunningGroup
 
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, jars
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
@@ -105,15 +106,7 @@ def test_a_live_old_consumer_with_dual_commit(kafka, zookeeper, unique, make_top
     fill(kafka.bootstrap, topic, 100)
     chroot = f"{zookeeper.connect}/kafka"
     running = RunningGroup(kafka.bootstrap, topic, tmp_path)
-    with OldConsumer(
-        tmp_path / "old",
-        zookeeper=chroot,
-        group=topic,
-        topic=topic,
-        offsets_storage="kafka",
-        dual_commit=True,
-        auto_commit_interval_ms=200,
-    ):
+    with old_member(tmp_path / "old", chroot, topic, topic, offsets_storage="kafka", dual_commit=True):
         until(lambda: committed(kafka.bootstrap, topic, topic) == 100)
         line = refused(running, "--store", f"kafka://{kafka.bootstrap}", "--zookeeper", chroot)
         assert "has consumers that are registered in ZooKeeper" in line

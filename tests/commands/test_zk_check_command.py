@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from checked_cluster import CLEAN
 from kazoo.client import KazooClient
+from old_consumers import old_member
 from processes import Commands, fill, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.sandbox import OldConsumer, ZooKeeperServer
+from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = pytest.mark.servers
@@ -76,9 +77,7 @@ def test_the_real_old_consumer_and_broker_are_clean_until_the_topic_is_deleted(k
     topic, commands = make_topic(unique, 4), Commands(tmp_path)
     fill(kafka.bootstrap, topic, 10, 10, 10, 10)
     command = ("zk", "check", "--zookeeper", kafka.zookeeper, "--group", unique, "--bootstrap-server", kafka.bootstrap)
-    with OldConsumer(
-        tmp_path / "consumer", zookeeper=kafka.zookeeper, group=unique, topic=topic, auto_commit_interval_ms=100
-    ):
+    with old_member(tmp_path / "consumer", kafka.zookeeper, unique, topic):
         with ZookeeperSession(kafka.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
             root = f"/consumers/{unique}/offsets/{topic}"
             wait_for(lambda: len(session.children(root) or ()) == 4, "all partitions are committed")

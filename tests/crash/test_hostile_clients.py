@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import self_signed
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 from cryptography.x509 import load_pem_x509_certificate
@@ -71,7 +72,7 @@ class Canary:
     def __init__(self, port: int, certificate: Path) -> None:
         self.port, self._certificate = port, certificate
         self._possible: dict[str, set[int]] = {}
-        """The last acknowledged value of each group, and later ones whose commit had no response or an error."""
+        """The last acknowledged value of each group, or -1, and later ones whose commit had no response or an error."""
         self.wrong: list[object] = []
         self._client: WireClient | None = None
 
@@ -93,7 +94,7 @@ class Canary:
 
     def _round(self, client: WireClient, group: str) -> float:
         began = time.monotonic()
-        possible = self._possible.setdefault(group, {0})
+        possible = self._possible.setdefault(group, {-1})
         value = max(possible) + 1
         possible.add(value)
         errors = set(commit_errors(client.commit(group, {("canary", p): value for p in range(3)})).values())
@@ -163,10 +164,7 @@ def peak_resident_mb(pid: int) -> int:
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate, with ``key.pem`` and ``keys.p12`` in the same directory."""
     directory = tmp_path_factory.mktemp("tls")
-    options = ["-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *options, *names]
-    subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
+    self_signed(directory)
     key = load_pem_private_key((directory / "key.pem").read_bytes(), None)
     assert isinstance(key, RSAPrivateKey)
     chain = load_pem_x509_certificate((directory / "cert.pem").read_bytes())

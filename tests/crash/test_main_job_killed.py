@@ -21,11 +21,12 @@ from pathlib import Path
 import pytest
 from committed_offsets import commit, committed
 from confluent_kafka import Producer
+from old_consumers import old_member
 from processes import Commands, wait_for
 from release_environment import has_leaders, librdkafka_settings, old_consumer_for, releases, seen
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, OldConsumer, create_topic
+from offsetmgr.sandbox import KafkaBroker, create_topic
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
@@ -94,16 +95,9 @@ def one_round(cluster: Cluster, rng: random.Random, name: str, directory: Path) 
     with ZookeeperStore(cluster.zookeeper) as store:
         for one in idle:
             store.commit(one, {TopicPartition(name, p): OffsetAndMetadata(5 + p) for p in range(PARTITIONS)})
+    version = old_consumer_for(cluster.release)
     consumers = [
-        OldConsumer(
-            directory / f"{name}-{n}",
-            zookeeper=cluster.zookeeper,
-            group=group,
-            topic=name,
-            auto_commit_interval_ms=200,
-            version=old_consumer_for(cluster.release),
-        )
-        for n in range(2)
+        old_member(directory / f"{name}-{n}", cluster.zookeeper, group, name, version=version) for n in range(2)
     ]
     with ExitStack() as stack:
         for consumer in consumers:

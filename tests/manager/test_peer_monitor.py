@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from async_tests import async_test
+from certificates import self_signed
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_listener import MemoryListener, limits
@@ -165,7 +166,7 @@ async def test_a_manager_that_requires_a_login_counts_and_logs_no_closed_connect
     (tmp_path / "users.toml").write_text('[users.a]\npassword = "a secret"\n')
     files: dict[str, Any] = {"credentials": tmp_path / "users.toml"}
     if encrypted:
-        files["tls_certificate"] = certificate(tmp_path)
+        files["tls_certificate"] = self_signed(tmp_path)
     removals = Removals()
     with MemoryListener(limits=limits(login_timeout_s=1.0), **files) as listening:
         caplog.clear()  # the warnings of the start
@@ -175,16 +176,6 @@ async def test_a_manager_that_requires_a_login_counts_and_logs_no_closed_connect
     assert removals.removed == []
     assert [name for name in metrics if "cut" in name or "failed" in name] == []
     assert [record.getMessage() for record in caplog.records] == []
-
-
-def certificate(directory: Path) -> Path:
-    """A file with a self-signed certificate and its key."""
-    key, cert, both = (directory / name for name in ("key.pem", "cert.pem", "both.pem"))
-    options = ["-keyout", str(key), "-out", str(cert), "-days", "1", "-subj", "/CN=localhost"]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *options]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    both.write_text(cert.read_text() + key.read_text())
-    return both
 
 
 @async_test

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from kazoo_client import connected
+from old_consumers import old_member
 from processes import run_command, start_command, wait_for
 from repeated import repeated
 from stalling_proxy import StallingProxy
@@ -93,15 +94,8 @@ def group(kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_p
     topic = make_topic(f"t-{unique[-30:]}", 3)
     name = f"g-{unique[-30:]}"
     members = [
-        OldConsumer(
-            tmp_path / f"m{n}",
-            zookeeper=kafka.zookeeper,
-            group=name,
-            topic=topic,
-            auto_commit_interval_ms=300,
-            consumer_id="fixed" if n == 0 else None,
-        )
-        for n in range(2)
+        old_member(tmp_path / f"m{n}", kafka.zookeeper, name, topic, auto_commit_interval_ms=300, consumer_id=fixed)
+        for n, fixed in enumerate(["fixed", None])
     ]
     (tmp_path / "orders").mkdir()
     result = Group(tmp_path, kafka, name, members)

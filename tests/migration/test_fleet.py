@@ -22,7 +22,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
 from kazoo.exceptions import NoNodeError
 from kazoo_client import connected
-from old_consumers import Fleet
+from old_consumers import LONG_SESSION, Fleet, old_member
 from processes import Commands, wait_for
 from steady_load import Load
 
@@ -215,15 +215,9 @@ def world(zookeeper, kafka, make_topic, unique, tmp_path):
 
 def test_a_fleet_moves_in_three_waves_and_two_stuck_groups_hold_up_no_other(world, kafka, make_topic, unique, tmp_path):
     topic = make_topic(f"busy-{unique[-8:]}", PARTITIONS)
+    options = {"auto_commit_interval_ms": AUTO_COMMIT_MS, "extra": LONG_SESSION}
     members = [
-        OldConsumer(
-            tmp_path / f"m{number}",
-            zookeeper=kafka.zookeeper,
-            group=name,
-            topic=topic,
-            auto_commit_interval_ms=AUTO_COMMIT_MS,
-            extra={"zookeeper.session.timeout.ms": 60_000},  # a session that expires on a busy machine repeats messages
-        )
+        old_member(tmp_path / f"m{number}", kafka.zookeeper, name, topic, **options)
         for number, name in enumerate(world.live)
     ]
     with Load(kafka.bootstrap, topic, range(PARTITIONS), 0.25) as load, StuckFleet(tmp_path, members) as fleet:

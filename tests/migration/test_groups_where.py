@@ -18,12 +18,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 from everyday import Cli
+from old_consumers import old_member
 from repeated import repeated
 
 from offsetmgr import OffsetAdmin, OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
 
 pytestmark = pytest.mark.servers
@@ -130,10 +131,8 @@ def test_an_unknown_group_and_an_empty_pattern_name_every_store(cli: Cli, both: 
 
 @pytest.mark.parametrize(("storage", "dual", "phase"), [("zookeeper", False, "zookeeper"), ("kafka", True, "dual")])
 def test_a_window_shows_where_old_consumers_commit(cli, kafka, both, topic, tmp_path, storage, dual, phase):
-    consumer = OldConsumer(
-        tmp_path / "old", zookeeper=both[1], group=topic, topic=topic, offsets_storage=storage, dual_commit=dual,
-        auto_commit_interval_ms=200, extra={"auto.offset.reset": "smallest"},
-    )  # fmt: skip
+    options = {"offsets_storage": storage, "dual_commit": dual, "extra": {"auto.offset.reset": "smallest"}}
+    consumer = old_member(tmp_path / "old", both[1], topic, topic, **options)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     consumer.start()
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo_client import connected
 from kubectl_stand_in import Workload
+from old_consumers import old_member
 from processes import Commands, wait_for
 from steady_load import Load
 
@@ -52,7 +53,7 @@ def group(request, kafka, make_topic, unique, tmp_path):
     topic = make_topic(f"t-{unique[-30:]}", PARTITIONS)
 
     def make(directory: Path) -> OldConsumer:
-        return OldConsumer(directory, zookeeper=kafka.zookeeper, group=name, topic=topic, auto_commit_interval_ms=300)
+        return old_member(directory, kafka.zookeeper, name, topic, auto_commit_interval_ms=300)
 
     environ = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     workload = Workload(tmp_path, f"{request.param}/{name}", make)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from committed_offsets import offsets_of
 from confluent_kafka import Consumer
+from old_consumers import old_member
 from processes import fill, finish, own_environment, start_command, wait_for
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
@@ -69,8 +70,7 @@ def world(zookeeper, kafka, make_topic, unique, tmp_path):
 
 
 def old_consumer(world: World, zookeeper: ZooKeeperServer, group: str) -> OldConsumer:
-    where: dict[str, Any] = {"zookeeper": f"{zookeeper.connect}/kafka", "group": group, "topic": world.topic}
-    return OldConsumer(world.directory / "old", auto_commit_interval_ms=200, **where)
+    return old_member(world.directory / "old", f"{zookeeper.connect}/kafka", group, world.topic)
 
 
 def actions(rows: list[dict[str, Any]]) -> dict[int, str]:

@@ -20,6 +20,7 @@ from committed_offsets import offsets_of
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
+from old_consumers import old_member
 from processes import OFFSETMGR, fill, run_command, wait_for
 
 from offsetmgr import ConnectionConfig, MigrationConfig, PlanOptions
@@ -174,9 +175,9 @@ def test_a_consumer_that_joins_takes_the_group_over_and_continues(kafka, zk, bro
 
 
 def old_consumer(directory, zookeeper, group: str, topic: str, *, dual: bool) -> OldConsumer:
-    storage: dict[str, Any] = {"offsets_storage": "kafka" if dual else "zookeeper", "dual_commit": dual}
+    storage = "kafka" if dual else "zookeeper"
     where = f"{zookeeper.connect}/kafka"
-    return OldConsumer(directory, zookeeper=where, group=group, topic=topic, auto_commit_interval_ms=200, **storage)
+    return old_member(directory, where, group, topic, offsets_storage=storage, dual_commit=dual)
 
 
 def joined(consumer: Consumer, topic: str) -> None:

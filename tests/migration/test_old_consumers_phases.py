@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from old_consumers import restart
+from old_consumers import old_member, restart
 from processes import Commands, wait_for
 from release_environment import Environment, NewConsumer, Records, releases, seen
 
@@ -136,14 +136,7 @@ def test_every_record_is_consumed_once_on_the_way_to_kafka_and_back(start_releas
     records = Records(release_cluster.bootstrap, topic, release)
     group, new_group = f"x-{unique}-old", f"x-{unique}-new"
     members = [
-        OldConsumer(
-            tmp_path / f"old-{number}",
-            zookeeper=release_cluster.zookeeper,
-            group=group,
-            topic=topic,
-            auto_commit_interval_ms=200,
-            version=release,
-        )
+        old_member(tmp_path / f"old-{number}", release_cluster.zookeeper, group, topic, version=release)
         for number in range(2)
     ]
     job = Job(env, records, group, members)

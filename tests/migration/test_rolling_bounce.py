@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from in_process import Output, command
-from old_consumers import Fleet
+from old_consumers import LONG_SESSION, Fleet, old_member
 from processes import wait_for
 from steady_load import Load
 
 from offsetmgr import TopicPartition, open_store
 from offsetmgr.core.model import Committed
-from offsetmgr.sandbox import KafkaBroker, OldConsumer
+from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 PARTITIONS = 8
@@ -37,17 +37,8 @@ def busy(bootstrap: str, topic: str) -> Load:
 
 
 def three_members(directory: Path, zookeeper: str, group: str, topic: str) -> Fleet:
-    members = [
-        OldConsumer(
-            directory / f"member-{n}",
-            zookeeper=zookeeper,
-            group=group,
-            topic=topic,
-            auto_commit_interval_ms=AUTO_COMMIT_MS,
-            extra={"zookeeper.session.timeout.ms": 60_000},  # a session that expires on a busy machine repeats messages
-        )
-        for n in range(3)
-    ]
+    options = {"auto_commit_interval_ms": AUTO_COMMIT_MS, "extra": LONG_SESSION}
+    members = [old_member(directory / f"member-{n}", zookeeper, group, topic, **options) for n in range(3)]
     return Fleet(directory, members)
 
 

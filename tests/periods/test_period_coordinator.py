@@ -165,11 +165,6 @@ def test_completing_a_period_has_one_timeout_for_the_report_and_the_wait_and_can
         member.current_period_complete(A[:4], 0.0)
 
 
-def test_partitions_without_records_do_not_hold_the_barrier(run: Runs) -> None:
-    member = run.member("m", A[:6], idle=lambda period, waiting: [tp for tp in waiting if tp in A[6:]])
-    assert member.current_period_complete(A[:6], timeout_s=90).number == 1
-
-
 def test_a_member_does_not_start_if_legacy_members_are_present(run: Runs) -> None:
     run.nodes.create(f"{run.root}/coordinator", b"1525741823119", makepath=True)
     with pytest.raises(LegacyMembersPresent, match="original"):

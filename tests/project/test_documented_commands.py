@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from doc_blocks import MATRIX_PAGES, PROJECT, blocks
 from kazoo_client import connected
-from processes import OFFSETMGR, create_topic
+from processes import OFFSETMGR, create_topic, start_command
 
 from offsetmgr import OffsetAdmin, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -241,22 +241,19 @@ STATES: Final[dict[str, Callable[[World], Preparations]]] = {
 def test_the_blocks_of_a_page_run(page: Path, world: World) -> None:
     preparations = STATES[page.stem](world)
     addresses = {"zookeeper": world.zookeeper.connect, "kafka": world.bootstrap}
-    done = subprocess.run(
-        [sys.executable, PROJECT / "tests" / "doc_runner.py", page, json.dumps(addresses), json.dumps(preparations)],
-        cwd=world.directory,
-        env=os.environ
-        | {
-            "OFFSETMGR_ZOOKEEPER": world.chroot,
-            "OFFSETMGR_BOOTSTRAP_SERVER": world.bootstrap,
-            "ZK": f"zookeeper://{world.chroot}",
-            "KAFKA": f"kafka://{world.bootstrap}",
-            "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
-            "XDG_STATE_HOME": str(world.directory.parent / "state"),
-        }
-        | world.environ,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
+    environ = {
+        **os.environ,
+        "OFFSETMGR_ZOOKEEPER": world.chroot,
+        "OFFSETMGR_BOOTSTRAP_SERVER": world.bootstrap,
+        "ZK": f"zookeeper://{world.chroot}",
+        "KAFKA": f"kafka://{world.bootstrap}",
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
+        "XDG_STATE_HOME": str(world.directory.parent / "state"),
+        **world.environ,
+    }
+    program = [sys.executable, str(PROJECT / "tests" / "doc_runner.py"), str(page)]
+    done = start_command(
+        json.dumps(addresses), json.dumps(preparations), program=program, environ=environ, cwd=world.directory
     )
-    assert done.returncode == 0, done.stderr
+    _, errors = done.communicate(timeout=600)
+    assert done.returncode == 0, errors

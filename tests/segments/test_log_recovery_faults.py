@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from damaged_log import JUNK, NEWEST, SOUND, tree
+from processes import run_command
 
 
 def limit_file_size() -> None:
@@ -24,17 +25,11 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(log_dir, log, tmp_pa
     before = tree(log_dir)
     out = [] if how == "--in-place" else [str(tmp_path / "out")]
 
-    done = subprocess.run(
-        [sys.executable, "-m", "offsetmgr", "log", "recover", str(log_dir), how, *out, "--execute", "--yes"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=limit_file_size,
-    )
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = ("log", "recover", str(log_dir), how, *out, "--execute", "--yes")
+    done = run_command(*command, environ=environ, preexec_fn=limit_file_size, code=1)
 
-    assert (done.returncode, tree(log_dir)) == (1, before)
+    assert tree(log_dir) == before
     assert ": File too large\nhint: " in done.stderr
     assert "free disk space" in done.stderr
     assert tree(tmp_path / "out") == {}
