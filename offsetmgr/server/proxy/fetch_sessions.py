@@ -65,8 +65,8 @@ def session_of(request: ApiRequest) -> Session | None:
 
 
 def session_in(version: int, frame: bytes) -> int:
-    """Reads the session id from the first bytes of a Fetch response (with its length field); 0 if the response belongs to
-    no session. Raises `InvalidRequest`."""
+    """Reads the session id from the first bytes of a Fetch response (with its length field); 0 if the response belongs
+    to no session. Raises `InvalidRequest`."""
     cursor = response_body(frame, flexible=version >= _FLEXIBLE)
     cursor.int32()  # throttle time
     cursor.number(INT16)
