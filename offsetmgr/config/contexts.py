@@ -39,7 +39,7 @@ _DEFAULT: Final = re.compile(
 
 
 _SHOWN: Final = re.compile(
-    r"(bootstrap\.servers|client\.id|security\.protocol|sasl\.mechanisms?|sasl\.kerberos\.(service\.name|principal)"
+    r"(client\.id|security\.protocol|sasl\.mechanisms?|sasl\.kerberos\.(service\.name|principal)"
     r"|sasl\.oauthbearer\.(method|scope)|sasl\.username|ssl\.endpoint\.identification\.algorithm|ssl\.protocol"
     r"|ssl\.enabled\.protocols|zookeeper\.ssl\.client\.enable|.*\.(location|type|ms|url)|command-config|context|store|timeout)"
 )
@@ -205,6 +205,6 @@ def masked(key: str, value: str | int) -> str | int:
         scheme, _, credential = text.partition(":")
         user, colon, _ = credential.partition(":")
         return f"{scheme}:{user}" + (":***" if colon else "")
-    if key in ("bootstrap-server", "zookeeper"):
+    if key in ("bootstrap-server", "bootstrap.servers", "zookeeper"):
         return redact(f"//{text}")[2:]
     return (redact(text) if isinstance(value, str) else value) if _SHOWN.fullmatch(key) else "***"

@@ -73,7 +73,16 @@ def example_uris() -> str:
     return ", ".join(scheme.example for scheme in SCHEMES.values() if scheme.example)
 
 
+_SLASH: Final = r"(?:/|%(?:25)*2F)"
+# The path of a file on this machine has no credentials. The group is atomic, so that the search takes linear time.
+_CREDENTIALS: Final = re.compile(
+    rf"(?is)\A(?!(?:dual:\?)?[^:/%]*file(?::|%3A)(?!{_SLASH}{{2}}(?!{_SLASH}))[^?&]*(?:\?[^@&]*)?\Z)"
+    rf"((?>.*?(?:{_SLASH}{{2,}}|(?:\A|=)(?!dual:\?)[\w.+-]+(?::|%(?:25)*3A){_SLASH}*))).*(?=@|%(?:25)*40)"
+)
+
+
 def redact(uri: str) -> str:
-    """Returns the URI for error messages: asterisks replace the credentials in front of the last ``@``, also of URIs
-    that are percent-encoded in a URI. A path with an ``@`` after ``//`` is hidden, too."""
-    return re.sub(r"(//|%2F%2F)[^&\s]*(@|%40)", r"\1***\2", uri, flags=re.IGNORECASE)
+    """Returns the URI for error messages: asterisks replace what is between the scheme and the last ``@``, also in the
+    percent-encoded URIs of a pair of stores. A query with an ``@`` is hidden, too."""
+    pair = r"(?i)&(?=(?:primary|secondary)=[a-z]+(?::|%3A))" if "dual:?" in uri else r"(?!)"
+    return "&".join(_CREDENTIALS.sub(r"\1***", one) for one in re.split(pair, uri))

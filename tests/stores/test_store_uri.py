@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from time import process_time
+from timeit import repeat
+
 import pytest
 
 import offsetmgr
 from offsetmgr import ConnectionConfig, open_store
+from offsetmgr.core import redact
 from offsetmgr.core.errors import InvalidUri
 from offsetmgr.stores.uri import StoreUri, bootstrap_of, parse_uri, zookeeper_of
 
@@ -74,6 +79,7 @@ def test_the_wrong_part_of_a_uri_is_named(uri: str, why: str) -> None:
     [
         "zookeeper://user:hunter2@h:2181",
         "kafka://user:hunter2@h:9092",
+        "kafka://user:p&hunter2\t@h:9092",
         "dual:?primary=kafka%3A%2F%2Fu%3Ahunter2%40h%3A9092&secondary=zookeeper%3A%2F%2Fz%3A2181",
     ],
 )
@@ -82,6 +88,12 @@ def test_credentials_in_a_uri_are_rejected_and_not_repeated(uri: str) -> None:
         open_store(uri)
     assert caught.value.why == "credentials do not belong in a URI"
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_long_uri_is_redacted_in_linear_time() -> None:
+    runs = (repeat(partial(redact, "/" * n), timer=process_time, number=1) for n in (1_000, 16_000))
+    short, long = map(min, runs)
+    assert long < 64 * short
 
 
 def test_a_dual_store_has_the_servers_of_two_stores() -> None:
