@@ -113,7 +113,7 @@ class ToolOutput(OutputCollector):
                 # Of a group with many partitions, their list in an answer of where would exceed the bounds.
                 found = {name: json.loads(json_value(cell)) for name, cell in cells if name != "partitions"}
                 if len(json.dumps(found)) > MAX_ROW:
-                    found = _cut(found)
+                    found = {name: _cut(cell) for name, cell in found.items()}
                 self._bytes_left -= len(json.dumps(found))
                 self.rows += [found] if self._bytes_left >= 0 else []
         return self.total - before
@@ -127,17 +127,18 @@ class ToolOutput(OutputCollector):
 
 
 def _cut(value: Any) -> Any:
-    """Returns the value with the beginning of each long text, and the first elements of each long list. If the command
-    has cut a text, the size that it states remains."""
+    """Returns the value with the beginning of each long text, and the first elements of each long list. Another value
+    that is long becomes the beginning of its JSON. If the command has cut a text, the size that it states remains."""
+    text = for_command_line(value) if isinstance(value, str) else json.dumps(value)
     if isinstance(value, dict):
-        return {key: _cut(one) for key, one in value.items()}
+        value = {key: _cut(one) for key, one in value.items()}
     if isinstance(value, list):
-        fits = max(1, MAX_TEXT * len(value) // len(json.dumps(value)))  # of elements of average size
-        return [*map(_cut, value[:fits]), *[f"... ({len(value):,} elements)"][: fits < len(value)]]
-    if not isinstance(value, str) or len(text := for_command_line(value)) <= MAX_TEXT:
-        return for_command_line(value) if isinstance(value, str) else value
-    stated = re.search(r"\([\d,]+ bytes\)$", text)
-    return f"{text[:MAX_TEXT]}... {stated[0] if stated else f'({len(text):,} characters)'}"
+        fits = max(1, MAX_TEXT * len(value) // len(text))  # of elements of average size
+        value = [*map(_cut, value[:fits]), *[f"... ({len(value):,} elements)"][: fits < len(value)]]
+    if not isinstance(value, str) and len(json.dumps(value)) <= 2 * MAX_TEXT:
+        return value
+    size = found[1] if (found := re.search(r"\.\.\. (\([\d,]+ bytes\))$", text)) else f"({len(text):,} characters)"
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... {size}"
 
 
 class Tools:
@@ -203,8 +204,9 @@ class Tools:
             answer.errors.insert(0, error if isinstance(error, OffsetMgrError) else _unexpected(name, error))
         # The command is not complete in notes; a warning says that the plan would be lost with the container.
         answer.notes = [text for text in answer.notes if str(plan) not in text or text.startswith("warning: ")]
-        failed = bool(answer.errors) and not answer.rows
-        return answer.document() | saved, failed or bool(tool and tool.saves and not saved)
+        return answer.document() | saved, bool(
+            (answer.errors and not answer.rows) or (tool and tool.saves and not saved)
+        )
 
     def _words(self, name: str, given: Mapping[str, Any]) -> tuple[ResolvedConnection, list[str]]:
         """Returns the settings of a tool's command, and its arguments. Raises `UsageError` for arguments that the tool

@@ -69,8 +69,9 @@ def produce(bootstrap: str, topic: str) -> None:
     for number in range(20):
         headers: list[tuple[str, str | bytes | None]] = [("trace", "t" * 90)] * 300 if number == 5 else []
         headers += [(HOSTILE, "h" * 200_000)] if number == 7 else []
-        key = "z" * 3_000 if number == 5 else None
-        producer.produce(topic, f"{HOSTILE}{number}".encode(), key, partition=0, headers=headers)
+        key = {3: "A" * 9_000 + " (7 bytes)", 5: "z" * 3_000}.get(number)
+        value = json.dumps(dict.fromkeys(range(30_000), 1)) if number == 3 else f"{HOSTILE}{number}"
+        producer.produce(topic, value.encode(), key, partition=0, headers=headers)
     producer.flush(60)
 
 
@@ -125,6 +126,10 @@ async def test_a_session_of_15_calls_with_a_read_only_login(secured_kraft: Secur
         assert (rewind["what"], "--allow-rewind" in rewind["hint"]) == (f"group {HOSTILE}, {topic}-0", True)
         reset = await call("plan_reset", group=[HOSTILE], topic=[topic], to_offset=3)
         assert [(row["current_offset"], row["new_offset"]) for row in reset["rows"]] == [(7, 3)]
+        commit(store, "a", topic, {0: 3})
+        wide, after, *_ = (await call("peek", all_groups=True, max_bytes=500_000))["rows"]
+        assert wide["key"] == f"{'A' * 1_000}... (9,010 characters)"
+        assert wide["value"].startswith('{"0": 1, ') and len(wide["value"]) < 1_100 and after["offset"] == 7
     assert set(broker.admin.list_topics(timeout=60).topics) == {topic, "__consumer_offsets"}
     own_login = f" --command-config {login}"
     code, shown = execute(reset["plan"]["command"] + own_login, tmp_path, "bash")
