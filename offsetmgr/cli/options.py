@@ -375,11 +375,11 @@ def require_state_volume(values: Mapping[str, Any]) -> None:
     if not is_edit or values.get("in_place") is False:
         return
     named = [values.get(name) for name in ("before_image", "plan_path", "keep")]
-    named += [values["state"] or Path()] if "state" in values else []  # bounce saves it in this directory
+    named += [values["state"] or Path("bounce-*.json")] if "state" in values else []
     # log recover copies the bytes that it removes to --keep, or next to each log.
     copied = [] if values.get("keep") else values.get("paths") or []
     for file in (state_directory(), *filter(None, named), *copied):
-        require_kept(Path(file))
+        require_kept(Path(file), ": --state FILE" * (file in named[3:]))
 
 
 def with_parameters(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Callable[..., Any]:

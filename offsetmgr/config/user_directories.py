@@ -84,10 +84,11 @@ def lost_with_container(file: Path) -> FileFailure | None:
     return FileFailure(f"file {file}", why, hint)
 
 
-def require_kept(file: Path) -> None:
-    """Raises `FileFailure` if ``file``, which an edit needs for its undo, would be lost with the container."""
+def require_kept(file: Path, option: str = "") -> None:
+    """Raises `FileFailure` if ``file``, which an edit needs for its undo, would be lost with the container. The hint
+    ends with the ``option`` that names the file."""
     if error := lost_with_container(file):
-        error.hint = f"nothing was changed; {error.hint}"
+        error.hint = f"nothing was changed; {error.hint}{option}"
         raise error
 
 

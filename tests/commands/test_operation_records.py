@@ -227,7 +227,7 @@ def test_an_edit_in_a_container_needs_a_volume(log: Log, monkeypatch: pytest.Mon
     [
         ("offsets set G --execute --before-image x.avro", "rw", "error: file {}/x.avro: no volume holds this file"),
         ("migrate apply a.plan", "rw", "error: file {}/a.plan: no volume holds this file"),
-        ("runbook bounce G --to-phase dual --command x --execute", "rw", "error: file {}: no volume holds this file"),
+        ("runbook bounce G --to-phase dual --command x --execute", "rw", "error: file {}/bounce-*.json: no volume"),
         ("log recover 0.log --in-place --execute", "rw", "error: file {}/0.log: no volume holds this file"),
         ("offsets set G --execute", "ro", "error: file {}/state/offsetmgr: user 0 cannot write to {}/state, or it is"),
         ("offsets set G", "ro", "warning: no edits: file {}/state/offsetmgr: user 0 cannot write to {}/state"),
@@ -244,6 +244,7 @@ def test_each_file_of_an_undo_is_checked_before_a_question(words: str, mode: str
     arguments = words.replace("G", edit if "set" in words else "shop").split()
     done = run_command(*OFFSETMGR, *arguments, program=mounted, code=None, environ=environ, cwd=tmp_path)
     assert expected.replace("{}", str(tmp_path)) in done.stderr
+    assert (": --state FILE" in done.stderr) == ("bounce" in words)
     assert ("hint: nothing was changed; change the owner" in done.stderr) == (mode == "ro" and "--execute" in words)
     assert (tmp_path / "offsets.csv").read_text() == "shop,orders,0,5\n"
 
