@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -380,9 +381,8 @@ class ConnectFlags(Connections):
         the store need them too."""
         found = dict(self.repeated(command_config=command_config))
         for name, kind in (("zookeeper", "zookeeper:"), ("bootstrap_server", "kafka:")):
-            known = None if self.resolved.context is not None else getattr(self.resolved, name)  # a context names it
-            if not uri.startswith(kind):
-                found[name] = getattr(self.flags, name) or known
+            if not uri.startswith(kind):  # a context names it
+                found[name] = getattr(self.resolved if self.resolved.context is None else self.flags, name)
         return found
 
     def reject_for_many(self, given: Mapping[str, object], why: str) -> None:
@@ -525,7 +525,8 @@ def _connected(command: Callable[..., Any], *, many: bool, one: str, watch: bool
         require_state_volume(raw)
         option_groups.combine(values)
         flags, repeat = values.pop("connect"), values.pop("repeat", RepeatFlags())
-        context, settings = flags.context, flags.settings()
+        uris = tuple(uri for name in ("from_", "source", "to", "target") if ":" in (uri := str(raw.get(name))))
+        context, settings = flags.context, replace(flags.settings(), other_stores=uris)
         reject_watch_of_one_read(repeat.watch, raw)
         names, this = contexts_of(context), _Run(command, settings, values, repeat, raw)
         if names is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -54,6 +54,7 @@ class SettingsLayer:
     """The settings of one source: a context of the configuration file, the environment, or the command line.
 
     None means that this source does not set the value. ``command_config`` is the path of a ``.properties`` file.
+    ``other_stores`` are the URIs of other options.
     """
 
     bootstrap_server: str | None = None
@@ -64,6 +65,7 @@ class SettingsLayer:
     zookeeper_auth: str | None = field(default=None, repr=False)
     zookeeper_acl: str | None = None
     ignore_persistent_members: bool | None = None
+    other_stores: tuple[str, ...] | None = None
 
 
 class ResolvedConnection(NamedTuple):
@@ -112,7 +114,8 @@ def resolve(
     variables, of_variable = environment_layer(environ), environ.get("OFFSETMGR_CONTEXT")
     name = context or of_variable or document.get("default-context")
     layers, unused = [flags, variables, context_named(name, read_contexts(document, path), path)], None
-    if not context and _names_others((flags,) if of_variable else (variables, flags), layers[2], stores):
+    over = [*layers[: 1 if of_variable else 2], *(SettingsLayer(store=uri) for uri in flags.other_stores or ())]
+    if not context and _names_others(over, layers[2], stores):
         layers[2], unused, name = SettingsLayer(), name, None
 
     def first(name: str) -> Any:
@@ -122,17 +125,13 @@ def resolve(
     properties = ClientProperties() if command_config is None else _client_properties(command_config)
     auth = properties.zookeeper_auth
     sources = ("zookeeper_auth", "OFFSETMGR_ZOOKEEPER_AUTH", f"config file {path}: zookeeper-auth")
-    for layer, source in zip(layers, sources, strict=True):
-        if layer.zookeeper_auth is not None:
-            from offsetmgr.config.java_config import parse_zookeeper_auth
+    if (given := first("zookeeper_auth")) is not None:
+        from offsetmgr.config.java_config import parse_zookeeper_auth
 
-            auth = (parse_zookeeper_auth(layer.zookeeper_auth, source),)
-            break
-    bootstrap = first("bootstrap_server") or properties.bootstrap_servers
-    zookeeper = first("zookeeper")
+        auth = (parse_zookeeper_auth(given, sources[[one.zookeeper_auth for one in layers].index(given)]),)
+    layers.append(SettingsLayer(properties.bootstrap_servers or None))
+    bootstrap, zookeeper = first("bootstrap_server"), first("zookeeper")
     store = next((uri for layer in layers for uri in _stores_of(layer)), None)
-    if store is None and properties.bootstrap_servers:
-        store = f"kafka://{properties.bootstrap_servers}"
     return ResolvedConnection(
         connection=ConnectionConfig(
             kafka=properties.kafka,
@@ -155,28 +154,27 @@ def resolve(
 
 
 def _names_others(
-    over: Iterable[SettingsLayer], context: SettingsLayer, stores: Mapping[str, Mapping[str, str]]
+    over: Sequence[SettingsLayer], context: SettingsLayer, stores: Mapping[str, Mapping[str, str]]
 ) -> bool:
     """Returns whether the layers ``over`` a context name servers of another cluster than the context: other ones of the
-    same kind, or a store of a kind that the context does not name."""
-    own = _servers(context, stores)
-    if not own and context.command_config is not None:
+    same kind, only ones of other kinds, or only stores of other kinds."""
+    own, named = _servers(context, stores), [pair for layer in over for pair in _servers(layer, stores).items()]
+    if named and "kafka" not in own and context.command_config is not None:
         from offsetmgr.config.properties import load_properties
 
-        own = _servers(SettingsLayer(load_properties(Path(context.command_config)).get("bootstrap.servers")), stores)
-    named = {kind: found for layer in over for kind, found in _servers(layer, stores).items()}
-    of_store = {kind for layer in over for kind in _servers(SettingsLayer(store=layer.store), stores)}
-    others = any(own[kind].isdisjoint(named[kind]) for kind in own.keys() & named.keys())
-    return others or bool(own and of_store and own.keys().isdisjoint(of_store))
+        own |= _servers(SettingsLayer(load_properties(Path(context.command_config)).get("bootstrap.servers")), stores)
+    of_store = {kind for layer in over for kind in _servers(SettingsLayer(store=layer.store), stores)} or {*own}
+    others = [own[kind].isdisjoint(found) for kind, found in named if kind in own] or [True]
+    return bool(own and named) and (any(others) or own.keys().isdisjoint(of_store))
 
 
 def _servers(layer: SettingsLayer, stores: Mapping[str, Mapping[str, str]]) -> dict[str, set[str]]:
-    """Returns the servers that a layer names, in lower case and with their chroot, by the scheme of their stores."""
+    """Returns the servers that a layer names, with port and chroot, by the scheme of their stores."""
     uris = [*_stores_of(layer), *stores.get((layer.store or "").removeprefix("dual:"), {}).values()]
     found: dict[str, set[str]] = {}
-    for kind, address in re.findall(r"(\w+)://([^/?&\n][^?&\n]*)", unquote("\n".join(uris))):
-        hosts, _, chroot = address.lower().partition("/")
-        found.setdefault(kind, set()).update(f"{host.strip()}/{chroot}".rstrip("/") for host in hosts.split(","))
+    for kind, hosts, chroot in re.findall(r"(\w+)://([^/?&\n]+)(?:/([^?&\n]*))?", unquote("\n".join(uris))):
+        parts = re.findall(r"([^\s,]+?)\.?(?::(\d+))?\s*(?:,|$)", hosts.lower())
+        found.setdefault(kind, set()).update(f"{host}:{port or 2181}/{chroot}".rstrip("/") for host, port in parts)
     return found
 
 

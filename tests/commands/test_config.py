@@ -86,6 +86,11 @@ def test_a_flag_overrides_a_variable_which_overrides_the_file(
         (SettingsLayer(), {"OFFSETMGR_BOOTSTRAP_SERVER": "env:9092", "OFFSETMGR_CONTEXT": "old"}, "old"),
         (SettingsLayer(bootstrap_server="flag:9092"), {"OFFSETMGR_CONTEXT": "old"}, None),
         (SettingsLayer(bootstrap_server="flag:9092"), {"OFFSETMGR_CONTEXT": "login"}, None),
+        (SettingsLayer(zookeeper="zk:2181/chroot"), {"OFFSETMGR_CONTEXT": "prod"}, None),
+        (SettingsLayer(bootstrap_server="flag:9092"), {"OFFSETMGR_CONTEXT": "zk"}, None),
+        (SettingsLayer(bootstrap_server="L.:9092"), {"OFFSETMGR_CONTEXT": "zk"}, "zk"),
+        (SettingsLayer(zookeeper="y, z/A/"), {"OFFSETMGR_CONTEXT": "zk"}, "zk"),
+        (SettingsLayer(zookeeper="z.:2181/a"), {"OFFSETMGR_CONTEXT": "zk"}, None),
     ],
 )
 def test_servers_that_the_default_context_does_not_name_get_neither_its_login_nor_its_name(
@@ -93,11 +98,23 @@ def test_servers_that_the_default_context_does_not_name_get_neither_its_login_no
 ) -> None:
     config = Path(environ["OFFSETMGR_CONFIG"])
     config.write_text(FILE.replace('"prod"', '"old"', 1) + '[context.login]\ncommand-config = "l.properties"\n')
+    config.write_text(f"{config.read_text()}[context.zk]\nzookeeper = 'Z.:2181/A'\ncommand-config = 'l.properties'\n")
     (config.parent / "l.properties").write_text("bootstrap.servers=l:9092\n")
     found = resolve(flags, environ=environ | variables)
     assert (found.context, "sasl.password" in found.connection.kafka) == (context, context == "old")
     assert found.unused_context == (None if context else variables.get("OFFSETMGR_CONTEXT", "old"))
     assert resolve(flags, "old", environ | variables).context == "old"
+
+
+def test_a_store_of_another_option_is_not_reached_with_the_default_context(environ, monkeypatch) -> None:
+    monkeypatch.setenv("OFFSETMGR_CONFIG", environ["OFFSETMGR_CONFIG"])
+    sides = ("--from", "zookeeper://z:1", "--to", "kafka")
+    for words in (
+        ("offsets", "diff", *sides),
+        ("migrate", "plan", "--all-groups", "-o", "p.plan", *sides),
+        ("groups", "copy", "a", "b", "--to", "kafka://other:9092", "--execute"),
+    ):
+        assert "context prod is not used" in command(*words, code=2).stderr
 
 
 def test_command_config_of_a_context_is_relative_to_the_config_file(environ: dict[str, str]) -> None:
@@ -361,16 +378,24 @@ def test_addresses_and_timeouts_of_a_properties_file_are_the_fallback(tmp_path: 
         ("store = 'dual:?primary=kafka%3a%2f%2fu%3Ahunter2%3Aa%40h&secondary=file%3Aa'", "%2f%2f***%40h&secondary="),
         ("store = 'zookeeper://user%3Ahunter2%40h:1/x'", "zookeeper://***%40h:1/x"),
         ("store = 'kafka://u:hun/ter2?@h:1'", "kafka://***@h:1"),
+        ("store = 'kafka:u:hunter2@h:9092'", "kafka:***@h:9092"),
+        ("store = 'dual:?primary=kafka:/%2Fu:hun&ter2@h&secondary=file:a@b'", "kafka:/%2F***@h&secondary=file:a@b"),
+        ("store = 'dual:?primary=kafka%253A%252F%252Fu%253Ahunter2%2540h'", "kafka%253A%252F%252F***%2540h"),
+        ("store = 'file:///backups/team@example.org/a.csv'", "file:///backups/team@example.org/a.csv"),
+        ("zookeeper = 'u:hun&ter2@h:1/x'", '"***@h:1/x'),
+        ("bootstrap-server = 'u:hun\tter &2@h:1'", '"***@h:1'),
         ("zookeeper = 'u:hunter2@h:1/x'", "***@h:1/x"),
         ("bootstrap-server = 'u:hun@ter2@h:1,i:1'", "***@h:1,i:1"),
     ],
 )
 def test_a_context_shows_no_password_of_an_address(setting: str, shown: str, tmp_path, monkeypatch) -> None:
-    (tmp_path / "c.toml").write_text(f"[context.a]\n{setting}\n")
+    (tmp_path / "c.toml").write_text(f"[context.a]\n{setting}\ncommand-config = 'p'\n")
+    (tmp_path / "p").write_text("bootstrap.servers=u:hunter2@p:9\n")
     monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
     for words in ("list",), ("show", "a"):
         listed = command("context", *words, "--format", "json").stdout
         assert shown in listed and "hun" not in listed
+    assert '"***@p:9"' in listed
 
 
 @pytest.mark.parametrize(
