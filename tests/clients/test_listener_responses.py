@@ -334,16 +334,6 @@ def test_a_fetch_returns_the_committed_offsets(client: WireClient, backend: Memo
         assert loading["topics"][0]["partitions"][0]["error_code"] == KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_a_fetch_of_many_groups_has_an_answer_for_each(client: WireClient, backend: MemoryBackend) -> None:
-    backend.errors["moved"] = KafkaError.NOT_COORDINATOR
-    answer = client.ask(FETCH, 8, fetch_message({"g": {"orders": [1]}, "moved": None, "h": None}))
-    assert [(g["group_id"], g["error_code"], offsets(g)) for g in answer["groups"]] == [
-        ("g", 0, {("orders", 1): (6, "")}),
-        ("moved", KafkaError.NOT_COORDINATOR, {}),
-        ("h", 0, {("bills", 3): (7, "")}),
-    ]
-
-
 def test_offsets_of_partitions_are_deleted(client: WireClient, backend: MemoryBackend) -> None:
     message = {"group_id": "g", "topics": [{"name": "orders", "partitions": [{"partition_index": 0}]}]}
     answer = client.ask(OFFSET_DELETE, 0, message)

@@ -25,16 +25,6 @@ DONE = (0, {})
 
 
 @async_test
-async def test_a_commit_goes_to_both_stores_unless_the_primary_rejects_it() -> None:
-    first, second, store = dual()
-    first.fail("write", errors.OffsetMetadataTooLarge("t-1"), group="g", partition=B)
-    async with running(store) as backend:
-        assert await backend.commit(commit("g", 5, A, B)) == (0, {("t", 1): 12})
-
-    assert (offsets_in(first), offsets_in(second)) == ({A: 5}, {A: 5})
-
-
-@async_test
 async def test_a_failure_of_the_secondary_is_acknowledged_logged_and_repaired(caplog: pytest.LogCaptureFixture) -> None:
     first, second, store = dual()
     async with running(store) as backend:
