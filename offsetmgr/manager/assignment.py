@@ -167,7 +167,12 @@ def assign(
     unreleased = frozenset[int]()
     if generation != _FIRST_GENERATION:
         unreleased = frozenset(free).intersection(owners) - _released(generation, metadata)
-    return Assignment(generation, _nodes(accepted, metadata), owners, waiting, rejected, unreleased)
+    ids = node_ids((metadata[m].host, metadata[m].port) for m in accepted)
+    nodes = {
+        m: NodeAddress(ids[metadata[m].host, metadata[m].port], metadata[m].host, metadata[m].port, metadata[m].relay)
+        for m in accepted
+    }
+    return Assignment(generation, nodes, owners, waiting, rejected, unreleased)
 
 
 def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -279,14 +284,6 @@ def _next_owners(capacity: dict[str, int], count: int) -> list[str]:
         capacity[member] -= 1
         members.append(member)
     return members
-
-
-def _nodes(accepted: Sequence[str], metadata: Mapping[str, ManagerMetadata]) -> dict[str, NodeAddress]:
-    ids = node_ids((metadata[m].host, metadata[m].port) for m in accepted)
-    return {
-        m: NodeAddress(ids[metadata[m].host, metadata[m].port], metadata[m].host, metadata[m].port, metadata[m].relay)
-        for m in accepted
-    }
 
 
 # Encodes and decodes the bytes that managers exchange through the group protocol: a member's metadata and an

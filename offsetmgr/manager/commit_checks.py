@@ -9,7 +9,7 @@ edits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from offsetmgr.core.errors import CorruptData, ErrorCode, UnknownVersion
 from offsetmgr.core.model import NO_OFFSET, is_valid_offset
@@ -43,53 +43,36 @@ def without_partitions(request: CommitRequest, rejected: PartitionErrors) -> Com
     return request._replace(topics=[(topic, parts) for topic, parts in topics if parts], expected=expected)
 
 
-class ConditionCheck(NamedTuple):
-    """The result of `check_conditions`."""
-
-    topics: list[tuple[str, list[PartitionCommit]]]
-    """The offsets to commit: those without a condition, and those whose condition holds."""
-    to_delete: set[tuple[str, int]]
-    """The topics and partitions whose offsets the commit deletes."""
-    errors: dict[tuple[str, int], int]
-    """The error codes of the partitions whose condition does not hold or cannot be checked."""
-
-
 def check_conditions(
     request: CommitRequest, committed: Callable[[str, int], int], in_flight: Callable[[str, int], bool]
-) -> ConditionCheck:
+) -> tuple[list[tuple[str, list[PartitionCommit]]], set[tuple[str, int]], dict[tuple[str, int], int]]:
     """Checks every condition of a request. ``committed`` returns the committed offset of a topic's partition or
     `NO_OFFSET`; it raises `CorruptData` or `UnknownVersion` if the value is unreadable. ``in_flight`` returns whether a
-    change of the partition's offset is in flight. A condition on a partition with a change in flight does not hold."""
-    result = ConditionCheck([], set(), {})
+    change of the partition's offset is in flight. A condition on a partition with a change in flight does not hold.
+
+    Returns the offsets to commit, which are those without a condition and those whose condition holds; the topics and
+    partitions whose offsets the commit deletes; and the error codes of the partitions whose condition does not hold or
+    cannot be checked."""
+    topics: list[tuple[str, list[PartitionCommit]]] = []
+    to_delete: set[tuple[str, int]] = set()
+    errors: dict[tuple[str, int], int] = {}
     for topic, partitions in request.topics:
         accepted = []
         for commit in partitions:
             partition, offset, _, _ = commit
             expected = request.expected.get((topic, partition))
             if expected is not None:
-                error = _error(topic, partition, expected, committed, in_flight)
-                if error:
-                    result.errors[topic, partition] = error
+                try:
+                    holds = not in_flight(topic, partition) and committed(topic, partition) == expected
+                except (CorruptData, UnknownVersion):
+                    errors[topic, partition] = ErrorCode.UNKNOWN_SERVER_ERROR
+                    continue
+                if not holds:
+                    errors[topic, partition] = ErrorCode.OPERATION_NOT_ATTEMPTED
                     continue
                 if offset == NO_OFFSET:
-                    result.to_delete.add((topic, partition))
+                    to_delete.add((topic, partition))
                     continue
             accepted.append(commit)
-        result.topics.append((topic, accepted))
-    return result
-
-
-def _error(
-    topic: str,
-    partition: int,
-    expected: int,
-    committed: Callable[[str, int], int],
-    in_flight: Callable[[str, int], bool],
-) -> int:
-    """Returns the error code of a condition, 0 if the condition holds."""
-    if in_flight(topic, partition):
-        return ErrorCode.OPERATION_NOT_ATTEMPTED
-    try:
-        return 0 if committed(topic, partition) == expected else ErrorCode.OPERATION_NOT_ATTEMPTED
-    except (CorruptData, UnknownVersion):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+        topics.append((topic, accepted))
+    return topics, to_delete, errors

@@ -15,6 +15,7 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -31,14 +32,22 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.evaluation import rejection
-from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition, is_valid_offset
+from offsetmgr.core.model import (
+    ABSENT,
+    NO_OFFSET,
+    Committed,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+    is_valid_offset,
+)
 from offsetmgr.core.offset_store import Change
 from offsetmgr.core.retry import Backoff, Retries, completed
 from offsetmgr.kafka.client.client import EventLoopThread
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.node.manager_node import ManagerNode
-from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest
+from offsetmgr.manager.results import CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
 P = ParamSpec("P")
@@ -207,13 +216,24 @@ class OffsetManager(Closeable):
                     if (error := rejection(group, tp, Change(after), found[tp])) is not None
                 }
                 remaining = {tp: offset for tp, offset in remaining.items() if tp not in failures}
-                expected = {(tp.topic, tp.partition): _expected_offset(found[tp]) for tp in remaining}
+                committed = {tp: offset.offset for tp, offset in found.items() if isinstance(offset, Committed)}
+                expected = {(tp.topic, tp.partition): committed.get(tp, NO_OFFSET) for tp in remaining}
             if not remaining:
                 break
-            errors = (await self._commit_once(group, remaining, expected)).errors
+            topics = by_key(
+                (topic, (partition, offset, -1 if epoch is None else epoch, metadata))
+                for (topic, partition), (offset, metadata, epoch, _) in remaining.items()
+            )
+            request = CommitRequest(group, list(topics.items()), expected=expected)
+            response = await self._retry_until_answered(
+                f"commit of group {group}",
+                group,
+                partial(ManagerRuntime.commit, request=request),
+                lambda found: found.error,
+            )
             again: dict[TopicPartition, OffsetAndMetadata] = {}
             for tp, offset in remaining.items():
-                code = errors.get((tp.topic, tp.partition), ErrorCode.NONE)
+                code = response.errors.get((tp.topic, tp.partition), ErrorCode.NONE)
                 if code == ErrorCode.OPERATION_NOT_ATTEMPTED:
                     again[tp] = offset  # another commit of this partition is in flight, or has changed its offset
                 elif code != ErrorCode.NONE:
@@ -224,26 +244,11 @@ class OffsetManager(Closeable):
                 failures |= {tp: Conflict(f"commit of {tp} of group {group}", why) for tp in remaining}
                 break
         if failures:
-            committed = {tp: offset for tp, offset in offsets.items() if tp not in failures}
-            raise PartialFailure(f"commit of group {group}", successes=committed, failures=failures)
+            successes = {tp: offset for tp, offset in offsets.items() if tp not in failures}
+            raise PartialFailure(f"commit of group {group}", successes=successes, failures=failures)
 
     def _retries(self) -> Retries:
         return Retries(asyncio.get_running_loop().time() + self._timeout_s, _BACKOFF)
-
-    async def _commit_once(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        expected: Mapping[tuple[str, int], int],
-    ) -> CommitResponse:
-        topics = by_key(
-            (topic, (partition, offset, -1 if epoch is None else epoch, metadata))
-            for (topic, partition), (offset, metadata, epoch, _) in offsets.items()
-        )
-        request = CommitRequest(group, list(topics.items()), expected=expected)
-        return await self._retry_until_answered(
-            f"commit of group {group}", group, lambda manager: manager.commit(request), lambda response: response.error
-        )
 
     async def _fetch(self, group: str, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, Offset]:
         request = FetchRequest(group, None if partitions is None else list(by_key(partitions).items()))
@@ -310,8 +315,3 @@ class OffsetManager(Closeable):
             unavailable = code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
             if not unavailable or not await retries.pause():
                 raise kafka_error(code, what)
-
-
-def _expected_offset(found: Offset) -> int:
-    """Returns the committed offset as the condition of a commit; -1 if no offset is committed."""
-    return found.offset if isinstance(found, Committed) else -1

@@ -330,18 +330,16 @@ class OffsetTable:
                 self._unknown_keys.pop(key, None)
             else:
                 self._unknown_keys[key] = decoded.version
-        elif isinstance(decoded, GroupKey):
-            self._apply_group(key, decoded.group, value)
-
-    def _apply_group(self, key: bytes, group: str, value: bytes | None) -> None:
-        if value is None:
-            self._last_active.pop(group, None)
+        elif not isinstance(decoded, GroupKey):
             return
-        try:
-            self._last_active[group] = self.record_format.decode_group(value).last_active
-        except (CorruptData, UnknownVersion) as error:
-            self._last_active[group] = None
-            self.add_problem(key, f"group {group!r}", error)
+        elif value is None:
+            self._last_active.pop(decoded.group, None)
+        else:
+            try:
+                self._last_active[decoded.group] = self.record_format.decode_group(value).last_active
+            except (CorruptData, UnknownVersion) as error:
+                self._last_active[decoded.group] = None
+                self.add_problem(key, f"group {decoded.group!r}", error)
 
     def _add_topic(self, prefix: bytes, key: bytes) -> PackedValues | None:
         """Adds a topic for a new key prefix and returns its values; None if the key is invalid."""

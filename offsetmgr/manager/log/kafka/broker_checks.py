@@ -35,37 +35,34 @@ async def check_brokers(
     """
 
     async def attempt() -> FenceSettings:
-        return fence_settings(await _ask_brokers(client, deadline), min_expiration_s)
+        brokers = sorted((await client.brokers(deadline)).items())
+        versions = await client.broker_versions([address for _, address in brokers], deadline)
+        # If an old broker is in the cluster, its error is more important than the error of a broker that is down.
+        for address, supported in versions.items():
+            if supported is not None:
+                check_apis(str(address), supported)
+        found = []
+        for number, address in brokers:
+            supported = versions[address]
+            if supported is None:
+                raise Unreachable(
+                    f"broker {address}",
+                    "it does not respond, so the manager cannot check its settings",
+                    "start the broker; the cluster no longer lists a stopped broker after its session",
+                )
+            by_then = min(deadline, asyncio.get_running_loop().time() + _BROKER_TIMEOUT_S)
+            connection = await client.node(address).connection(by_then)
+            try:
+                values = await reported_settings(connection, number, FENCE_SETTINGS, by_then)
+            except NotAuthorized:
+                raise NotAuthorized(
+                    f"settings of broker {address}",
+                    "not authorized to read them, so the manager cannot check how long the broker rejects earlier "
+                    "managers",
+                    f"allow it: kafka-acls --bootstrap-server {address} --add --allow-principal User:NAME"
+                    " --operation DescribeConfigs --cluster",
+                ) from None
+            found.append(BrokerSettings(f"{number} ({address})", supported, values))
+        return fence_settings(found, min_expiration_s)
 
     return await with_retries(client, attempt, deadline)
-
-
-async def _ask_brokers(client: Client, deadline: float) -> list[BrokerSettings]:
-    brokers = sorted((await client.brokers(deadline)).items())
-    versions = await client.broker_versions([address for _, address in brokers], deadline)
-    # If an old broker is in the cluster, its error is more important than the error of a broker that is down.
-    for address, supported in versions.items():
-        if supported is not None:
-            check_apis(str(address), supported)
-    found = []
-    for number, address in brokers:
-        supported = versions[address]
-        if supported is None:
-            raise Unreachable(
-                f"broker {address}",
-                "it does not respond, so the manager cannot check its settings",
-                "start the broker; the cluster no longer lists a stopped broker after its session",
-            )
-        by_then = min(deadline, asyncio.get_running_loop().time() + _BROKER_TIMEOUT_S)
-        connection = await client.node(address).connection(by_then)
-        try:
-            values = await reported_settings(connection, number, FENCE_SETTINGS, by_then)
-        except NotAuthorized:
-            raise NotAuthorized(
-                f"settings of broker {address}",
-                "not authorized to read them, so the manager cannot check how long the broker rejects earlier managers",
-                f"allow it: kafka-acls --bootstrap-server {address} --add --allow-principal User:NAME"
-                " --operation DescribeConfigs --cluster",
-            ) from None
-        found.append(BrokerSettings(f"{number} ({address})", supported, values))
-    return found

@@ -1,23 +1,20 @@
 """`PartitionRead`: reads one partition from raw bytes of its log, for a load (`log_load`) or at its end
-(`log_follower`). Pure, except for `start_of_log` and `fetch_waiting`, which send requests.
+(`log_follower`). Pure, except for `start_of_log`, which sends a request.
 
 Records of batches that the partition's owners did not write (see `batch_audit`) are not applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError, value_of
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import remaining
-from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits, log_ranges
+from offsetmgr.kafka.client.fetch import FetchedPartition, log_ranges
 from offsetmgr.kafka.client.producers import ProducerEpoch
-from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.manager.log.base import CorruptRecords, truncated
 from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.topic import UnsuitableTopic
@@ -29,14 +26,6 @@ SPECIAL_KEYS: Final = frozenset({CLAIM_KEY, FENCE_KEY})
 _SPECIAL_MARK: Final = bytes((2 * len(CLAIM_KEY),)) + CLAIM_KEY[:2]
 """The bytes with which every special key begins in a record: the encoded size of the key and its version."""
 assert len(FENCE_KEY) == len(CLAIM_KEY) and FENCE_KEY.startswith(CLAIM_KEY[:2])
-
-
-class _PostponedBatches(NamedTuple):
-    """Batches of the log that wait for the second read of the claim at offset ``claimed_at``."""
-
-    claimed_at: int
-    data: bytes
-    position: int
 
 
 class PartitionRead:
@@ -53,7 +42,8 @@ class PartitionRead:
         self.audit = history.audit(partition, start)
         self._topic = topic
         self._history = history
-        self._postponed: _PostponedBatches | None = None
+        self._postponed: tuple[int, bytes, int] | None = None
+        """The offset of a claim that is read again, the batches that wait for this, and the position in them."""
         self._empty_at = -1
 
     def add_fetched(self, fetched: FetchedPartition, *, empty: bool) -> None:
@@ -72,10 +62,10 @@ class PartitionRead:
         """Adds the complete batches of ``data``. Raises `CorruptRecords` and `UnsuitableTopic`."""
         try:
             if self._postponed is not None:
-                postponed = self._postponed
-                if not self._rechecks(postponed.claimed_at, data):
+                claimed_at, postponed, position = self._postponed
+                if not self._rechecks(claimed_at, data):
                     return
-                self._postponed, data, self.fetch_offset = None, postponed.data, postponed.position
+                self._postponed, data, self.fetch_offset = None, postponed, position
             for batch in raw_batches(data):
                 if batch.last_offset >= self.fetch_offset:
                     self._check_suitable(batch)
@@ -122,7 +112,7 @@ class PartitionRead:
     def _postpone(self, data: bytes) -> None:
         """Postpones the batches of ``data`` from `fetch_offset` on, until the owner's claim has been read again."""
         claimed_at = self.audit.state.claimed_at
-        self._postponed = _PostponedBatches(claimed_at, data, self.fetch_offset)
+        self._postponed = claimed_at, data, self.fetch_offset
         self.fetch_offset = claimed_at
 
     def _rechecks(self, claimed_at: int, data: bytes) -> bool:
@@ -160,16 +150,6 @@ def is_empty(outcomes: Iterable[FetchedPartition | OffsetMgrError]) -> bool:
     """Returns whether a response contains no bytes of any partition. (A partition without bytes in another response may
     have been omitted because the response was full.)"""
     return not any(isinstance(outcome, FetchedPartition) and outcome.data for outcome in outcomes)
-
-
-async def fetch_waiting(
-    client: Client, leader: Address, offsets: Mapping[TopicPartition, int], limits: FetchLimits, deadline: float
-) -> Mapping[TopicPartition, FetchedPartition | OffsetMgrError]:
-    """Requests the bytes of partitions from their leader over a separate connection, because a broker delays the
-    response at the end of the log, and would delay later requests of the same connection, too."""
-    async with client.node(leader).dedicated_connection(deadline) as dedicated:
-        dedicated.mark_waiting()
-        return await fetch.fetch_log(dedicated.connection, offsets, remaining(deadline), limits)
 
 
 async def start_of_log(client: Client, partition: TopicPartition, position: int, deadline: float) -> int:

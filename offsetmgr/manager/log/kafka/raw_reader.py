@@ -6,6 +6,7 @@ the producer of the records, by which the reader recognizes batches of other pro
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import threading
@@ -71,7 +72,10 @@ class RawReader:
                 if self._closed or (stopped is not None and stopped()):
                     break
         finally:
-            self._stop(loading)
+            if not loading.done():  # waits until the load changes nothing any more
+                loading.cancel()
+                with contextlib.suppress(LogClosed):
+                    concurrent.futures.wait((self._submit(asyncio.sleep(0)),))
             self._work.remove(loading)
         self._check_open()
         if not loading.cancelled():
@@ -129,23 +133,12 @@ class RawReader:
         call.close()
         raise self._closed_error()
 
-    def _stop(self, loading: concurrent.futures.Future[None]) -> None:
-        """Cancels a load, and waits until it changes nothing any more."""
-        if not loading.done():
-            loading.cancel()
-            with contextlib.suppress(LogClosed):
-                concurrent.futures.wait((self._submit(_nothing()),))
-
     def _check_open(self) -> None:
         if self._closed:
             raise self._closed_error()
 
     def _closed_error(self) -> LogClosed:
         return LogClosed(f"reader of {self._topic}", "it was closed")
-
-
-async def _nothing() -> None:
-    """Runs on the event loop after everything that was scheduled before."""
 
 
 def _report(

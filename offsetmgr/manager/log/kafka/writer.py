@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, NoReturn, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.core.retry import Retries
@@ -96,9 +96,14 @@ class KafkaShardGroupWriter:
             await self._fence_other_ids(deadline)
             producers = await self._append_claims(deadline)
             await self._new_epochs(self._unlisted, deadline)
-            return self._on_claimed(producers)
         except Fenced as error:
-            self._end(error)
+            self._terminal_error = error
+            self._connections.close()
+            raise
+        ends = _ends(producers)
+        self._history.raise_ends({number: end - 1 for number, end in ends.items()})
+        self._producers = producers
+        return ends
 
     @property
     def claimed(self) -> bool:
@@ -116,11 +121,6 @@ class KafkaShardGroupWriter:
             if isinstance(outcome, int):
                 self._history.on_claimed(number)
         return outcomes
-
-    def _expected_offset(self, partition: int) -> int | None:
-        """Returns the offset at which a claim by the current owner must be written; None if it is unknown."""
-        producer = self._producers.get(partition)
-        return producer.next_offset if producer is not None and producer.usable else None
 
     async def _new_epochs(self, partitions: Iterable[int], deadline: float) -> None:
         current = {number: self._epochs.get(number) for number in partitions}
@@ -155,30 +155,27 @@ class KafkaShardGroupWriter:
         """Returns the other producer ids of each partition that can still append. Marks the partitions as checked on
         their connections. Raises `Fenced` if another manager has a newer epoch."""
         found: dict[int, set[int]] = {}
-        retries, failure = Retries(deadline), None
+        retries = Retries(deadline)
         missing = set(self._partitions)
         while missing:
-            failure = await self._describe(missing, found, deadline)
+            answers, failure = await self._ask_leaders(missing, LeaderConnection.describe_producers, deadline)
+            for number, (connection, epochs) in answers.items():
+                own = self._epochs[number]
+                if epochs.get(own.id, -1) > own.epoch:
+                    raise Fenced(f"{self._topic}-{number}", "another manager has claimed it")
+                self._history.add_ids(number, epochs)
+                (self._unlisted.discard if own.id in epochs else self._unlisted.add)(number)
+                found[number] = {one for one, epoch in epochs.items() if one != own.id and epoch != LARGEST_EPOCH}
+                connection.checked.add(number)
+                missing.discard(number)
             if missing and not await retries.pause():
                 raise failure or CoordinatorNotAvailable(self._what, "its partitions have no leader")
         return {number: ids for number, ids in found.items() if ids}
 
-    async def _describe(self, missing: set[int], found: dict[int, set[int]], deadline: float) -> OffsetMgrError | None:
-        answers, failure = await self._ask_leaders(missing, LeaderConnection.describe_producers, deadline)
-        for number, (connection, epochs) in answers.items():
-            own = self._epochs[number]
-            if epochs.get(own.id, -1) > own.epoch:
-                raise Fenced(f"{self._topic}-{number}", "another manager has claimed it")
-            self._history.add_ids(number, epochs)
-            (self._unlisted.discard if own.id in epochs else self._unlisted.add)(number)
-            found[number] = {one for one, epoch in epochs.items() if one != own.id and epoch != LARGEST_EPOCH}
-            connection.checked.add(number)
-            missing.discard(number)
-        return failure
-
     async def _append_claims(self, deadline: float) -> dict[int, PartitionProducer]:
         """Appends and confirms one claim in each partition. Returns the producers of the claims."""
-        before = {number: self._expected_offset(number) for number in self._partitions}
+        # The offsets at which claims by the current owner must be written.
+        expected = {number: producer.next_offset for number, producer in self._producers.items() if producer.usable}
         self._producers = {}  # from now on the brokers may reject the earlier epochs
         tokens: dict[int, str] = {}
         producers: dict[int, PartitionProducer] = {}
@@ -186,7 +183,7 @@ class KafkaShardGroupWriter:
             epoch, older_ids = self._epochs[number], frozenset(self._history.ids(number))
             self._history.add_ids(number, (epoch.id,))
             producer = PartitionProducer(
-                f"{self._topic}-{number}", epoch, before[number], older_ids, listed=number not in self._unlisted
+                f"{self._topic}-{number}", epoch, expected.get(number), older_ids, listed=number not in self._unlisted
             )
             tokens[number], record = self._claim_record(number)
             producer.begin([record])
@@ -198,13 +195,6 @@ class KafkaShardGroupWriter:
             self._history.on_claimed(number)
         await self._compare_tokens(tokens, _ends(producers), deadline)
         return producers
-
-    def _on_claimed(self, producers: dict[int, PartitionProducer]) -> Mapping[int, int]:
-        """Makes the producers of the claims the current ones. Returns the offsets after the claims."""
-        ends = _ends(producers)
-        self._history.raise_ends({number: end - 1 for number, end in ends.items()})
-        self._producers = producers
-        return ends
 
     def _claim_record(self, partition: int) -> tuple[str, EncodedRecord]:
         token = uuid.uuid4().hex
@@ -313,11 +303,6 @@ class KafkaShardGroupWriter:
     def _check_usable(self) -> None:
         if self._terminal_error is not None:
             raise self._terminal_error
-
-    def _end(self, error: OffsetMgrError) -> NoReturn:
-        self._terminal_error = error
-        self._connections.close()
-        raise error
 
 
 def _ends(producers: Mapping[int, PartitionProducer]) -> dict[int, int]:
