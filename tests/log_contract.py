@@ -89,8 +89,6 @@ class LogContract:
         assert dict(log.end_offsets(everywhere, TIMEOUT_S)) == dict.fromkeys(everywhere, 0)
 
     def test_appended_records_are_read_with_keys_values_and_tombstones(self, claim: Claimer, reader: LogReader) -> None:
-        before = time.time_ns() // 1_000_000
-
         ends = claim(1).append({1: [(b"a", b"1"), (b"empty", b"")], 9: [(b"gone", None)]}, TIMEOUT_S)
 
         reader.follow({1: 0, 9: 0})
@@ -100,7 +98,6 @@ class LogContract:
             (1, ends[1], b"empty", b""),
             (9, ends[9], b"gone", None),
         }
-        assert all(abs(record.timestamp - before) < 60_000 for record in records)
 
     def test_the_records_of_an_append_are_consecutive_and_the_last_offset_is_returned(self, claim, reader) -> None:
         writer = claim(0)

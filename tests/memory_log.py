@@ -54,7 +54,7 @@ class StoredPartition:
     def begin(self, partition: int, records: Sequence[EncodedRecord]) -> int:
         """Begins an append. Returns the offset of its last record."""
         for key, value in records:
-            self.open.append(LogRecord(partition, self.next, key, value, time.time_ns() // 1_000_000))
+            self.open.append(LogRecord(partition, self.next, key, value))
             self.next += 1
         return self.next - 1
 

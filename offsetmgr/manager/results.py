@@ -100,8 +100,6 @@ class CommitResponse(NamedTuple):
 PartitionOffset: TypeAlias = tuple[int, int, int, str, int]
 """Partition, offset (-1 if none is committed), leader epoch (-1 if unknown), metadata, error code."""
 
-FetchedTopics: TypeAlias = Sequence[tuple[str, Sequence[PartitionOffset]]]
-
 
 class FetchRequest(NamedTuple):
     """An OffsetFetch request for one group. If ``topics`` is None, the request is for all committed offsets of the
@@ -118,7 +116,7 @@ class FetchResponse(NamedTuple):
     """The response to an OffsetFetch. A response with an error has no topics."""
 
     error: int = ErrorCode.NONE
-    topics: FetchedTopics = ()
+    topics: Sequence[tuple[str, Sequence[PartitionOffset]]] = ()
 
 
 class DeleteResponse(NamedTuple):

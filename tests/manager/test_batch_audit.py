@@ -59,13 +59,12 @@ def test_the_valid_values_of_a_log(case: str, caplog: pytest.LogCaptureFixture) 
     assert (state.owner, set(state.producer_ids), loading.fetch_offset) == (owner, ids, log.end)
 
 
-def test_data_of_the_owner_is_loaded_and_the_claim_is_returned() -> None:
+def test_data_of_the_owner_is_loaded_and_the_place_of_the_claim_is_known() -> None:
     newest, loading = load(Log.of([claim(5, 0), data(5, 0, b"a", b"b"), data(5, 0, b"a", value=b"w")]))
 
     assert newest == {b"a": b"w", b"b": b"v"}
     state = loading.audit.state
-    assert state.claim is not None
-    assert (state.claim.token, state.owner, set(state.producer_ids)) == ("5-0", (5, 0), {5})
+    assert (state.claimed_at, state.owner, set(state.producer_ids)) == (0, (5, 0), {5})
     assert state.invalid_keys == frozenset()
 
 

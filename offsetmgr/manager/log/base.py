@@ -134,8 +134,6 @@ class LogRecord(NamedTuple):
     offset: int
     key: bytes
     value: bytes | None
-    timestamp: int
-    """The time of the append, or the time that the producer set, in milliseconds since 1970."""
 
 
 AppendOutcome: TypeAlias = int | OffsetMgrError

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.kafka.client.producers import ProducerEpoch
-from offsetmgr.records.claim import CLAIM_KEY, FENCE_EPOCH, FENCE_KEY, Claim, decode_claim
+from offsetmgr.records.claim import CLAIM_KEY, FENCE_EPOCH, FENCE_KEY, decode_claim
 
 
 class Outcome(Enum):
@@ -57,10 +57,8 @@ class AuditState(NamedTuple):
     exact: bool = False
     """Whether every batch between the claim of ``owner`` and the offset was read. If not, there may be later claims,
     with a higher epoch or a new producer id."""
-    claim: Claim | None = None
-    """The newest claim before the offset."""
     claimed_at: int = -1
-    """The offset of the batch of ``claim``."""
+    """The offset of the batch of the newest claim before the offset."""
     producer_ids: frozenset[int] = frozenset()
     """The producer ids of all claims that were read, and all producer ids that these claims list."""
     invalid_keys: frozenset[bytes] = frozenset()
@@ -182,7 +180,6 @@ class PartitionAudit:
         self.state = AuditState(
             owner=producer,
             exact=True,
-            claim=claim,
             claimed_at=offset,
             producer_ids=known.union(claim.producer_ids, (producer.id,)),
             invalid_keys=self.state.invalid_keys,

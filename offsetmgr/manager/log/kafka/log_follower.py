@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
+from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import UNKNOWN_TOPIC_TIMEOUT_S, Client, find_leaders
+from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.frames import Address
@@ -26,7 +28,6 @@ from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.partition_read import (
     SPECIAL_KEYS,
     PartitionRead,
-    fetch_waiting,
     is_empty,
     special_records,
     start_of_log,
@@ -34,8 +35,6 @@ from offsetmgr.manager.log.kafka.partition_read import (
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.newest_values import NO_KEY
 from offsetmgr.segments.raw_batches import RawBatch, records_of
-
-_NO_TIME = -1
 
 
 class _Run(NamedTuple):
@@ -118,8 +117,8 @@ class PartitionFollow(PartitionRead):
             else:
                 self.audit.note_valid(key for key, _ in pairs)
         found = [
-            LogRecord(self.partition, offset, key or NO_KEY, value, _NO_TIME if time is None else time)
-            for offset, time, key, value, *_ in records
+            LogRecord(self.partition, offset, key or NO_KEY, value)
+            for offset, _, key, value, *_ in records
             if key not in SPECIAL_KEYS
         ]
         self._append(found, batch.last_offset + 1)
@@ -249,7 +248,10 @@ class LogFollower:
         try:
             while True:
                 self._wake.clear()
-                unserved = self._unserved()
+                with self._changed:
+                    followed = set(self._partitions.values())
+                self._served &= followed
+                unserved = list(followed - self._served)
                 if not unserved:
                     retries = Retries(backoff=_BACKOFF)
                     await self._wake.wait()
@@ -262,12 +264,6 @@ class LogFollower:
             for worker in self._workers:
                 worker.cancel()
             await asyncio.gather(*self._workers, return_exceptions=True)
-
-    def _unserved(self) -> list[PartitionFollow]:
-        with self._changed:
-            followed = set(self._partitions.values())
-        self._served &= followed
-        return list(followed - self._served)
 
     async def _start_workers(self, unserved: Sequence[PartitionFollow]) -> bool:
         """Starts a worker for each leader of these partitions. Returns whether all of them have a leader."""
@@ -327,7 +323,11 @@ class LogFollower:
         offsets = {tp: one.fetch_offset for tp, one in by_name.items()}
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
         try:
-            found = await fetch_waiting(self._client, leader, offsets, _LIMITS, deadline)
+            # A separate connection, because a broker delays the response at the end of the log, and would delay later
+            # requests of the same connection, too.
+            async with self._client.node(leader).dedicated_connection(deadline) as dedicated:
+                dedicated.mark_waiting()
+                found = await fetch.fetch_log(dedicated.connection, offsets, remaining(deadline), _LIMITS)
         except OffsetMgrError as error:
             return dict.fromkeys(partitions, error)
         return {by_name[tp]: outcome for tp, outcome in found.items()}
@@ -343,7 +343,11 @@ class LogFollower:
                 if isinstance(outcome, FetchedPartition):
                     self._add_data(one, outcome, empty)
                 elif isinstance(outcome, OffsetOutOfRange):
-                    await self._skip_to_start(one)
+                    deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
+                    partition = TopicPartition(self._topic, one.partition)
+                    start = await start_of_log(self._client, partition, one.fetch_offset, deadline)
+                    with self._changed:
+                        one.skip_deleted(start)
                 else:
                     raise outcome
             except OffsetMgrError as error:
@@ -360,13 +364,6 @@ class LogFollower:
             except OffsetMgrError as error:
                 self._final_error = self._final_error or error
                 raise
-
-    async def _skip_to_start(self, one: PartitionFollow) -> None:
-        deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
-        partition = TopicPartition(self._topic, one.partition)
-        start = await start_of_log(self._client, partition, one.fetch_offset, deadline)
-        with self._changed:
-            one.skip_deleted(start)
 
     def _note(self, error: OffsetMgrError) -> None:
         """Keeps an error for the next `poll`, unless it is transient. An unknown topic is transient for a moment,
