@@ -47,33 +47,6 @@ from offsetmgr.manager.group_secret import GroupSecret
 from offsetmgr.manager.lease import TAKEOVER_WAIT_S, OwnershipLease, boottime
 from offsetmgr.manager.ownership_protocol import OwnershipListener
 
-# `LossBackoff`: the pauses between rejoins of a member that loses shard groups to other claimants.
-
-_PAUSES: Final = Backoff(0.2, 5.0)
-_RESET_S: Final = 10.0
-"""If no shard group was lost for this time, the next loss counts as the first loss."""
-
-
-class LossBackoff:
-    """Counts the losses of shard groups. Times are seconds of a monotonic clock."""
-
-    def __init__(self) -> None:
-        self._losses = 0
-        self._last_loss = float("-inf")
-
-    def on_loss(self) -> None:
-        """Records that another manager claimed a shard group."""
-        self._losses += 1
-
-    def pause_s(self, now: float) -> float:
-        """Returns the pause in seconds before the member rejoins: 0 after the first loss of a shard group, and a longer
-        pause after each further loss."""
-        if now - self._last_loss > _RESET_S:
-            self._losses = 1
-        self._last_loss = now
-        return _PAUSES.pause_s(self._losses - 1) if self._losses > 1 else 0.0
-
-
 # `Revocations`: revokes shard groups in the runtime, and assigns them to the runtime once an earlier revocation of
 # the same shard group has ended.
 
@@ -87,10 +60,6 @@ class Revocations:
         self._listener = listener
         self._running: dict[int, asyncio.Task[None]] = {}
 
-    def __contains__(self, shard_group: int) -> bool:
-        """Whether the shard group is being revoked."""
-        return shard_group in self._running
-
     def running(self) -> Collection[int]:
         """Returns the shard groups that are being revoked."""
         return self._running.keys()
@@ -99,8 +68,7 @@ class Revocations:
         """Starts to revoke these shard groups, except those that are being revoked already."""
         for shard_group in shard_groups:
             if shard_group not in self._running:
-                task = self._running[shard_group] = asyncio.create_task(self._revoke(shard_group))
-                task.add_done_callback(partial(self._on_revoked, shard_group))
+                self._running[shard_group] = asyncio.create_task(self._revoke(shard_group))
 
     def when_revoked(self, shard_group: int, action: Callable[[], None]) -> None:
         """Calls ``action`` when the running revocation of this shard group has ended."""
@@ -118,23 +86,23 @@ class Revocations:
     def assign(self, shard_group: int, not_before: float, still_owned: Callable[[], bool]) -> None:
         """Assigns the shard group to the runtime, after the end of a running revocation if ``still_owned`` returns True
         then."""
+
+        def assign_again() -> None:
+            if shard_group not in self._running and still_owned():
+                self._listener.on_assigned(shard_group, not_before)
+
         if shard_group in self._running:
-            self.when_revoked(shard_group, partial(self._assign_again, shard_group, not_before, still_owned))
+            self.when_revoked(shard_group, assign_again)
         else:
             self._listener.on_assigned(shard_group, not_before)
-
-    def _assign_again(self, shard_group: int, not_before: float, still_owned: Callable[[], bool]) -> None:
-        if shard_group not in self._running and still_owned():
-            self._listener.on_assigned(shard_group, not_before)
-
-    def _on_revoked(self, shard_group: int, _: object) -> None:
-        del self._running[shard_group]
 
     async def _revoke(self, shard_group: int) -> None:
         try:
             await self._listener.on_revoked(shard_group)
         except Exception:
             _log.exception("the revocation of shard group %d failed", shard_group)
+        finally:
+            del self._running[shard_group]
 
 
 PROTOCOL_TYPE: Final = "offsetmgr"
@@ -149,6 +117,10 @@ REBALANCE_TIMEOUT_S: Final = 30.0
 _REVOCATION_SHARE: Final = 0.25
 """The longest wait for revocations before a JoinGroup, as a fraction of the rebalance timeout."""
 _JOIN_BACKOFF: Final = Backoff.fixed(5.0)  # after a failed join that needs an administrator
+_LOSS_BACKOFF: Final = Backoff(0.2, 5.0)
+"""The pauses before a rejoin after each loss of a shard group but the first one."""
+_LOSS_RESET_S: Final = 10.0
+"""If no shard group was lost for this time, the next loss counts as the first loss."""
 _RELEASE_TIMEOUT_S: Final = 2.0
 """The longest time for the rebalance in which a stopping process releases its shard groups."""
 _LEAVE_TIMEOUT_S: Final = 2.0
@@ -206,7 +178,9 @@ class OwnershipManager:
         self._leaving = False
         self._lost: set[int] = set()
         """The shard groups that this process has lost since its last JoinGroup, which still reported them as owned."""
-        self._losses = LossBackoff()
+        self._losses = 0
+        """The number of recent losses of shard groups to other claimants."""
+        self._last_loss = float("-inf")
         self._attempts = 0
         self._rejoin_needed = asyncio.Event()
         self._first_assignment: asyncio.Future[None] | None = None
@@ -224,7 +198,7 @@ class OwnershipManager:
             return
         _log.warning("shard group %d was lost to another manager: %s", shard_group, why)
         self._lost.add(shard_group)
-        self._losses.on_loss()
+        self._losses += 1
         self._rejoin_needed.set()
 
     # --- for all callers -----------------------------------------------------------------------------
@@ -423,11 +397,17 @@ class OwnershipManager:
         # If this member rejoins after it has revoked its shard groups, one rebalance is enough instead of two. The wait
         # is limited, because the other members cannot complete their rebalance without this member.
         await self._revocations.wait(self._owned, self._max_revocation_wait_s)
-        if self._lost and (pause := self._losses.pause_s(asyncio.get_running_loop().time())):
+        if not self._lost:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._last_loss > _LOSS_RESET_S:
+            self._losses = 1
+        self._last_loss = now
+        if self._losses > 1:
             self._rejoin_needed.clear()
             # A rebalance ends the pause early. (`asyncio.wait_for` could lose the cancellation by `stop`.)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(_LOSS_BACKOFF.pause_s(self._losses - 1)):
                     await self._rejoin_needed.wait()
 
     # --- the runtime ---------------------------------------------------------------------------------
@@ -444,7 +424,7 @@ class OwnershipManager:
     def _revoke_and_release(self, shard_groups: Iterable[int]) -> None:
         """Revokes shard groups for which other members wait. Until such a shard group is revoked, the JoinGroups of
         this process report it as owned."""
-        revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revocations]
+        revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revocations.running()]
         self._revocations.start(revoking)
         for shard_group in revoking:
             self._revocations.when_revoked(

@@ -156,11 +156,9 @@ class ManagerNode:
         """The conditions that an operator must fix, as text."""
         if self._topic_monitor is None:
             return []
-        excluded = (
-            self.ownership.exclusion_reason
-            and f"the other managers exclude this one: {self.ownership.exclusion_reason}"
-        )
-        unproven = [text for text in self.ownership.secret.unproven.values() if text != self.ownership.exclusion_reason]
+        reason = self.ownership.exclusion_reason
+        excluded = reason and f"the other managers exclude this one: {reason}"
+        unproven = [text for text in self.ownership.secret.unproven.values() if text != reason]
         found = (excluded, *unproven, self._topic_monitor.recreated, self._topic_monitor.alarm)
         return [*filter(None, found), *(f"topic {self.topic.name}: {alarm}" for alarm in self.runtime.alarms)]
 

@@ -58,15 +58,11 @@ class PeerLiveness:
     """The state of one peer. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._lost = False
-        """Whether the peer has closed an established connection and has accepted no other connection since."""
+        self.suspected = False
+        """Whether the peer has closed an established connection and has accepted no other connection since, so that the
+        next attempts to connect decide."""
         self._refusals = 0
         self._refused_since = 0.0
-
-    @property
-    def suspected(self) -> bool:
-        """Whether the peer has closed its connection, so that the next attempts to connect decide."""
-        return self._lost
 
     def on_attempt(self, result: ConnectionAttempt, now: float) -> None:
         """Records the result of an attempt to connect that ended at ``now``."""
@@ -77,17 +73,17 @@ class PeerLiveness:
             return
         self._refusals = 0
         if result is ConnectionAttempt.ACCEPTED:
-            self._lost = False
+            self.suspected = False
 
     def on_closed(self, *, by_peer: bool) -> None:
         """Records that the established connection has ended. ``by_peer`` is False if it ended for another reason, such
         as an unreachable host; then refused connections prove nothing until the peer has accepted one again."""
-        self._lost = by_peer
+        self.suspected = by_peer
         self._refusals = 0
 
     def dead(self, now: float) -> bool:
         """Returns whether the process of the peer is dead."""
-        return self._lost and self._refusals >= REFUSALS and now - self._refused_since >= _MIN_REFUSED_S
+        return self.suspected and self._refusals >= REFUSALS and now - self._refused_since >= _MIN_REFUSED_S
 
 
 _log = logging.getLogger(__name__)
@@ -160,24 +156,21 @@ class PeerMonitor:
                         rejections += 1
                         await asyncio.sleep(_REJECTION_BACKOFF.pause_s(rejections))
                 elif liveness.dead(now()):
-                    if await self._removed(member, host, port):
+                    _log.warning("manager %s:%d has died; removing it from the managers' group", host, port)
+                    try:
+                        await self._remove(member)
+                    except OffsetMgrError as error:
+                        what = "manager %s:%d could not be removed from the managers' group: %s"
+                        _log.warning(what, host, port, error)
+                        await retries.pause()
+                    else:
                         return
-                    await retries.pause()
                 else:
                     await asyncio.sleep(REFUSAL_INTERVAL_S if liveness.suspected else _RETRY_S)
         finally:
             self.connected.discard(member)
             if connection is not None:
                 connection.close()
-
-    async def _removed(self, member: str, host: str, port: int) -> bool:
-        _log.warning("manager %s:%d has died; removing it from the managers' group", host, port)
-        try:
-            await self._remove(member)
-        except OffsetMgrError as error:
-            _log.warning("manager %s:%d could not be removed from the managers' group: %s", host, port, error)
-            return False
-        return True
 
 
 async def connect(host: str, port: int) -> tuple[ConnectionAttempt, socket.socket | None]:

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -31,34 +31,27 @@ MAX_FAILED_CHECKS: Final = 12
 """The number of consecutive failed checks that cause an alarm: one minute at the default interval of 5 s."""
 
 
+@dataclass(slots=True, eq=False)
 class OffsetsTopicMonitor:
     """Checks the topic every ``interval_s`` seconds. ``check`` compares the topic with its known state and raises an
     error if they differ. ``check`` blocks, so it runs in a thread. ``on_topic_id`` is called on the loop with the topic
     id after every check. ``check_starts`` checks whether records were deleted; until it has succeeded, an alarm
     stays."""
 
-    def __init__(
-        self,
-        known: OffsetsTopicState,
-        check: Callable[[OffsetsTopicState], object],
-        on_topic_id: Callable[[str], None],
-        check_starts: Callable[[], Awaitable[None]],
-        interval_s: float,
-    ) -> None:
-        self._known = known
-        self._check = check
-        self._on_topic_id = on_topic_id
-        self._check_starts = check_starts
-        self._interval_s = interval_s
-        self._task: asyncio.Task[None] | None = None
-        self._failed_checks = 0
-        """The number of failed checks since the last successful check."""
-        self.alarm: str | None = None
-        """The fault that the last completed check found, or the error of the last check after `MAX_FAILED_CHECKS`
-        failures in succession; None if there is no fault."""
-        self.recreated: str | None = None
-        """The message that the topic was recreated since the start; None if the topic was not recreated. The message is
-        never reset, because the commits of the earlier topic are lost."""
+    known: OffsetsTopicState
+    check: Callable[[OffsetsTopicState], object]
+    on_topic_id: Callable[[str], None]
+    check_starts: Callable[[], Awaitable[None]]
+    interval_s: float
+    alarm: str | None = None
+    """The fault that the last completed check found, or the error of the last check after `MAX_FAILED_CHECKS` failures
+    in succession; None if there is no fault."""
+    recreated: str | None = None
+    """The message that the topic was recreated since the start; None if the topic was not recreated. The message is
+    never reset, because the commits of the earlier topic are lost."""
+    _task: asyncio.Task[None] | None = None
+    _failed_checks: int = 0
+    """The number of failed checks since the last successful check."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -68,17 +61,20 @@ class OffsetsTopicMonitor:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self.interval_s)
             try:
-                await asyncio.to_thread(self._check, self._known)
-                await self._check_starts()
+                await asyncio.to_thread(self.check, self.known)
+                await self.check_starts()
             except TopicRecreated as error:
-                self._recreated(error)
+                # The next check decides whether the new topic is suitable.
+                self.known = replace(self.known, topic_id=error.topic_id)
+                self.recreated = str(error)
+                _log.error("the offsets topic was recreated", extra={"why": self.recreated})
             except UnsuitableTopic as error:
                 self._failed_checks = 0
                 self._set_alarm(str(error))
                 with contextlib.suppress(OffsetMgrError):
-                    await self._check_starts()
+                    await self.check_starts()
             except OffsetMgrError as error:
                 if not error.retriable:
                     self._check_failed(error)
@@ -87,13 +83,7 @@ class OffsetsTopicMonitor:
                 self._set_alarm(None)
             # The id is passed after every check, even if it has not changed, because a load that began before the topic
             # was recreated may have ended since the previous check.
-            self._on_topic_id(self._known.topic_id)
-
-    def _recreated(self, error: TopicRecreated) -> None:
-        """Records the new topic id. The next check decides whether the new topic is suitable."""
-        self._known = replace(self._known, topic_id=error.topic_id)
-        self.recreated = str(error)
-        _log.error("the offsets topic was recreated", extra={"why": self.recreated})
+            self.on_topic_id(self.known.topic_id)
 
     def _check_failed(self, error: OffsetMgrError) -> None:
         self._failed_checks += 1

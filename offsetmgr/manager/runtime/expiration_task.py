@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from offsetmgr.config.manager_settings import ManagerSettings, Members
@@ -25,42 +26,26 @@ RecordAppender: TypeAlias = Callable[[Shard, CoordinatorResult[int]], "asyncio.F
 """Appends the records of a pass. The future's result is the number of deleted offsets, or None if the append failed."""
 
 
+@dataclass(frozen=True, slots=True)
 class ExpirationTask:
-    """Runs expiration passes on the loop. ``serving`` returns the shard of a partition if this process serves the
-    shard, and None otherwise. If ``members`` is None, every group counts as a group without members. The commit timeout
-    limits each request for the members of groups. ``now_ms`` returns the time by which offsets of a partition expire;
-    None if no offset may expire."""
+    """Runs expiration passes on the loop, by the schedule of the served partitions. ``serving`` returns the shard of a
+    partition if this process serves the shard, and None otherwise. If ``members`` is None, every group counts as a
+    group without members. The commit timeout limits each request for the members of groups. ``now_ms`` returns the time
+    by which offsets of a partition expire; None if no offset may expire."""
 
-    def __init__(
-        self,
-        partitions: int,
-        settings: ManagerSettings,
-        members: Members | None,
-        now_ms: Callable[[int], int | None],
-        serving: Callable[[int], Shard | None],
-        append: RecordAppender,
-        counters: Counters,
-    ) -> None:
-        self._schedule = ExpirationSchedule(partitions, settings.expiry_interval_s)
-        self._members = members
-        self._members_timeout_s = settings.commit_timeout_s
-        self._now_ms = now_ms
-        self._serving = serving
-        self._append = append
-        self._counters = counters
-
-    def start(self, partition: int) -> None:
-        """Schedules passes for a partition that is now served."""
-        self._schedule.start(partition, time.monotonic())
-
-    def stop(self, partition: int) -> None:
-        self._schedule.stop(partition)
+    schedule: ExpirationSchedule
+    settings: ManagerSettings
+    members: Members | None
+    now_ms: Callable[[int], int | None]
+    serving: Callable[[int], Shard | None]
+    append: RecordAppender
+    counters: Counters
 
     async def run_due(self) -> None:
         """Runs the passes that are due."""
-        for partition in self._schedule.take_due(time.monotonic()):
-            shard = self._serving(partition)
-            if shard is not None and self._now_ms(partition) is not None:
+        for partition in self.schedule.take_due(time.monotonic()):
+            shard = self.serving(partition)
+            if shard is not None and self.now_ms(partition) is not None:
                 await self.run(shard)
             elif shard is not None:
                 _logger.error("no offset expires: a clock is wrong, or unknown", extra={"shard": partition})
@@ -69,29 +54,29 @@ class ExpirationTask:
         """Runs one pass over a shard. The pass ends early if the shard is no longer served or an append fails."""
         for groups in batched_by_size(shard.expiry_groups(), lambda group: 1 + shard.size(group), _BATCH_OFFSETS):
             await asyncio.sleep(0)
-            if self._serving(shard.partition) is not shard:
+            if self.serving(shard.partition) is not shard:
                 break
             if (expired := await self._expire(shard, groups)) is None:
                 break
-            self._counters.expired_offsets += expired
+            self.counters.expired_offsets += expired
 
     async def _expire(self, shard: Shard, groups: Sequence[str]) -> int | None:
         """Expires the offsets of these groups. Returns their number, or None if the pass must end."""
-        if (now := self._now_ms(shard.partition)) is None:
+        if (now := self.now_ms(shard.partition)) is None:
             return None
         expirable = [group for group in groups if shard.expirable(group, now)]
         if not expirable:
             return 0
         members: Mapping[str, bool] = dict.fromkeys(expirable, False)
-        if self._members is not None:
+        if self.members is not None:
             try:
                 # `asyncio.wait_for` would ignore a cancellation that coincides with the response (Python 3.11).
-                async with asyncio.timeout(self._members_timeout_s):
-                    members = await self._members(expirable)
+                async with asyncio.timeout(self.settings.commit_timeout_s):
+                    members = await self.members(expirable)
             except OffsetMgrError:
                 raise
             except TimeoutError:
                 members = {}  # the members are unknown, so no offset of these groups expires
-            if self._serving(shard.partition) is not shard:
+            if self.serving(shard.partition) is not shard:
                 return None
-        return await self._append(shard, shard.expire(now, members.get, expirable))
+        return await self.append(shard, shard.expire(now, members.get, expirable))

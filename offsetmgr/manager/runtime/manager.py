@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -13,6 +14,7 @@ from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.clock import duration
 from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode
 from offsetmgr.core.retry import cancel_tasks, completed
+from offsetmgr.manager.expiration import ExpirationSchedule
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import ShardState
 from offsetmgr.manager.log.base import PartitionLog, partitions_of, shard_group_count, shard_group_of
@@ -74,7 +76,7 @@ class ManagerRuntime:
         """The timers of assigned shard groups that this process may not claim yet."""
         self._standby: StandbyReplica | None = None
         self._expiration = ExpirationTask(
-            self._partitions,
+            ExpirationSchedule(self._partitions, self._settings.expiry_interval_s),
             self._settings,
             members,
             self._clock.expiry_ms,
@@ -229,9 +231,9 @@ class ManagerRuntime:
             previous = self._serving[partition]
             self._serving[partition] = shard_group.shards[partition] if serves else None
             if serves and previous is None:
-                self._expiration.start(partition)
+                self._expiration.schedule.start(partition, time.monotonic())
             elif not serves:
-                self._expiration.stop(partition)
+                self._expiration.schedule.stop(partition)
 
     async def _housekeeping_loop(self) -> None:
         while True:

@@ -82,8 +82,6 @@ class ShardWriter:
         self.loader: ShardLoader | None = None
         self._shard_group = shard_group
         self._services = services
-        self._log = services.log
-        self._ownership = services.ownership
         self._settings = services.settings
         self._listener = listener
         self._shards: dict[int, Shard] | None = dict(shards)
@@ -91,7 +89,7 @@ class ShardWriter:
         self._generation = generation
         self._positions: dict[int, int] = {}
         self._queue: deque[WriteBatch] = deque()
-        self._stopping = threading.Event()  # the threads that read the log check it, too
+        self.stopping = threading.Event()  # the threads that read the log check it, too
         self._stopped = asyncio.Event()
         self._wake = asyncio.Event()
         self._writer: ShardGroupWriter | None = None
@@ -120,13 +118,9 @@ class ShardWriter:
 
     def stop(self) -> None:
         """Stops the task after it has appended the queued batches."""
-        self._stopping.set()
+        self.stopping.set()
         self._stopped.set()
         self._wake.set()
-
-    @property
-    def stopping(self) -> bool:
-        return self._stopping.is_set()
 
     @property
     def loading(self) -> bool:
@@ -150,7 +144,7 @@ class ShardWriter:
         """Claims and serves the shard group until the task is stopped. After an append with an unknown outcome, the
         task claims the shard group again."""
         pause_s = self._settings.retry_pause_s
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             try:
                 if await self._claim_and_load():
                     pause_s = self._settings.retry_pause_s
@@ -169,17 +163,19 @@ class ShardWriter:
     async def _claim_and_load(self) -> bool:
         """Claims the shard group and reads the log up to the claim. Returns False if the lease has expired by now, or
         if the task was stopped."""
-        while not self._ownership.valid():
+        while not self._services.ownership.valid():
             if await self._wait_until_stopped(_LEASE_CHECK_INTERVAL_S):
                 return False
         self._listener.on_loading()
-        if not self._discard_other_log(await self._in_thread(self._log.generation, self._settings.claim_timeout_s)):
+        if not self._discard_other_log(
+            await self._in_thread(self._services.log.generation, self._settings.claim_timeout_s)
+        ):
             return False
         if self._writer is None:
-            self._writer = self._log.writer(self._shard_group)
+            self._writer = self._services.log.writer(self._shard_group)
         ends = await self._writer.claim(self._settings.claim_timeout_s)
         # The lease must be checked after the claim: see `ownership_protocol`.
-        if not self._ownership.valid() or self._stopping.is_set():
+        if not self._services.ownership.valid() or self.stopping.is_set():
             return False
         self._refresh_later(self._settings.claim_refresh_s)
         done = await (self._read_tail(ends) if self._shards is None else self._load_shards(self._shards, ends))
@@ -200,20 +196,15 @@ class ShardWriter:
 
     async def _load_shards(self, shards: dict[int, Shard], ends: Mapping[int, int]) -> bool:
         as_of = boottime()
-        if not await self._in_thread(self._read_all, shards, ends):
+        loader = self.loader = ShardLoader(self._services, shards, self.stopping)
+        if not await self._in_thread(loader.load, ends, self._generation):
             return False
         self._positions = {partition: shard.position for partition, shard in shards.items()}
         await self._complete_claim()
-        if self.loader is not None:
-            await self._append_again(self.loader.invalid_keys, shards)
+        await self._append_again(loader.invalid_keys, shards)
         self._shards = None
         self._listener.on_loaded(shards, self._generation, as_of)
         return True
-
-    def _read_all(self, shards: dict[int, Shard], ends: Mapping[int, int]) -> bool:
-        """Reads the missing part of the log. Runs in a thread."""
-        self.loader = ShardLoader(self._services, shards, self._stopping)
-        return self.loader.load(ends, self._generation)
 
     async def _read_tail(self, ends: Mapping[int, int]) -> bool:
         """Reads the end of the log after an append with an unknown outcome. Only the records of this append are new.
@@ -237,8 +228,8 @@ class ShardWriter:
         if not ends:
             return {}, {}
         starts = {partition: self._positions[partition] for partition in ends}
-        with contextlib.closing(self._log.reader()) as reader:
-            reached = reader.load(starts, ends, newest, stopped=self._stopping.is_set)
+        with contextlib.closing(self._services.log.reader()) as reader:
+            reached = reader.load(starts, ends, newest, stopped=self.stopping.is_set)
             invalid_keys = reader.invalid_keys
         self._services.check_same_log(self._generation)
         return reached, invalid_keys
@@ -283,11 +274,11 @@ class ShardWriter:
     async def _serve(self) -> None:
         """Appends queued records until the task is stopped or the outcome of an append is unknown."""
         while self._claimed:
-            if self.restores and time.monotonic() >= self._next_restore and not self._stopping.is_set():
+            if self.restores and time.monotonic() >= self._next_restore and not self.stopping.is_set():
                 await self._restore_part()
             elif batches := self._next_batches():
                 await self._append_and_report(batches)
-            elif self._stopping.is_set():
+            elif self.stopping.is_set():
                 return
             elif self._refresh_due:
                 await self._refresh_claim()
@@ -333,7 +324,8 @@ class ShardWriter:
         try:
             outcomes = dict(await self._writer.append(records, timeout_s))
         except Exception as error:  # after an unexpected error the outcome is unknown, too
-            return failed_results(batches, OutcomeUnknown("commit", _text(error)))
+            why = str(error) if isinstance(error, OffsetMgrError) else f"{type(error).__name__}: {error}"
+            return failed_results(batches, OutcomeUnknown("commit", why))
         results = []
         for partition in [p for p, outcome in outcomes.items() if isinstance(outcome, TooLarge)]:
             if parts := halves(batches, partition):
@@ -425,7 +417,7 @@ class ShardWriter:
         """Waits up to ``timeout_s`` seconds. Returns whether the task is stopped."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), timeout_s)
-        return self._stopping.is_set()
+        return self.stopping.is_set()
 
     async def _in_thread(self, call: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._services.readers, call, *arguments)
@@ -434,10 +426,6 @@ class ShardWriter:
 def is_retriable(error: Exception) -> bool:
     """Returns whether a retry may succeed without a change by an administrator."""
     return isinstance(error, OffsetMgrError) and error.retriable
-
-
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, OffsetMgrError) else f"{type(error).__name__}: {error}"
 
 
 class ShardGroup:
@@ -478,7 +466,6 @@ class ShardGroup:
         self._settings = services.settings
         self._loop = asyncio.get_running_loop()
         self._counters = services.counters
-        self._backpressure = services.backpressure
         self._on_changed = on_changed
         self._on_released = on_released
         self._writer: ShardWriter | None = None
@@ -527,7 +514,7 @@ class ShardGroup:
         """Starts a writer that claims and serves the shard group. Call it only after the writer of the previous
         lifecycle has ended."""
         assert self._writer is None
-        if self.is_outdated(boottime()):
+        if self.is_outdated():
             self.reset()
         self._resolve_in_doubt()
         self.state, self.last_error = ShardState.INITIAL, ""
@@ -539,7 +526,7 @@ class ShardGroup:
 
     def stop(self) -> None:
         """Stops serving. Requests in flight are completed."""
-        if self._writer is not None and not self._writer.stopping:
+        if self._writer is not None and not self._writer.stopping.is_set():
             self._submit_batch()
             self._enter(ShardState.CLOSED)
             self._writer.stop()
@@ -549,9 +536,9 @@ class ShardGroup:
         if self._writer is not None:
             await self._ended.wait()
 
-    def is_outdated(self, now: float) -> bool:
+    def is_outdated(self) -> bool:
         """Returns whether the shards have been behind the log for so long that they may have missed tombstones."""
-        return now - self.current_at > self._settings.max_standby_age_s
+        return boottime() - self.current_at > self._settings.max_standby_age_s
 
     def reset(self) -> None:
         """Replaces the shards by empty ones."""
@@ -586,7 +573,7 @@ class ShardGroup:
                 self._writer.wake()  # The task then runs right after `_submit_batch`, not an iteration later.
         before = batch.count
         batch.add(shard, result, future, error_response)
-        self._backpressure.add(batch.count - before)
+        self._services.backpressure.add(batch.count - before)
         if batch.count >= self._settings.max_append_records or batch.bytes >= self._settings.max_append_bytes:
             self._submit_batch()
         return future
@@ -805,7 +792,7 @@ class ShardGroup:
             )
 
     def _on_batch_ended(self, batch: WriteBatch) -> None:
-        self._backpressure.remove(batch.count)
+        self._services.backpressure.remove(batch.count)
         if self._waiters:
             self._waiters = [(None if newest is batch else newest, done) for newest, done in self._waiters]
             self._complete_waiters()

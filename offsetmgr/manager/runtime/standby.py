@@ -51,11 +51,7 @@ class StandbyReplica:
     methods run on the loop, except the methods in the section "the thread". No load starts while ``owned_loading``
     returns True, because owned shard groups have priority."""
 
-    def __init__(
-        self,
-        services: RuntimeServices,
-        owned_loading: Callable[[], bool],
-    ) -> None:
+    def __init__(self, services: RuntimeServices, owned_loading: Callable[[], bool]) -> None:
         self.ends: dict[int, tuple[int, float]] = {}
         """The last known end offset of each partition, and the time at which this end offset was requested
         (`lease.boottime`)."""
@@ -63,10 +59,8 @@ class StandbyReplica:
         self.loading: ShardGroup | None = None
         self.last_error = ""
         self._services = services
-        self._log = services.log
         self._settings = services.settings
         self._loop = asyncio.get_running_loop()
-        self._counters = services.counters
         self._owned_loading = owned_loading
         self._last_follow_id = 0
         self._pause = _RETRY_PAUSE_S
@@ -125,16 +119,15 @@ class StandbyReplica:
     # --- calls of the thread -------------------------------------------------------------------------
 
     def _next_task(self) -> StandbyTask:
-        now = boottime()
         for _, shard_group in list(self._following.values()):
-            if shard_group.is_outdated(now):
+            if shard_group.is_outdated():
                 self.release(shard_group, lambda: None)
                 self.add(shard_group)
         if self._waiting and not self._owned_loading() and not self._stopping.is_set():
             shard_group = self._waiting.pop(
                 next(iter(self._waiting))
             )  # the first in the queue; a failed load puts its shard group at the end
-            if shard_group.is_outdated(now):
+            if shard_group.is_outdated():
                 shard_group.reset()
             self.loading, self.loader = shard_group, None
             return StandbyTask(shard_group, {})
@@ -168,7 +161,7 @@ class StandbyReplica:
         shards = {partition: shard_group.shards[partition] for partition, (_, shard_group) in self._following.items()}
         newest: dict[int, dict[bytes, bytes | None]] = {}
         positions: dict[int, int] = {}
-        for partition, offset, key, value, _ in records:
+        for partition, offset, key, value in records:
             shard = shards.get(partition)
             if shard is not None and offset >= shard.position:
                 newest.setdefault(partition, {})[key] = value
@@ -178,7 +171,7 @@ class StandbyReplica:
                 shards[partition].replay_newest(found, positions[partition])
             except FormatMismatch as error:
                 self._stop_following(self._following[partition][1], error)
-        self._counters.standby_records += len(records)
+        self._services.counters.standby_records += len(records)
         return self._next_task()
 
     def _stop_following_damaged(self, error: CorruptRecords) -> None:
@@ -225,7 +218,7 @@ class StandbyReplica:
 
     def _record_failure(self, error: Exception) -> None:
         self.last_error = f"{type(error).__name__}: {error}"
-        self._counters.standby_failures += 1
+        self._services.counters.standby_failures += 1
         _logger.warning("standbys cannot follow the log", extra={"why": self.last_error})
 
     # --- the thread ----------------------------------------------------------------------------------
@@ -233,7 +226,7 @@ class StandbyReplica:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                with contextlib.closing(self._log.reader()) as reader:
+                with contextlib.closing(self._services.log.reader()) as reader:
                     self._follow(reader)
             except LoopEnded:
                 return
@@ -253,14 +246,24 @@ class StandbyReplica:
                 continue
             planned = {partition: follow_id for partition, (follow_id, _) in task.follow.items()}
             if planned != followed:
-                reader.follow(_starts(reader, followed, task.follow))
+                # The reader continues at its own position in partitions that it already follows.
+                starts = {
+                    partition: reader.position(partition) if followed.get(partition) == follow_id else position
+                    for partition, (follow_id, position) in task.follow.items()
+                }
+                reader.follow(starts)
                 followed = planned
             if followed and time.monotonic() - last_check > self._settings.lag_interval_s:
                 asked_at, last_check = boottime(), time.monotonic()
-                self._call(self._note_generation, self._log.generation(self._settings.claim_timeout_s))
-                ends = self._log.end_offsets(sorted(followed), self._settings.claim_timeout_s)
+                self._call(self._note_generation, self._services.log.generation(self._settings.claim_timeout_s))
+                ends = self._services.log.end_offsets(sorted(followed), self._settings.claim_timeout_s)
                 self._call(self._note_ends, ends, {p: reader.position(p) for p in followed}, asked_at)
-            task = self._call(self._replay, self._poll(reader, followed))
+            records: Sequence[LogRecord] = ()
+            if followed:
+                records = reader.poll(self._settings.standby_records, self._settings.standby_poll_s)
+            else:
+                self._stopping.wait(self._settings.standby_poll_s)
+            task = self._call(self._replay, records)
 
     def _post(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Schedules a call on the loop, which owns the state, and does not wait for it. Does nothing if the loop has
@@ -289,12 +292,6 @@ class StandbyReplica:
                 raise LoopEnded
         return outcome.result()
 
-    def _poll(self, reader: LogReader, followed: Mapping[int, int]) -> Sequence[LogRecord]:
-        if followed:
-            return reader.poll(self._settings.standby_records, self._settings.standby_poll_s)
-        self._stopping.wait(self._settings.standby_poll_s)
-        return ()
-
     def _pause_after(self, error: Exception) -> None:
         """Pauses for one second. The pause is longer after repeated errors that are not retriable."""
         self._post(self._record_failure, error)
@@ -305,10 +302,10 @@ class StandbyReplica:
         shards, generation, as_of = dict(shard_group.shards), shard_group.log_id, boottime()
         loaded = False
         try:
-            found = self._log.generation(self._settings.claim_timeout_s)
+            found = self._services.log.generation(self._settings.claim_timeout_s)
             if found not in ("", generation):
                 shards, generation = {partition: self._services.new_shard(partition) for partition in shards}, found
-            ends = self._log.end_offsets(sorted(shards), self._settings.claim_timeout_s)
+            ends = self._services.log.end_offsets(sorted(shards), self._settings.claim_timeout_s)
             self.loader = ShardLoader(self._services, shards, self._stopping)
             loaded = self.loader.load(ends, generation)
         except (FormatMismatch, CorruptRecords) as error:
@@ -316,11 +313,3 @@ class StandbyReplica:
         except Exception as error:
             self._pause_after(error)
         return self._call(self._on_loaded, shard_group, shards, generation, as_of if loaded else None)
-
-
-def _starts(reader: LogReader, followed: Mapping[int, int], follow: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-    """Returns the offsets to read from: the reader's position for partitions that it already follows."""
-    return {
-        partition: reader.position(partition) if followed.get(partition) == follow_id else position
-        for partition, (follow_id, position) in follow.items()
-    }
