@@ -40,11 +40,13 @@ import enum
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.config import toml_table
 from offsetmgr.config.toml_table import TomlTable
 from offsetmgr.kafka.protocol.releases import ApiKey
+
+T = TypeVar("T")
 
 ANY_USER: Final = "*"
 _ALL: Final = "all"
@@ -93,13 +95,17 @@ class Authorizer:
     has_rules = False
     """Whether the authorizer may deny an operation."""
 
-    def group(self, principal: str, operation: Operation, group: str) -> bool:  # noqa: ARG002
-        return True
+    def group(self, principal: str, operation: Operation, group: str) -> bool:
+        return self.allows(principal, operation, group, "groups")
 
-    def topic(self, principal: str, operation: Operation, topic: str) -> bool:  # noqa: ARG002
-        return True
+    def topic(self, principal: str, operation: Operation, topic: str) -> bool:
+        return self.allows(principal, operation, topic, "topics")
 
-    def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:  # noqa: ARG002
+    def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:
+        return self.allows(principal, operation, name, "transactional_ids")
+
+    def allows(self, principal: str, operation: Operation, name: str, field: str) -> bool:  # noqa: ARG002
+        """Whether the principal may use the operation on a name. ``field`` is the field of `Rule` for such names."""
         return True
 
     def any_topic(self, principal: str, right: Operation | int) -> bool:  # noqa: ARG002
@@ -135,15 +141,12 @@ class ReservedGroupsAuthorizer(Authorizer):
         self._authorizer = authorizer
         self._reserved = reserved
 
-    def group(self, principal: str, operation: Operation, group: str) -> bool:
-        return group != self._reserved.group and self._authorizer.group(principal, operation, group)
-
-    def topic(self, principal: str, operation: Operation, topic: str) -> bool:
-        return topic != self._reserved.topic and self._authorizer.topic(principal, operation, topic)
-
-    def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:
-        reserved = self._reserved.has_transactional_id(name)
-        return not reserved and self._authorizer.transactional_id(principal, operation, name)
+    def allows(self, principal: str, operation: Operation, name: str, field: str) -> bool:
+        if field == "transactional_ids":
+            reserved = self._reserved.has_transactional_id(name)
+        else:
+            reserved = name == (self._reserved.group if field == "groups" else self._reserved.topic)
+        return not reserved and self._authorizer.allows(principal, operation, name, field)
 
     def any_topic(self, principal: str, right: Operation | int) -> bool:
         return self._authorizer.any_topic(principal, right)
@@ -181,19 +184,10 @@ class AuthorizationRules(Authorizer):
         self._rules = tuple(rules)
         self._known = lru_cache(2 * _MAX_CACHED)(self._decide)
 
-    def group(self, principal: str, operation: Operation, group: str) -> bool:
-        return self._allows(principal, operation, group, "groups")
-
-    def topic(self, principal: str, operation: Operation, topic: str) -> bool:
-        return self._allows(principal, operation, topic, "topics")
-
-    def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:
-        return self._allows(principal, operation, name, "transactional_ids")
-
     def any_topic(self, principal: str, right: Operation | int) -> bool:
         return any(rule.topics or right in rule.apis for rule in self._rules if rule.concerns(principal, right))
 
-    def _allows(self, principal: str, operation: Operation, name: str, field: str) -> bool:
+    def allows(self, principal: str, operation: Operation, name: str, field: str) -> bool:
         decide = self._known if len(name) <= _MAX_CACHED_LENGTH else self._decide
         return decide(principal, operation, name, field)
 
@@ -231,21 +225,26 @@ def _rule(entry: TomlTable) -> Rule:
     if not principals:
         raise entry.error('must name a user, or "*" for all users', "principals")
     groups, topics, transactions = (_patterns(entry, field) for field in ("groups", "topics", "transactional_ids"))
-    apis = _apis(entry)
+    apis = _named(entry, "apis", {name: key for key, name in ADMIN_APIS.items()}, ANY_USER)
     if not groups and not topics and not transactions and (not apis or "operations" in entry.values):
         raise entry.error("names neither groups nor topics")
     needed = groups or transactions or not apis or "operations" in entry.values
-    operations = _operations(entry) if needed else frozenset[Operation]()
+    operations = frozenset[Operation]()
+    if needed:
+        operations = _named(entry, "operations", {operation.value: operation for operation in Operation}, _ALL)
+        if not operations:
+            raise entry.error("must name at least one operation", "operations")
+        operations |= {Operation.DESCRIBE}
     return Rule(frozenset(principals), groups, topics, operations, apis, transactions)
 
 
-def _apis(entry: TomlTable) -> frozenset[int]:
-    names = entry.text_list("apis")
-    known = {name: key for key, name in ADMIN_APIS.items()}
+def _named(entry: TomlTable, field: str, known: Mapping[str, T], everything: str) -> frozenset[T]:
+    """Returns what a field names. The word ``everything`` stands for all known names."""
+    names = entry.text_list(field)
     for name in names:
-        if name != ANY_USER and name not in known:
-            raise entry.error(f"{name!r} is not one of {', '.join(known)}", "apis")
-    return frozenset(known.values()) if ANY_USER in names else frozenset(known[name] for name in names)
+        if name != everything and name not in known:
+            raise entry.error(f"{name!r} is not one of {', '.join([*known, everything])}", field)
+    return frozenset(known.values()) if everything in names else frozenset(known[name] for name in names)
 
 
 def _patterns(entry: TomlTable, field: str) -> tuple[str, ...]:
@@ -254,23 +253,6 @@ def _patterns(entry: TomlTable, field: str) -> tuple[str, ...]:
         if "*" in pattern[:-1]:
             raise entry.error(f"{pattern!r}: a star may only stand at the end", field)
     return tuple(patterns)
-
-
-def _operations(entry: TomlTable) -> frozenset[Operation]:
-    names = entry.text_list("operations")
-    if not names:
-        raise entry.error("must name at least one operation", "operations")
-    found = {Operation.DESCRIBE}
-    for name in names:
-        if name == _ALL:
-            found.update(Operation)
-            continue
-        try:
-            found.add(Operation(name))
-        except ValueError:
-            known = ", ".join([*(operation.value for operation in Operation), _ALL])
-            raise entry.error(f"{name!r} is not one of {known}", "operations") from None
-    return frozenset(found)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
