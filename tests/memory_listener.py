@@ -199,9 +199,7 @@ class MemoryListener(EventLoopThread):
             requires_login=self._authentication is not None,
             backpressure=self.backend.backpressure,
         )
-        inspected = admin_api(
-            self.status, self.dump, lambda _, operation: self.authorizer.group("ANONYMOUS", operation, "*")
-        )
+        inspected = admin_api(self.status, self.dump, self.authorizer)
         self.service.apis[inspected.key] = inspected
         self.port = await self.service.listen("127.0.0.1", 0, tls=self._tls)
         self.backend.node = NodeAddress(self._node_id, "127.0.0.1", self.port)

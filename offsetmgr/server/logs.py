@@ -39,8 +39,7 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={value}" for name, value in _extra_fields(record).items())
-        line = f"{_timestamp(record.created)} {record.levelname:<7} {record.getMessage()}{fields}"
-        line = printable(line)
+        line = printable(f"{_timestamp(record.created)} {record.levelname:<7} {record.getMessage()}{fields}")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

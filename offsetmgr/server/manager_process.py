@@ -51,7 +51,6 @@ from offsetmgr.server.proxy.proxy import Proxy
 from offsetmgr.server.security.authentication import MECHANISMS, Authentication
 from offsetmgr.server.security.authorization import (
     Authorizer,
-    Operation,
     ReservedGroups,
     load_rules,
 )
@@ -186,11 +185,7 @@ class ManagerProcess:
         apis = listener_apis(context)
         if relay is not None:
             apis = relay.apis(context, apis, host)
-
-        def may_inspect(principal: str | None, operation: Operation) -> bool:
-            return authorizer.group(principal or "", operation, "*")
-
-        apis.append(admin_api(self.status, self.dump, may_inspect))
+        apis.append(admin_api(self.status, self.dump, authorizer))
         if relay is not None:
             relay.start()
         service.apis.update({api.key: api for api in apis})
@@ -390,10 +385,9 @@ def load_authorizer(settings: ManagerSettings) -> Authorizer:
 def create_proxy(settings: ManagerSettings, security: Security, authorizer: Authorizer) -> Proxy | None:
     if not settings.relay:
         return None
-    if settings.store is not None:
-        return Proxy(settings.bootstrap, security, authorizer)
-    topic = settings.offsets_topic
-    reserved = ReservedGroups(topic, managers_group(topic), transactional_id_prefix(topic))
+    reserved, topic = ReservedGroups(), settings.offsets_topic
+    if settings.store is None:
+        reserved = ReservedGroups(topic, managers_group(topic), transactional_id_prefix(topic))
     return Proxy(settings.bootstrap, security, authorizer, reserved)
 
 

@@ -10,18 +10,16 @@ from typing import Any, TypeAlias
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.client.managers import INSPECT, MAX_DUMP_ROWS, VERSION
 from offsetmgr.server.network.requests import NEVER_FLEXIBLE, Api, ApiRequest
-from offsetmgr.server.security.authorization import Operation
+from offsetmgr.server.security.authorization import Authorizer, Operation
 
 Dump: TypeAlias = Callable[[int, Sequence[Any] | None, int], Sequence[Mapping[str, Any]]]
 """Returns offsets of a shard in key order, by the number of the shard, the key after which it starts (group, topic,
 partition), and the largest number of offsets. Raises `OffsetMgrError` if this process does not hold the shard."""
 
 
-def admin_api(
-    status: Callable[[], Mapping[str, Any]], dump: Dump, allowed: Callable[[str | None, Operation], bool]
-) -> Api:
+def admin_api(status: Callable[[], Mapping[str, Any]], dump: Dump, authorizer: Authorizer) -> Api:
     """Creates the admin API's entry for the table of APIs. ``status`` returns the data that `manager status` shows for
-    one process, as JSON-compatible types. ``allowed`` tests whether a principal may use an operation on all groups."""
+    one process, as JSON-compatible types. ``authorizer`` decides who may use an operation on all groups."""
 
     def handle(request: ApiRequest) -> bytes:
         try:
@@ -31,11 +29,10 @@ def admin_api(
         except (ValueError, RecursionError):
             raise InvalidRequest("admin request", "it is not a JSON object") from None
         needed = Operation.READ if question.get("what") == "dump" else Operation.DESCRIBE
-        if not allowed(request.connection.principal, needed):
-            return _answer(
-                {"error": f"this needs the operation {needed.value} on all groups (*)", "kind": "not-authorized"}
-            )
-        return _answer(_result(status, dump, question))
+        if not authorizer.group(request.connection.principal or "", needed, "*"):
+            why = f"this needs the operation {needed.value} on all groups (*)"
+            return json.dumps({"error": why, "kind": "not-authorized"}).encode()
+        return json.dumps(_result(status, dump, question)).encode()
 
     return Api(INSPECT, "Inspect", VERSION, VERSION, NEVER_FLEXIBLE, handle)
 
@@ -59,7 +56,3 @@ def _result(status: Callable[[], Mapping[str, Any]], dump: Dump, question: dict[
     except OffsetMgrError as error:
         return {"error": str(error)}
     return {"error": f"unknown admin request {what!r}; this manager may be of an older version"}
-
-
-def _answer(found: Mapping[str, Any]) -> bytes:
-    return json.dumps(found).encode()

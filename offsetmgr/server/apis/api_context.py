@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec
 
+from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.protocol.frames import LARGE_BYTES, in_codec_thread
@@ -17,7 +18,6 @@ from offsetmgr.server.security.authentication import Authentication
 from offsetmgr.server.security.authorization import Authorizer, Operation
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 _MAX_CHARACTERS: Final = 32_767
 _MAX_TURN_S: Final = 0.002
@@ -105,22 +105,14 @@ def too_long(request: ApiRequest, topic: str) -> bool:
     return len(topic.encode()) > request.connection.service.settings.max_topic_bytes
 
 
-def portions(names: Sequence[T], max_items: int, name: Callable[[T], str] = str) -> Iterator[Sequence[T]]:
-    """Splits a long list into parts of at most ``max_items`` items whose names have at most `_MAX_CHARACTERS`
-    characters in total. An item whose name alone exceeds this limit forms a part by itself.
+def portions(names: Iterable[str], max_items: int) -> Iterator[list[str]]:
+    """Splits a long list into parts of at most ``max_items`` names, of fewer names if these are long, so that a part
+    has at most `_MAX_CHARACTERS` characters, or a single name.
 
     Handlers yield to other clients between two parts. The limit on characters bounds the time that one part takes:
     hashing a name of 32,767 characters takes 4 ms.
     """
-    start = characters = 0
-    for at, item in enumerate(names):
-        length = len(name(item))
-        if at > start and (at - start >= max_items or characters + length > _MAX_CHARACTERS):
-            yield names[start:at]
-            start, characters = at, 0
-        characters += length
-    if start < len(names):
-        yield names[start:]
+    return batched_by_size(names, lambda name: 1 + len(name) * max_items // _MAX_CHARACTERS, max_items)
 
 
 class Turns:

@@ -87,8 +87,14 @@ async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
     data = bytearray()
     turns = Turns(request)
     for group in groups:
-        described = await _described(context, request, group, include_operations=requested)
-        data += encode_items(request.api_key, request.version, "groups", [described])
+        description: dict[str, Any] = {**EMPTY_DESCRIPTION, "group_id": group}
+        if not context.group_allowed(request, Operation.DESCRIBE, group):
+            description["error_code"] = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        else:
+            if requested:
+                description["authorized_operations"] = context.group_operations(request, group)
+            description = await described_without_members(context, request, description)
+        data += encode_items(request.api_key, request.version, "groups", [description])
         await turns.may_end()
     return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
@@ -113,17 +119,6 @@ EMPTY_DESCRIPTION: Final[dict[str, Any]] = {
     "members": [],
 }
 """The fields of a group's description, without the group's name."""
-
-
-async def _described(
-    context: ApiContext, request: ApiRequest, group: str, *, include_operations: bool
-) -> dict[str, Any]:
-    description: dict[str, Any] = {**EMPTY_DESCRIPTION, "group_id": group}
-    if not context.group_allowed(request, Operation.DESCRIBE, group):
-        return {**description, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
-    if include_operations:
-        description["authorized_operations"] = context.group_operations(request, group)
-    return await described_without_members(context, request, description)
 
 
 async def described_without_members(

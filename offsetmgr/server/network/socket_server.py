@@ -96,7 +96,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         self._processing = False
         self._bytes = 0
         """Size of the requests in the pipeline."""
-        self._partial_bytes = 0
+        self.partial_bytes = 0
         """Number of received bytes of an incomplete request."""
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -150,7 +150,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         if self._handshake is not None:
             return
         self._process_frames()
-        if self._partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes and self.service.memory_exhausted:
+        if self.partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes and self.service.memory_exhausted:
             # Waiting would not help: only a complete request can end and free its memory, and this connection has none.
             self.service.cut(self, "memory")
 
@@ -161,8 +161,8 @@ class ServerConnection(ClientSession, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         self._transport = None
         self._hold(-self._bytes)
-        self.service.held_bytes -= self._partial_bytes
-        self._partial_bytes = 0
+        self.service.held_bytes -= self.partial_bytes
+        self.partial_bytes = 0
         self._frames = FrameSplitter(0)  # its bytes would remain until the garbage collector finds this connection
         self._out.clear()
         self.service.on_closed(self)
@@ -208,11 +208,6 @@ class ServerConnection(ClientSession, asyncio.Protocol):
     def unread_bytes(self) -> int:
         """Size of the responses that the manager holds for the client."""
         return self._pipeline.answer_bytes + self.unsent + self.collected_bytes
-
-    @property
-    def transfer_allowance_s(self) -> float:
-        """Seconds that the received bytes of the incomplete request take at the minimum transfer rate."""
-        return self._partial_bytes / _MIN_BYTES_PER_SECOND
 
     def last_progress(self, now: float) -> float:
         """Returns when the client last made progress. The client makes progress if a call of this method finds fewer
@@ -277,8 +272,8 @@ class ServerConnection(ClientSession, asyncio.Protocol):
             self._reading = not full
             (transport.pause_reading if full else transport.resume_reading)()
         partial = self._frames.held_bytes
-        self.service.held_bytes += partial - self._partial_bytes
-        self._partial_bytes = partial
+        self.service.held_bytes += partial - self.partial_bytes
+        self.partial_bytes = partial
         if not partial or full:
             self.partial_since = None
         elif self.partial_since is None:
@@ -560,8 +555,9 @@ class Pipeline:
         """Calls ``then`` with the converted result of the future. ``on_error`` is the result after an unexpected
         exception; if it is None, the exception closes the connection."""
         self._results.discard(future)
-        if self._connection.closed:
-            _drop(future)
+        if self._connection.closed:  # the result is discarded, and an exception retrieved
+            if not future.cancelled() and future.exception() is None and hasattr(stream := future.result(), "begin"):
+                stream.lost()
             return
         try:
             converted = convert(future.result())
@@ -652,13 +648,6 @@ def _unchanged(answer: Answer) -> Answer:
 def _name(request: ApiRequest) -> str:
     name = request.api.name if request.api else "API"
     return f"{name} (key {request.api_key}, version {request.version})"
-
-
-def _drop(future: asyncio.Future[Any]) -> None:
-    """Discards a handler's result after the client has disconnected. If the result is a stream, calls `Stream.lost`. If
-    the handler raised an exception, retrieves the exception."""
-    if not future.cancelled() and future.exception() is None and hasattr(stream := future.result(), "begin"):
-        stream.lost()
 
 
 _SWEEP_S: Final = 0.5
@@ -839,10 +828,8 @@ class SocketServer:
         settings = self.settings
         if connection.principal is None and now - connection.opened_at > settings.login_timeout_s:
             return "no login"
-        if (
-            connection.partial_since is not None
-            and now - connection.partial_since > settings.request_timeout_s + connection.transfer_allowance_s
-        ):
+        allowance_s = settings.request_timeout_s + connection.partial_bytes / _MIN_BYTES_PER_SECOND
+        if connection.partial_since is not None and now - connection.partial_since > allowance_s:
             return "slow request"
         if connection.closed and now - connection.last_received > settings.request_timeout_s:
             return "answers not taken"

@@ -44,15 +44,6 @@ class ProxyPorts(NamedTuple):
         return [self.first + (node_id + n) % self.size for n in range(self.size)]
 
 
-class _Ports(NamedTuple):
-    """The arguments with which ports for brokers are opened."""
-
-    service: SocketServer
-    host: str
-    range: ProxyPorts
-    tls: ssl.SSLContext | None
-
-
 class Brokers:
     """The known brokers, refreshed every 5 seconds. Use it in one event loop."""
 
@@ -60,7 +51,8 @@ class Brokers:
         """``client`` connects to the real cluster."""
         self._client = client
         self._security = security
-        self._ports: _Ports | None = None
+        self._ports: tuple[SocketServer, str, ProxyPorts, ssl.SSLContext | None] | None = None
+        """The server that opens the ports for brokers, their address and range, and their settings of TLS."""
         self._addresses: dict[int, Address] = {}
         self._open_ports: dict[int, int] = {}
         """The manager's port for each broker, by node id."""
@@ -73,7 +65,7 @@ class Brokers:
         self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout_s: float
     ) -> None:
         """Opens a listener for every current broker. Raises `OffsetMgrError`."""
-        self._ports = _Ports(service, host, ports, tls)
+        self._ports = service, host, ports, tls
         await self._refresh(asyncio.get_running_loop().time() + timeout_s)
         self._refresher = asyncio.create_task(self._refresh_loop())
 
@@ -93,9 +85,11 @@ class Brokers:
             if broker.node_id not in self._open_ports:
                 await self._listen(broker.node_id)
 
-    def address(self, node_id: int) -> Address | None:
-        """Returns the real address of a broker; None if it is unknown."""
-        return self._addresses.get(node_id)
+    def address(self, node_id: int) -> Address:
+        """Returns the real address of a broker. Raises `Unreachable` if it is unknown."""
+        if node_id not in self._addresses:
+            raise Unreachable(f"broker {node_id}", "its address is unknown")
+        return self._addresses[node_id]
 
     def addresses(self) -> list[Address]:
         """Returns the real addresses of all brokers, including dead ones."""
@@ -155,9 +149,7 @@ class Brokers:
         return common
 
     async def _probe(self, node_id: int) -> Versions:
-        address = self._addresses.get(node_id)
-        if address is None:
-            raise Unreachable(f"broker {node_id}", "its address is unknown")
+        address = self.address(node_id)
         probe = self._probes.get(node_id)
         if probe is None or probe.closed or probe.address != address:
             # A new connection requests the API versions again, since the broker may have been upgraded.

@@ -46,12 +46,8 @@ class ClientUpstreams:
         """Returns the upstream connection for the client's requests. If the client's port represents a broker, the
         connection goes to that broker. If the client's port is the manager's own port, the connection goes to a random
         live broker, and later requests reuse the connection until it closes. Raises `Unreachable`."""
-        node_id = self._client.node_id
-        if node_id is not None:
-            address = self._registry.brokers.address(node_id)
-            if address is None:
-                raise Unreachable(f"broker {node_id}", "its address is unknown")
-            return self.for_broker(address)
+        if self._client.node_id is not None:
+            return self.for_broker(self._registry.brokers.address(self._client.node_id))
         if self._chosen is None or self._chosen not in self._upstreams or self._upstreams[self._chosen].closed:
             alive = self._registry.brokers.alive()
             if not alive:

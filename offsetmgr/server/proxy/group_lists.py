@@ -37,7 +37,6 @@ class GroupLists:
 
     def __init__(self, context: ApiContext, coordinators: Coordinators) -> None:
         self._context = context
-        self._backend = context.backend
         self._coordinators = coordinators
 
     def handlers(self) -> dict[int, Handler]:
@@ -48,7 +47,7 @@ class GroupLists:
         message = decoded(request)
         if request.connection.node_id is not None:
             return encoded(request, {"error_code": ErrorCode.NONE, "groups": []})
-        error, own_groups = await self._backend.list_groups()
+        error, own_groups = await self._context.backend.list_groups()
         if error:
             return encoded(request, {"error_code": error, "groups": []})
         try:
@@ -72,7 +71,7 @@ class GroupLists:
             await asyncio.sleep(0)
         for part in portions(list(real), _LIST_BATCH):
             for group in part:
-                if self._backend.ownership_error(group) == ErrorCode.NONE:
+                if self._context.backend.ownership_error(group) == ErrorCode.NONE:
                     append(group, real[group])
             await asyncio.sleep(0)
         return encoded(request, {"error_code": ErrorCode.NONE, "groups": EncodedItems(number, data)})
@@ -101,7 +100,7 @@ class GroupLists:
         """Returns the error code of a group about which the real coordinator is not asked, otherwise 0."""
         if not self._context.group_allowed(request, Operation.DESCRIBE, group):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        return self._backend.ownership_error(group)
+        return self._context.backend.ownership_error(group)
 
     async def _described(self, request: ApiRequest, group: str, found: Message | None) -> Message:
         """Completes the real coordinator's description; None if the coordinator did not return one."""

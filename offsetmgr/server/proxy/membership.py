@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
@@ -84,16 +85,13 @@ def read_request(request: ApiRequest) -> GroupRequest:
     return GroupRequest(group, generation, member_id, instance_id, session)
 
 
-def read_error(api_key: int, version: int, frame: bytes) -> int:
-    """Reads the error code of a whole response (with its length field). Raises `InvalidRequest`."""
-    return _after_throttle(api_key, version, frame).number(INT16)
-
-
-def read_generation(version: int, frame: bytes) -> int:
-    """Reads the generation of a whole JoinGroup response. Raises `InvalidRequest`."""
-    cursor = _after_throttle(ApiKey.JOIN_GROUP, version, frame)
-    cursor.number(INT16)  # the error code
-    return cursor.int32()
+def read_error(api_key: int, version: int, frame: bytes) -> tuple[int, Cursor]:
+    """Reads the error code of a whole response (with its length field). Returns it, and a reader of the rest. Raises
+    `InvalidRequest`."""
+    cursor = response_body(frame, flexible=version >= GROUP_APIS[api_key].flexible)
+    if version >= GROUP_APIS[api_key].throttles:
+        cursor.int32()
+    return cursor.number(INT16), cursor
 
 
 def error_response(request: ApiRequest, code: int, member_id: str = "") -> bytes:
@@ -109,35 +107,20 @@ def error_response(request: ApiRequest, code: int, member_id: str = "") -> bytes
     return encode_response(request.api_key, request.version, message)
 
 
-def _after_throttle(api_key: int, version: int, frame: bytes) -> Cursor:
-    cursor = response_body(frame, flexible=version >= GROUP_APIS[api_key].flexible)
-    if version >= GROUP_APIS[api_key].throttles:
-        cursor.int32()
-    return cursor
-
-
 _FIND_TIMEOUT_S: Final = 3.0
 _OWNED_CODES: Final = frozenset({ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 _MOVED_CODES: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 
+@dataclass(frozen=True, slots=True)
 class ProxiedMembership:
     """The handlers of the four APIs."""
 
-    def __init__(
-        self,
-        context: ApiContext,
-        upstreams: UpstreamRegistry,
-        fence: MemberFence,
-        coordinators: Coordinators,
-        clock: Callable[[], float],
-    ) -> None:
-        self._context = context
-        self._backend = context.backend
-        self._upstreams = upstreams
-        self._fence = fence
-        self._coordinators = coordinators
-        self._clock = clock
+    context: ApiContext
+    upstreams: UpstreamRegistry
+    fence: MemberFence
+    coordinators: Coordinators
+    clock: Callable[[], float]
 
     def apis(self) -> list[Api]:
         return [Api(key, api.name, 0, api.max_version, api.flexible, self._handle) for key, api in GROUP_APIS.items()]
@@ -145,51 +128,52 @@ class ProxiedMembership:
     async def _handle(self, request: ApiRequest) -> Answer:
         member = read_request(request)
         group = member.group
-        if not self._context.group_allowed(request, Operation.READ, group):
+        if not self.context.group_allowed(request, Operation.READ, group):
             return error_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, member.member_id)
-        if (code := self._backend.ownership_error(group)) not in _OWNED_CODES:
+        if (code := self.context.backend.ownership_error(group)) not in _OWNED_CODES:
             return error_response(request, code, member.member_id)
-        ownership_epoch = self._backend.ownership_epoch(group)
+        ownership_epoch = self.context.backend.ownership_epoch(group)
         if member.session_seconds is not None:
-            self._fence.on_join_request(group, ownership_epoch, member.session_seconds)
+            self.fence.on_join_request(group, ownership_epoch, member.session_seconds)
         if request.api_key == ApiKey.LEAVE_GROUP:
-            self._fence.on_leave(group)
-        evidence_epoch, sent = self._fence.evidence_epoch(group, ownership_epoch), self._clock()
+            self.fence.on_leave(group)
+        evidence_epoch, sent = self.fence.evidence_epoch(group, ownership_epoch), self.clock()
         try:
             deadline = asyncio.get_running_loop().time() + _FIND_TIMEOUT_S
-            coordinator = await self._coordinators.find(group, deadline)
+            coordinator = await self.coordinators.find(group, deadline)
         except OffsetMgrError:
             return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id)
         try:
-            frame = await self._upstreams.of(request.connection).for_broker(coordinator).ask(request)
+            frame = await self.upstreams.of(request.connection).for_broker(coordinator).ask(request)
         except OffsetMgrError:
-            self._coordinators.forget(group)
+            self.coordinators.forget(group)
             return CLOSE_CONNECTION
-        code = read_error(request.api_key, request.version, frame)
+        code, rest = read_error(request.api_key, request.version, frame)
         if code in _MOVED_CODES:
-            self._coordinators.forget(group)
+            self.coordinators.forget(group)
         elif request.api_key == ApiKey.JOIN_GROUP and code == ErrorCode.NONE:
-            return await self._joined(request, member, ownership_epoch, frame)
+            return await self._joined(request, member, ownership_epoch, frame, rest.int32())
         elif request.api_key == ApiKey.SYNC_GROUP and code == ErrorCode.NONE:
-            self._fence.on_sync_response(
+            self.fence.on_sync_response(
                 group, ownership_epoch, evidence_epoch, member.generation, member.member_id, sent
             )
         elif request.api_key == ApiKey.HEARTBEAT and code in VALID_MEMBER_CODES:
-            self._fence.on_heartbeat_response(
+            self.fence.on_heartbeat_response(
                 group, ownership_epoch, evidence_epoch, member.generation, member.member_id, sent
             )
         elif request.api_key == ApiKey.LEAVE_GROUP:
-            self._fence.on_leave(group)
+            self.fence.on_leave(group)
         return Frame(frame)
 
-    async def _joined(self, request: ApiRequest, member: GroupRequest, ownership_epoch: int, frame: bytes) -> Answer:
+    async def _joined(
+        self, request: ApiRequest, member: GroupRequest, ownership_epoch: int, frame: bytes, generation: int
+    ) -> Answer:
         """Delays the JoinGroup response until commits of earlier generations can no longer take effect."""
         if not self._still_owned(member.group, ownership_epoch):
             return error_response(request, ErrorCode.NOT_COORDINATOR, member.member_id)
-        generation = read_generation(request.version, frame)
-        self._fence.on_join_response(member.group, ownership_epoch, generation, static=member.instance_id is not None)
+        self.fence.on_join_response(member.group, ownership_epoch, generation, static=member.instance_id is not None)
         try:
-            await self._backend.wait_for_commits(member.group)
+            await self.context.backend.wait_for_commits(member.group)
         except OffsetMgrError:
             return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id)
         if not self._still_owned(member.group, ownership_epoch):
@@ -200,6 +184,6 @@ class ProxiedMembership:
         """Whether this manager still owns the group. False while the group's shard is loading, because the ownership is
         not yet certain."""
         return (
-            self._backend.ownership_error(group) == ErrorCode.NONE
-            and self._backend.ownership_epoch(group) == ownership_epoch
+            self.context.backend.ownership_error(group) == ErrorCode.NONE
+            and self.context.backend.ownership_epoch(group) == ownership_epoch
         )

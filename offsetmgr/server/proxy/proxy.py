@@ -30,20 +30,13 @@ from offsetmgr.server.proxy.topic_ids import TopicIds
 from offsetmgr.server.security.authorization import Authorizer, ReservedGroups
 
 _REQUEST_TIMEOUT_S: Final = 10.0
-_NOTHING: Final = ReservedGroups()
 
 
 class Proxy:
     """The relay of one manager. Use its members in this order: pass `fallback` to the `SocketServer`; start
     `brokers`; call `guard`, `apis` and `start`; finally call `close`."""
 
-    def __init__(
-        self,
-        bootstrap: str,
-        security: Security,
-        authorizer: Authorizer,
-        reserved: ReservedGroups = _NOTHING,
-    ) -> None:
+    def __init__(self, bootstrap: str, security: Security, authorizer: Authorizer, reserved: ReservedGroups) -> None:
         """``bootstrap`` and ``security``: how the relay connects to the real cluster. The brokers see only the
         principal of this connection. ``authorizer``: decides what clients may do. ``reserved``: names that no client
         may use, see `RequestFilter`.

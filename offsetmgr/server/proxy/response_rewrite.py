@@ -90,8 +90,12 @@ def without_topic(frame: bytes, version: int, name: str) -> bytes | None:
     needle = string(name, flexible=flexible)
     if len(name) < _MIN_NAME_BYTES:
         return None
-    topics_at = _topics_position(frame, version)
-    cursor = Cursor(frame, topics_at, flexible=flexible)
+    cursor = Cursor(frame, find_brokers(frame, version).end, flexible=flexible)
+    if version >= 2:
+        cursor.nullable_string()  # the cluster's id
+    if version >= 1:
+        cursor.int32()  # the controller
+    topics_at = cursor.at
     number = cursor.count(_MIN_TOPIC_BYTES)
     first = cursor.at
     at = frame.find(needle, first)
@@ -109,15 +113,6 @@ def without_topic(frame: bytes, version: int, name: str) -> bytes | None:
                 return INT32.pack(len(out)) + out
         at = frame.find(needle, at + 1)
     return None
-
-
-def _topics_position(frame: bytes, version: int) -> int:
-    cursor = Cursor(frame, find_brokers(frame, version).end, flexible=version >= FLEXIBLE)
-    if version >= 2:
-        cursor.nullable_string()  # the cluster's id
-    if version >= 1:
-        cursor.int32()  # the controller
-    return cursor.at
 
 
 def _topic_end(frame: bytes, start: int, version: int) -> int:

@@ -214,7 +214,8 @@ class Secondary:
             try:
                 if not (attempts := await self._still_current(attempts)):
                     continue
-                found = await self._executor.edit(_edits(attempts))
+                changes = by_key((attempt.group, (attempt.tp, attempt.change)) for attempt in attempts)
+                found = await self._executor.edit([GroupEdit(group, dict(some)) for group, some in changes.items()])
             except (asyncio.CancelledError, RuntimeError):  # the executor has been closed
                 self._closed = True
                 break
@@ -288,8 +289,13 @@ class Secondary:
         for attempt in attempts:
             failure = self._process_outcome(attempt, found[attempt.group][attempt.tp])
             error = failure if failure is not None and (error is None or failure.retriable) else error
-        if error is not None:
-            self._log_failure(error)
+        now = asyncio.get_running_loop().time()
+        if error is not None and now - self._logged_at >= _LOG_EVERY_S:
+            self._logged_at = now
+            _log.warning(
+                "writes to the secondary store fail; the primary takes commits, and the secondary receives them later",
+                extra={"error": str(error), "pending": self.pending},
+            )
         if error is not None and error.retriable:
             self.failing = True
             self._failed_streams += 1
@@ -372,17 +378,3 @@ class Secondary:
         for changes in self._pending_writes.values():
             for pending in changes.values():
                 self._release_waiters(pending)
-
-    def _log_failure(self, error: OffsetMgrError) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._logged_at >= _LOG_EVERY_S:
-            self._logged_at = now
-            _log.warning(
-                "writes to the secondary store fail; the primary takes commits, and the secondary receives them later",
-                extra={"error": str(error), "pending": self.pending},
-            )
-
-
-def _edits(attempts: Iterable[_Attempt]) -> list[GroupEdit]:
-    changes = by_key((attempt.group, (attempt.tp, attempt.change)) for attempt in attempts)
-    return [GroupEdit(group, dict(of_group)) for group, of_group in changes.items()]

@@ -51,8 +51,14 @@ class StartupReconciliation:
 
     async def run(self) -> None:
         """Checks all groups of the secondary. Retries groups with a retriable error until they succeed."""
-        left = iter(await self._groups())
-        checked, retries = 0, Retries(backoff=_BACKOFF)
+        retries = Retries(backoff=_BACKOFF)
+        while True:
+            try:
+                left = iter(await self._secondary_executor.groups())
+                break
+            except OffsetMgrError:
+                await retries.pause()
+        checked = 0
         while batch := list(islice(left, GROUPS_IN_FLIGHT)):
             checked += len(batch)
             while batch := await self._check(batch):
@@ -62,14 +68,6 @@ class StartupReconciliation:
             _log.warning(
                 "the secondary store was behind the primary after a restart; its offsets were updated", extra=what
             )
-
-    async def _groups(self) -> list[str]:
-        retries = Retries(backoff=_BACKOFF)
-        while True:
-            try:
-                return await self._secondary_executor.groups()
-            except OffsetMgrError:
-                await retries.pause()
 
     async def _check(self, groups: list[str]) -> list[str]:
         """Updates these groups; returns the groups that must be checked again."""

@@ -76,9 +76,6 @@ class StoreWrite:
     abandoned: bool = False
     """Whether the client has already received an error, so that the write must not start any more."""
 
-    def outcomes(self, of_all: ChangeOutcomes) -> ChangeOutcomes:
-        return {tp: of_all[tp] for tp in self.changes}
-
 
 @dataclass(slots=True)
 class MergedWrite:
@@ -98,10 +95,6 @@ class MergedWrite:
             change.after is not None and change.after.metadata and tp in self.changes
             for tp, change in write.changes.items()
         )
-
-    def merge(self, write: StoreWrite) -> None:
-        self.writes.append(write)
-        self.changes.update(write.changes)
 
 
 OnWritten: TypeAlias = Callable[[str, Mapping[TopicPartition, Change], ChangeOutcomes], asyncio.Future[None] | None]
@@ -179,11 +172,6 @@ class StoreExecutor:
         await self.wait_for_writes(group)
         return await self.call(partial(delete_group, self.store, group))
 
-    @property
-    def waiting(self) -> int:
-        """Number of partitions whose writes have not ended."""
-        return sum(lane.waiting for lane in self._lanes)
-
     def write(self, write: StoreWrite) -> None:
         """Submits a write; ``done`` receives its outcomes."""
         self._unfinished.setdefault(write.group, set()).add(write)
@@ -220,8 +208,8 @@ class StoreExecutor:
             call.exception()  # retrieves the exception, since the caller may have stopped waiting
 
     def metrics(self) -> Mapping[str, float]:
-        """See `Backend.metrics`."""
-        return {"store_writes_waiting": self.waiting}
+        """See `Backend.metrics`. A partition waits until its write has ended."""
+        return {"store_writes_waiting": sum(lane.waiting for lane in self._lanes)}
 
     async def close(self, grace_s: float = _CLOSE_GRACE_S) -> None:
         """Waits for running calls, for the smaller of ``grace_s`` and one second, then closes the store. Closing the
@@ -352,7 +340,8 @@ class _WriteLane:
             if merged is None:
                 batch[write.group] = MergedWrite([write], dict(write.changes))
             else:
-                merged.merge(write)
+                merged.writes.append(write)
+                merged.changes.update(write.changes)
         self._queue.extendleft(reversed(postponed))
         return batch
 
@@ -365,7 +354,7 @@ class _WriteLane:
 
     def _resolve_all(self, merged: MergedWrite, outcomes: ChangeOutcomes) -> None:
         for write in merged.writes:
-            self._resolve(write, write.outcomes(outcomes))
+            self._resolve(write, {tp: outcomes[tp] for tp in write.changes})
 
     def _resolve(self, write: StoreWrite, outcomes: ChangeOutcomes) -> None:
         self.waiting -= len(write.changes)
