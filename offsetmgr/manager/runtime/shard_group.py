@@ -167,9 +167,8 @@ class ShardWriter:
             if await self._wait_until_stopped(_LEASE_CHECK_INTERVAL_S):
                 return False
         self._listener.on_loading()
-        if not self._discard_other_log(
-            await self._in_thread(self._services.log.generation, self._settings.claim_timeout_s)
-        ):
+        generation = await self._in_thread(self._services.log.generation, self._settings.claim_timeout_s)
+        if not self._discard_other_log(generation):
             return False
         if self._writer is None:
             self._writer = self._services.log.writer(self._shard_group)
