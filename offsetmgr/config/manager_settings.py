@@ -237,7 +237,7 @@ class ManagerSettings:
     """Maximum time from the first byte of a request to its last byte. The client gets an additional second for every 16
     KiB that it has sent."""
     login_timeout_s: float = 10.0
-    """Maximum time from the opening of the connection to the end of the login."""
+    """Maximum time from the opening of the connection until the client has sent its password."""
 
     # --- the node --------------------------------------------------------------------------------------
 

@@ -360,6 +360,9 @@ class ManagerProcess:
 
 def load_authentication(settings: ManagerSettings) -> Authentication | None:
     if settings.credentials is None:
+        if not settings.sasl_plain:
+            why = "forbids a kind of login, but clients do not log in"
+            raise ConfigError(Advice("{no_sasl_plain}"), why, Advice("add {credentials} FILE"))
         return None
     if settings.sasl_plain and settings.tls_certificate is None:
         _log.warning("clients may send their passwords in the clear; use TLS, or allow only SCRAM")

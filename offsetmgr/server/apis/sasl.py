@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+import asyncio
+from collections.abc import Awaitable
 from typing import Final
 
-from offsetmgr.core.errors import AuthenticationFailed, ErrorCode
+from offsetmgr.core.errors import AuthenticationFailed, ErrorCode, InvalidRequest
 from offsetmgr.server.apis.api_context import decoded, encoded
-from offsetmgr.server.network.requests import CLOSE_CONNECTION, Answer, ApiRequest, FinalResponse
-from offsetmgr.server.security.authentication import Authentication, AuthenticationStep, Exchange
-from offsetmgr.server.security.login_limits import TooManyLogins
+from offsetmgr.server.network.requests import Answer, ApiRequest, FinalResponse
+from offsetmgr.server.security.authentication import MAX_MESSAGE_BYTES, Authentication, AuthenticationStep, Exchange
 
 _EXCHANGE: Final = "sasl exchange"
 _MECHANISM: Final = "sasl mechanism"
@@ -31,12 +31,24 @@ def sasl_handshake(authentication: Authentication, request: ApiRequest) -> Answe
     return encoded(request, {"error_code": ErrorCode.NONE, "mechanisms": list(authentication.mechanisms)})
 
 
-async def sasl_authenticate(authentication: Authentication, request: ApiRequest) -> Answer:
+def sasl_authenticate(authentication: Authentication, request: ApiRequest) -> Awaitable[Answer]:
+    """Starts the step of a login. The step is cancelled when the client disconnects, so that the manager neither holds
+    its request nor checks its password."""
+    task = asyncio.ensure_future(_authenticate(authentication, request))
+    on_lost = request.connection.on_lost
+    on_lost.append(task.cancel)
+    task.add_done_callback(lambda _: on_lost.remove(task.cancel))
+    return task
+
+
+async def _authenticate(authentication: Authentication, request: ApiRequest) -> Answer:
     connection = request.connection
     message = decoded(request)["auth_bytes"]
     exchange: Exchange | None = connection.state.get(_EXCHANGE)
     if exchange is None:
         return _failure(request, ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate was not expected")
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise InvalidRequest("SaslAuthenticate", f"a message of {len(message)} bytes")
 
     def check() -> AuthenticationStep:
         step = exchange.step(message)
@@ -44,21 +56,16 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
             raise AuthenticationFailed("login", "another user cannot take over a connection")
         return step
 
-    failed = partial(connection.service.login_failed, connection, exchange.mechanism)
-    user = exchange.user_of(message)
+    network = connection.network if exchange.checks_password else None
+    connection.waits_for_check = network is not None
     try:
-        if user is None:  # no password is checked
-            reply, principal = check()
-        else:
-            reply, principal = await authentication.limits.attempt(connection.network, user, check, failed)
+        reply, principal = check() if network is None else await authentication.limits.check(network, check)
     except AuthenticationFailed:
-        if user is None:
-            failed()
         del connection.state[_EXCHANGE]
+        connection.service.login_failed(connection, exchange.mechanism)
+        if network is not None:
+            await authentication.limits.delay(network)
         return _failure(request, ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed")
-    except TooManyLogins:  # no response, because clients do not repeat a login that was refused
-        connection.service.cut(connection, "too many logins")
-        return CLOSE_CONNECTION
     lifetime = 0
     if principal is not None:
         del connection.state[_EXCHANGE]

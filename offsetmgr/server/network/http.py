@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.errors import Unreachable
-from offsetmgr.server.network.ports import listen_error
+from offsetmgr.server.network.ports import open_port
 
 _TIMEOUT_S: Final = 5.0
 _MAX_LINE_BYTES: Final = 2048
@@ -44,17 +44,15 @@ class HttpEndpoint:
         self._port = port
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self._open: dict[asyncio.StreamWriter, asyncio.WriteTransport] = {}
+        self._open: dict[asyncio.StreamWriter, None] = {}
         """The connections, the oldest first."""
 
     async def start(self) -> int:
         """Starts to listen; returns the port, which the system selects if the configured port is 0. Raises
         `Unreachable` if the port is in use."""
-        try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_MAX_LINE_BYTES)
-        except OSError as error:
-            what, why = f"metrics port {self._host}:{self._port}", listen_error(error)
-            raise Unreachable(what, why, Advice("choose another address with {metrics_listen}")) from None
+        create = partial(asyncio.start_server, self._serve, limit=_MAX_LINE_BYTES)
+        hint = Advice("choose another address with {metrics_listen}")
+        self._server = await open_port(create, "metrics port", self._host, self._port, hint)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -63,9 +61,11 @@ class HttpEndpoint:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open[writer] = writer.transport
+        self._open[writer] = None
         if len(self._open) > _MAX_CONNECTIONS:
-            self._open.pop(next(iter(self._open))).abort()
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 page = self._answer(await reader.readline())

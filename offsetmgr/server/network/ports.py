@@ -1,20 +1,26 @@
 """The parts of a listening port that do not depend on its protocol: TLS settings, limit of open files, addresses of
-clients, text of an error."""
+clients."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import os
 import resource
 import ssl
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from offsetmgr.core.errors import ConfigError
+from offsetmgr.core.errors import ConfigError, Unreachable
 
 _log = logging.getLogger(__name__)
 
+_ACCEPTS_PER_TURN: Final = 16
+"""Maximum number of connections that one turn of the event loop accepts, so that other connections get their turn.
+asyncio accepts as many as the backlog with which it opens the port."""
+_BACKLOG: Final = 512
 _OTHER_FILES: Final = 500
 """Open files that are not clients' connections: connections to brokers, files of libraries."""
 
@@ -55,10 +61,20 @@ def client_network(peer: str) -> str:
     return str(address.ipv4_mapped or ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
-def listen_error(error: OSError) -> str:
-    """The system's error text. asyncio's own text repeats the address."""
-    # Negative error numbers come from the name resolver, not from the operating system.
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+async def open_port(
+    create: Callable[..., Awaitable[asyncio.Server]], what: str, host: str, port: int, hint: str
+) -> asyncio.Server:
+    """Opens a port with ``create``, a function of asyncio. Raises `Unreachable`."""
+    try:
+        server = await create(host=host, port=port, backlog=_ACCEPTS_PER_TURN)
+    except OSError as error:
+        # Negative error numbers come from the name resolver. For others, asyncio's text would repeat the address.
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+        raise Unreachable(f"{what} {host}:{port}", why, hint) from None
+    for listening in server.sockets:
+        with listening.dup() as same:
+            same.listen(_BACKLOG)
+    return server
 
 
 def raise_file_limit(connections: int) -> None:

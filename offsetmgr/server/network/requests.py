@@ -81,13 +81,15 @@ class ClientSession(ABC):
         """The node id of the broker that the client's port represents; None for the manager's own port."""
         self.principal: str | None = None
         """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
+        self.waits_for_check = False
+        """Whether the client has sent its password. The time limit of a login does not count the wait for the check."""
         self.peer = ""
         """The client's IP address."""
         self.network = ""
         """The part of the address that limits for each address count; see `client_network`."""
         self.state: dict[str, Any] = {}
         """State that handlers and the relay store for this connection, under different keys."""
-        self.on_lost: list[Callable[[], None]] = []
+        self.on_lost: list[Callable[[], object]] = []
         """Functions that are called once, after either side has closed the connection."""
         self.session_ends_at: float | None = None
         """When the login expires, by the event loop's clock; None for never."""

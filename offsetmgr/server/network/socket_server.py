@@ -31,10 +31,10 @@ from functools import partial
 from typing import Any, Final, cast
 
 from offsetmgr.config.manager_settings import ManagerSettings
-from offsetmgr.core.errors import InvalidRequest, Unreachable
+from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.frames import LARGE_BYTES, FrameSplitter, in_codec_thread
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.server.network.ports import client_network, listen_error, raise_file_limit
+from offsetmgr.server.network.ports import client_network, open_port, raise_file_limit
 from offsetmgr.server.network.requests import (
     NEVER_FLEXIBLE,
     Answer,
@@ -235,6 +235,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
 
     def reject(self, error: InvalidRequest) -> None:
         """Closes the connection, because the client has violated the protocol."""
+        error.__traceback__ = None  # its frames refer to the future with the error, and would keep the request
         self.service.cut(self, "invalid request", error)
 
     # --- incoming requests ---------------------------------------------------------------------------
@@ -653,9 +654,6 @@ def _name(request: ApiRequest) -> str:
 _SWEEP_S: Final = 0.5
 _CLOSE_POLL_S: Final = 0.01
 """While the server closes, it checks at this interval (in seconds) whether the running requests have ended."""
-_BACKLOG: Final = 512
-_ACCEPTS_PER_TURN: Final = 16
-"""Maximum number of connections that one turn of the event loop accepts, so that other connections get their turn."""
 _WARNING_EVERY_S: Final = 10.0
 """Minimum time in seconds between two warnings about the same. The limit is necessary because any client can cause
 failed logins and closed connections."""
@@ -725,16 +723,9 @@ class SocketServer:
         """Opens a port and returns its number, which the system selects if ``port`` is 0. ``node_id`` is the broker
         that the port represents; None for the manager itself. Raises `Unreachable` if the address cannot be bound."""
         raise_file_limit(self.settings.max_connections)
-        try:
-            server = await asyncio.get_running_loop().create_server(
-                lambda: ServerConnection(self, node_id, tls), host, port, backlog=_ACCEPTS_PER_TURN
-            )
-        except OSError as error:
-            why, hint = listen_error(error), "choose another address, or stop the process that listens there"
-            raise Unreachable(f"listener {host}:{port}", why, hint) from None
-        for listening in server.sockets:
-            with listening.dup() as same:
-                same.listen(_BACKLOG)
+        create = partial(asyncio.get_running_loop().create_server, lambda: ServerConnection(self, node_id, tls))
+        hint = "choose another address, or stop the process that listens there"
+        server = await open_port(create, "listener", host, port, hint)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
@@ -742,7 +733,8 @@ class SocketServer:
 
     def accept(self, connection: ServerConnection) -> None:
         """Registers a new connection. If there are too many, closes the oldest one whose client has not logged in or
-        finished its TLS handshake, so that such clients do not keep out the others. A new connection is one of them."""
+        finished its TLS handshake, so that such clients do not keep out the others. A new connection is one of them. An
+        address that has too many closes only its own."""
         self._counters["connections_total"] += 1
         self.connections.add(connection)
         self.without_login[connection] = None
@@ -750,10 +742,10 @@ class SocketServer:
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
         oldest: ServerConnection | None = None
-        if len(self.connections) > self.settings.max_connections:
-            oldest = next(iter(self.without_login))
-        elif self._by_address[connection.network] > self.settings.max_connections_per_address:
+        if self._by_address[connection.network] > self.settings.max_connections_per_address:
             oldest = next(one for one in self.without_login if one.network == connection.network)
+        elif len(self.connections) > self.settings.max_connections:
+            oldest = next(iter(self.without_login))
         if oldest is not None:
             self.without_login.pop(oldest)
             self.cut(oldest, "too many")
@@ -826,7 +818,8 @@ class SocketServer:
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         settings = self.settings
-        if connection.principal is None and now - connection.opened_at > settings.login_timeout_s:
+        logging_in = connection.principal is None and not connection.waits_for_check
+        if logging_in and now - connection.opened_at > settings.login_timeout_s:
             return "no login"
         allowance_s = settings.request_timeout_s + connection.partial_bytes / _MIN_BYTES_PER_SECOND
         if connection.partial_since is not None and now - connection.partial_since > allowance_s:

@@ -22,7 +22,8 @@ from offsetmgr.server.security.login_limits import LoginLimits
 
 PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (PLAIN, *DIGESTS)
-_MAX_MESSAGE_BYTES: Final = 8_192
+MAX_MESSAGE_BYTES: Final = 8_192
+"""Maximum size of the message that `Exchange.step` gets."""
 
 
 class AuthenticationStep(NamedTuple):
@@ -41,15 +42,11 @@ class PlainExchange:
     """PLAIN: user name and password in clear text. Use it only with TLS."""
 
     mechanism = PLAIN
+    checks_password = True
+    """Whether the next step checks a password. This may take tens of milliseconds."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
-
-    def user_of(self, message: bytes) -> str | None:
-        """Returns the user whose password the message contains or proves; None if it contains no proof. `step` may need
-        tens of milliseconds for a message with a proof."""
-        parts = message.split(b"\0")
-        return parts[1].decode(errors="replace") if len(parts) == 3 else None
 
     def step(self, message: bytes) -> AuthenticationStep:
         try:
@@ -77,9 +74,10 @@ class ScramExchange:
         self._transcript = ""
         self._header = ""
 
-    def user_of(self, message: bytes) -> str | None:  # noqa: ARG002 - the message does not repeat the user
-        """See `PlainExchange.user_of`."""
-        return self._user
+    @property
+    def checks_password(self) -> bool:
+        """See `PlainExchange.checks_password`."""
+        return self._verifier is not None
 
     def step(self, message: bytes) -> AuthenticationStep:
         text = _text(message)
@@ -153,8 +151,6 @@ class Authentication:
 
 
 def _text(message: bytes) -> str:
-    if len(message) > _MAX_MESSAGE_BYTES:
-        raise login_failure()
     try:
         return message.decode()
     except UnicodeDecodeError:

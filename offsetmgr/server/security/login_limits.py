@@ -1,72 +1,45 @@
-"""`LoginLimits`: checks passwords in a thread, and limits the failed logins of each address.
+"""`LoginLimits`: checks passwords in a thread, and delays the responses to failed logins.
 
-The response to a failed login is delayed. The delay grows with the recent failures of the address. An address, and each
-user name at an address, has a number of *places* for logins. A login keeps its place while the thread checks it and,
-if it fails, during its delay. So parallel connections cannot guess faster than the places allow, and a client with a
-wrong password takes no place from the other users behind its address. No state concerns a user at all addresses, so
-failures never lock a user.
+The thread serves the addresses in turn, and the logins of one address in their order. So a login waits for at most one
+check of each other address, and for the earlier logins of its own. The delay of a failed login grows with the recent
+failures of the address. The delay ends no sooner if the client disconnects, and the number of delays of an address at a
+time is limited, so parallel connections cannot guess without limit. No state concerns a user, so failures never lock a
+user, and a user's earlier logins cannot be noticed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from offsetmgr.core.errors import AuthenticationFailed
-
 T = TypeVar("T")
 
-_PLACES_OF_ADDRESS: Final = 128
-_PLACES_OF_USER: Final = 32
-_LOGINS_PER_PLACE: Final = 3
-"""Maximum number of logins for each place, with those that wait. At the longest delay, the last of them waits for 8
-seconds, so the time limit of a login does not end before its turn."""
+_MAX_DELAYS: Final = 2_000
+"""Maximum number of failed logins of one address at a time, as many as its connections. The next check waits then."""
 _FIRST_DELAY_S: Final = 0.1
 """The delay after the first failure (connection.failed.authentication.delay.ms). Each failure doubles the delay."""
 _MAX_DELAY_S: Final = 4.0
 _HALF_LIFE_S: Final = 30.0
 """The time after which half of an address's failures are forgotten."""
-_MAX_QUEUES: Final = 10_000
-"""Maximum number of addresses, and of users at an address, that are remembered. They take 6 MB."""
+_MAX_ADDRESSES: Final = 10_000
+"""Maximum number of addresses that are remembered."""
 
 _executor: Final = ThreadPoolExecutor(1, thread_name_prefix="offsetmgr-logins")
 """Key derivation releases the interpreter's lock, so the event loop runs meanwhile."""
 
 
-class TooManyLogins(Exception):
-    """The login was not checked, because too many logins of the same address wait."""
+class _Address:
+    """The logins of one address."""
 
-
-class _LoginQueue:
-    """The logins of one address, or of one user name at one address."""
-
-    def __init__(self, places: int) -> None:
-        self.trusted = False
-        """Whether a login has succeeded."""
+    def __init__(self) -> None:
         self.checking = asyncio.Lock()
-        self.logins = 0
-        """Number of logins that have a place or wait for one."""
-        self._max_logins = places * _LOGINS_PER_PLACE
-        self._places = asyncio.Semaphore(places)
+        self.delays = asyncio.Semaphore(_MAX_DELAYS)
         self._failures = 0.0
         self._failed_at = 0.0
-
-    @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Waits for a place, and keeps it during the block. Raises `TooManyLogins`."""
-        if self.logins >= self._max_logins:
-            raise TooManyLogins
-        self.logins += 1
-        try:
-            async with self._places:
-                yield
-        finally:
-            self.logins -= 1
 
     def next_delay(self, now: float) -> float:
         """Records a failed login. Returns its delay in seconds."""
@@ -76,33 +49,29 @@ class _LoginQueue:
 
 
 class LoginLimits:
-    """The queues of all addresses. Use it in one event loop."""
+    """The logins of all addresses. Use it in one event loop. ``network``: see `client_network`."""
 
     def __init__(self) -> None:
-        self.queues: OrderedDict[tuple[str, int | None], _LoginQueue] = OrderedDict()
-        """By address, and by address and hash of a user name. The longest unused queue is the first."""
+        self.addresses: OrderedDict[str, _Address] = OrderedDict()
+        """The longest unused address is the first."""
 
-    async def attempt(self, network: str, user: str, check: Callable[[], T], on_failure: Callable[[], None]) -> T:
-        """Calls ``check`` in the thread and returns its result. If ``check`` raises `AuthenticationFailed`, calls
-        ``on_failure``, and delays the error. ``network``: see `client_network`. Raises `TooManyLogins`."""
-        loop = asyncio.get_running_loop()
-        of_address = self._queue((network, None), _PLACES_OF_ADDRESS)
-        of_user = self._queue((network, hash(user)), _PLACES_OF_USER)
-        # A user who has logged in from this address before does not wait for others, even if they try many user names.
-        async with of_user.place(), contextlib.nullcontext() if of_user.trusted else of_address.place():
-            try:
-                async with of_address.checking:  # so that the thread serves the addresses in turn
-                    result = await loop.run_in_executor(_executor, check)
-            except AuthenticationFailed:
-                on_failure()
-                await asyncio.sleep(of_address.next_delay(loop.time()))
-                raise
-            of_user.trusted = True
-            return result
+    async def check(self, network: str, check: Callable[[], T]) -> T:
+        """Calls ``check`` in the thread when it is the turn of the address, and returns its result."""
+        address = self._address(network)
+        async with address.checking, address.delays:
+            return await asyncio.get_running_loop().run_in_executor(_executor, check)
 
-    def _queue(self, key: tuple[str, int | None], places: int) -> _LoginQueue:
-        queue = self.queues.setdefault(key, _LoginQueue(places))
-        self.queues.move_to_end(key)
-        if len(self.queues) > _MAX_QUEUES:
-            del self.queues[next(old for old, unused in self.queues.items() if not unused.logins)]
-        return queue
+    async def delay(self, network: str) -> None:
+        """Waits for the delay of a login that has just failed."""
+        address, loop = self._address(network), asyncio.get_running_loop()
+        await address.delays.acquire()  # does not wait, because `check` has just released it
+        delay_s = address.next_delay(loop.time())
+        loop.call_later(delay_s, address.delays.release)
+        await asyncio.sleep(delay_s)
+
+    def _address(self, network: str) -> _Address:
+        address = self.addresses.setdefault(network, _Address())
+        self.addresses.move_to_end(network)
+        if len(self.addresses) > _MAX_ADDRESSES:
+            self.addresses.popitem(last=False)
+        return address
