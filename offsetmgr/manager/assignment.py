@@ -12,13 +12,17 @@ and does not depend on the order of the members.
 A shard group is *unreleased* if its previous owner may still serve it. To release a shard group, its owner stops to
 serve it and then sends a JoinGroup that does not list it. A member that was removed from the group has not done so, and
 it may be alive and may not know of its removal. Therefore the next owner waits until the lease of the previous owner
-must have ended (`lease`). A shard group that no member claims counts as released only if the leader can see the
-release:
+must have ended (`lease`). A shard group counts as released only if the newest assignment that a member reports is the
+one of the previous generation. Otherwise a member that has been removed since then may have received the shard group in
+a generation of which the leader does not know. Besides, one of these conditions holds:
 
-- the newest assignment that a member reports is the one of the previous generation. Otherwise a member that has been
-  removed since then may have received the shard group in a generation of which the leader does not know;
-- in this assignment the shard group had an owner, this owner is still a member, and it does not claim the shard group;
-- no member reports that it is still waiting for the lease of an earlier owner of the shard group.
+- a member has received this assignment and lists the shard group as owned, so it needs no release. A claim in older
+  metadata proves nothing, because the shard group may have had another owner since then;
+- no member claims the shard group, its owner in this assignment is still a member, and no member reports that it is
+  still waiting for the lease of an earlier owner.
+
+A member that receives or is asked to revoke an unreleased shard group that it owns already ignores that it is
+unreleased.
 
 In the group's first generation there is no previous owner. Kafka deletes a group, and begins with generation 1 again,
 only long after its last member has left, because the members have committed offsets (`offsets.retention.minutes`).
@@ -115,7 +119,8 @@ class Assignment:
     rejected: Mapping[str, str] = field(default_factory=dict)
     """The members that receive no shard group, and the reason."""
     unreleased: frozenset[int] = frozenset()
-    """The shard groups whose owner is new and has to wait until the lease of the previous owner must have ended."""
+    """The shard groups that another member may still serve. An owner that does not serve such a shard group yet has to
+    wait until the lease of the previous owner must have ended."""
 
     def shard_groups_of(self, member: str) -> frozenset[int]:
         """Returns the shard groups that ``member`` may own."""
@@ -166,7 +171,7 @@ def assign(
     }
     unreleased = frozenset[int]()
     if generation != _FIRST_GENERATION:
-        unreleased = frozenset(free).intersection(owners) - _released(generation, metadata)
+        unreleased = frozenset(owners).union(waiting) - _released(generation, metadata, claims)
     ids = node_ids((metadata[m].host, metadata[m].port) for m in accepted)
     nodes = {
         m: NodeAddress(ids[metadata[m].host, metadata[m].port], metadata[m].host, metadata[m].port, metadata[m].relay)
@@ -214,14 +219,18 @@ def _newest_assignment(metadata: Mapping[str, ManagerMetadata]) -> tuple[int, Ma
     return (-1, {}) if newest is None else (metadata[newest].seen, metadata[newest].seen_owners)
 
 
-def _released(generation: int, metadata: Mapping[str, ManagerMetadata]) -> frozenset[int]:
-    """Returns the shard groups that no previous owner can still serve, if no member claims them. The module's docstring
-    states the rules."""
+def _released(
+    generation: int, metadata: Mapping[str, ManagerMetadata], claims: Mapping[int, tuple[int, str]]
+) -> frozenset[int]:
+    """Returns the shard groups that no previous owner can still serve. The module's docstring states the rules."""
     newest, newest_owners = _newest_assignment(metadata)
     if newest != generation - 1:
         return frozenset()
     awaited = frozenset[int]().union(*(member_metadata.waiting_for for member_metadata in metadata.values()))
-    return frozenset(shard_group for shard_group, owner in newest_owners.items() if owner in metadata) - awaited
+    released = {shard_group for shard_group, owner in newest_owners.items() if owner in metadata} - awaited
+    holders = ((shard_group, metadata[member]) for shard_group, (_, member) in claims.items())
+    held = {shard_group for shard_group, holder in holders if holder.seen == newest and shard_group in holder.owned}
+    return frozenset(released - claims.keys() | held)
 
 
 def _prevailing_config(

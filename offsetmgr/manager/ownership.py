@@ -11,7 +11,7 @@ The order of events ensures one owner for each shard group (see also `ownership_
 - The runtime claims an unreleased shard group (`assignment`) only after `lease.TAKEOVER_WAIT_S`. The lease of a removed
   owner has ended by then. The wait begins when this process sends the SyncGroup of the generation, because the
   coordinator had removed the former owner before. While a process waits, its JoinGroups say so. If the shard group
-  moves on during the wait, the next owner waits as well.
+  moves on during the wait, the next owner waits as well, also if the leader only took the process for the owner.
 - When the membership ends, the process ends the lease and drops every shard group at once, before it sends anything.
 - A process that stops releases its shard groups before it leaves the group: it revokes them and rejoins without them.
   Otherwise the next owners would wait, because they could not distinguish the process from a removed one.
@@ -371,10 +371,10 @@ class OwnershipManager:
         self, assignment: Assignment, assigned: Set[int], to_revoke_now: Set[int], sent: float
     ) -> None:
         self._applied = assignment.generation
+        for shard_group in assignment.unreleased & (assigned | to_revoke_now) - self._owned.keys():
+            self._waiting_until[shard_group] = sent + TAKEOVER_WAIT_S
         for shard_group in sorted(assigned - self._owned.keys() - self._lost):
             self._owned[shard_group] = assignment.generation
-            if shard_group in assignment.unreleased:
-                self._waiting_until[shard_group] = sent + TAKEOVER_WAIT_S
             self._revocations.assign(
                 shard_group,
                 self._waiting_until.get(shard_group, float("-inf")),

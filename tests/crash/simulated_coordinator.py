@@ -43,6 +43,8 @@ class Coordinator:
         self.leads = False
         self.zombie = False
         self.queue: list[Callable[[], None]] = []
+        self.received: dict[str, list[bytes]] = {}
+        """All metadata of each member id."""
         self.stored: dict[str, Any] = {}
         self._forget()
 
@@ -121,10 +123,20 @@ class Coordinator:
                 message = request.message
             handlers[request.api_key](message, reply)
 
+    def repeat_metadata(self) -> None:
+        """A member without the managers' secret repeats earlier metadata of a manager under the id of this manager."""
+        if self.members:
+            member_id = self.world.random.choice([*self.members])
+            metadata = self.world.random.choice(self.received[member_id])
+            self.world.log(f"metadata of {member_id} is repeated")
+            self._on_join_group({"member_id": member_id, "protocols": [{"metadata": metadata}]}, lambda **_: None)
+
     # --- the group ----------------------------------------------------------------------------------
 
     def _on_join_group(self, request: Mapping[str, Any], reply: Reply) -> None:
         member_id, metadata = request["member_id"], request["protocols"][0]["metadata"]
+        if member_id:
+            self.received.setdefault(member_id, []).append(metadata)
         if not member_id:
             member_id = f"m{next(self.world._numbers)}"
             self.pending.add(member_id)

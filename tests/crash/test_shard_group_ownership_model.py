@@ -94,6 +94,18 @@ def remove_living_member(remover: Process) -> None:
     remover.remove(member)
 
 
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_repeated_metadata_gives_no_shard_group_a_second_owner(seed: int) -> None:
+    with World(seed) as world:
+        world.quick_claims = world.quick_revocations = True
+        started(world, 3)
+        for _ in range(20):
+            world.run(world.random.uniform(0.5, 5))
+            remove_living_member(world.random.choice(world.processes))
+            for _ in range(4):
+                world.after(world.random.uniform(0, 1), world.active.repeat_metadata)
+
+
 def check_recovery(world: World) -> None:
     """Runs without faults until all sessions and rebalances have ended, and checks the assignment."""
     world.log("calm")
