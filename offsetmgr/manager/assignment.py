@@ -33,7 +33,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -136,19 +136,16 @@ class Assignment:
         return {**self.owners, **{shard_group: waiting.owner for shard_group, waiting in self.waiting.items()}}
 
 
-def assign(
-    generation: int, members: Sequence[tuple[str, ManagerMetadata]], unreadable: Mapping[str, str] | None = None
-) -> Assignment:
-    """Returns the assignment of ``generation``. The keys of ``unreadable`` are the members whose metadata cannot be
-    verified or decoded, the values are the reasons. The claims of such a member do not count. It may own shard groups
-    if the managers' secret was replaced, so the next owners wait until its lease must have ended."""
+def assign(generation: int, members: Sequence[tuple[str, ManagerMetadata]]) -> Assignment:
+    """Returns the assignment of ``generation``. ``members`` lacks the members whose metadata cannot be verified or
+    decoded; their claims do not count. Such a member may own shard groups if the managers' secret was replaced, so the
+    next owners wait until its lease must have ended."""
     metadata = dict(sorted(members))
     claims = _claims(metadata)
     prevailing = _prevailing_config(metadata, claims)
-    rejected = dict(unreadable or {})
     if prevailing is None:
-        return Assignment(generation, {}, {}, {}, rejected)
-    rejected |= {
+        return Assignment(generation, {}, {})
+    rejected = {
         m: _describe_difference(member_metadata.parameters, prevailing)
         for m, member_metadata in metadata.items()
         if member_metadata.parameters != prevailing
@@ -228,8 +225,7 @@ def _released(
         return frozenset()
     awaited = frozenset[int]().union(*(member_metadata.waiting_for for member_metadata in metadata.values()))
     released = {shard_group for shard_group, owner in newest_owners.items() if owner in metadata} - awaited
-    holders = ((shard_group, metadata[member]) for shard_group, (_, member) in claims.items())
-    held = {shard_group for shard_group, holder in holders if holder.seen == newest and shard_group in holder.owned}
+    held = {s for s, (_, member) in claims.items() if metadata[member].seen == newest and s in metadata[member].owned}
     return frozenset(released - claims.keys() | held)
 
 
@@ -387,7 +383,8 @@ def assign_members(
     generation: int, members: Sequence[tuple[str, bytes]], secret: GroupSecret | None = None
 ) -> dict[str, bytes]:
     """Returns the encoded assignment of ``generation`` for each member. ``members`` are member ids with encoded
-    metadata. The leader of the group calls this function."""
+    metadata. The leader of the group calls this function. An assignment names no other member whose metadata cannot be
+    verified or decoded, so that many such members with long ids do not fill the memory."""
     secret = secret or GroupSecret()
     readable, unreadable = [], {}
     for member, metadata in members:
@@ -395,8 +392,14 @@ def assign_members(
             readable.append((member, decode_metadata(secret.verified(metadata, "member", member))))
         except OffsetMgrError as error:
             unreadable[member] = str(error)
-    assignment = secret.signed(encode_assignment(assign(generation, readable, unreadable)), "generation", generation)
-    return {member: assignment for member, _ in members}
+
+    def encoded(assignment: Assignment) -> bytes:
+        return secret.signed(encode_assignment(assignment), "generation", generation)
+
+    found = assign(generation, readable)
+    return dict.fromkeys(dict(readable), encoded(found)) | {
+        member: encoded(replace(found, rejected={member: why})) for member, why in unreadable.items()
+    }
 
 
 def _encode(content: Mapping[str, Any]) -> bytes:

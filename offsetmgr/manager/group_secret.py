@@ -7,12 +7,14 @@ the message, the name of the group, and:
 
 - for metadata, the member id. The coordinator makes up the id, and names it before it takes metadata (KIP-394, since
   Kafka 2.2; managers need 2.8), so each other member has another id. A member can still send earlier metadata of a
-  manager under the id of this manager. That redirects no client, because a manager keeps its address, and `assignment`
-  does not release a shard group because of outdated metadata.
+  manager under the id of this manager. That tells clients no new address, because a manager keeps its address, and
+  `assignment` releases no shard group because of outdated metadata.
 - for an assignment, the generation. If the group is deleted, its generations begin again, but no manager keeps its
   member id then; a manager also rejects an assignment that does not name its member id (`ownership`).
 
 The HMAC does not prevent denial of service: a member can remove others from the group, or lead it and assign nothing.
+Heartbeats have no HMAC, so a member can also keep a dead or frozen manager in the group. If the member can listen at
+the address of a dead manager, it then receives the clients of this manager. Only TLS prevents this.
 
 A message has one HMAC for each secret of the file, and one valid HMAC is enough, so that secrets can be replaced while
 managers run. Managers without a secret ignore HMACs.
@@ -23,17 +25,26 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from offsetmgr.config import toml_table
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import ConfigError, OffsetMgrError
 
 _log = logging.getLogger(__name__)
+
+_Clock = Callable[[], float]
 
 MIN_LENGTH: Final = 32
 """The minimum number of characters of a secret. Principals that may describe the group can read its messages, and try
 secrets with them."""
+_ALARM_S: Final = 600.0
+"""The time for which a sender of an invalid message raises an alarm after its last message."""
+_MAX_ALARMS: Final = 20
+_ID_LENGTH: Final = 100
+"""Logs and alarms contain only the end of a longer member id. It is unique; the member chooses the rest."""
 _FIELD: Final = b',"hmacs":"'
 """The last field of a signed JSON object. Within a string of JSON, quotes are escaped, so the field occurs once."""
 _END: Final = b'"}'
@@ -43,13 +54,23 @@ class GroupSecret:
     """The secrets with which the managers of ``group`` sign and verify messages. Without ``secrets``, messages have no
     HMAC, and every message is valid. If ``required`` is False, an invalid message is only reported."""
 
-    def __init__(self, group: str = "", secrets: Sequence[str] = (), *, required: bool = True) -> None:
+    def __init__(
+        self, group: str = "", secrets: Sequence[str] = (), *, required: bool = True, clock: _Clock = time.monotonic
+    ) -> None:
         self._group = group
         self._keys = [secret.encode() for secret in secrets]
         self._required = required
-        self.unproven: dict[str, str] = {}
-        """The senders of invalid messages in the present generation, each with a sentence for operators."""
+        self._clock = clock
+        self._unproven: dict[str, tuple[float, str]] = {}
         self.unproven_total = 0
+
+    @property
+    def unproven(self) -> list[str]:
+        """A sentence for operators about each sender of an invalid message in the last ten minutes, or the first of
+        them."""
+        oldest = self._clock() - _ALARM_S
+        self._unproven = {sender: (last, text) for sender, (last, text) in self._unproven.items() if last > oldest}
+        return [text for _, text in self._unproven.values()]
 
     @property
     def warning(self) -> str | None:
@@ -80,13 +101,20 @@ class GroupSecret:
             if found
             else f"its {what} has no HMAC: the sender does not have the managers' secret"
         )
-        error = OffsetMgrError(f"managers' group, {kind} {subject}", why)
-        self.unproven[f"{kind} {subject}"] = str(error)
-        self.unproven_total += 1
-        _log.error("%s", error)
+        name = str(subject)[-_ID_LENGTH:]
+        error = OffsetMgrError(f"managers' group, {kind} {name}", why)
+        self._report(name if kind == "member" else kind, str(error))
         if self._required:
             raise error
         return data
+
+    def _report(self, sender: str, text: str) -> None:
+        """Counts an invalid message, raises an alarm, and logs the first message of the sender."""
+        self.unproven_total += 1
+        if len(self.unproven) < _MAX_ALARMS or sender in self._unproven:
+            if sender not in self._unproven:
+                _log.error("%s", text)
+            self._unproven[sender] = (self._clock(), text)
 
     def _hmacs(self, content: bytes, kind: str, subject: object) -> list[bytes]:
         message = json.dumps([self._group, kind, str(subject)]).encode() + b"\n" + content
@@ -97,9 +125,14 @@ def load_group_secret(group: str, path: str | None) -> GroupSecret:
     """Loads the secrets from a TOML file; none without a file. Raises `ConfigError`, which contains no secret."""
     if path is None:
         return GroupSecret(group)
+    if not Path(path).exists():  # it may be a secret instead of a path
+        raise ConfigError("file of the managers' secret", "does not exist", "name a TOML file that contains the secret")
     table = toml_table.load(path, secret=True)
-    table.reject_unknown(["secrets", "required"])
+    if not table.values.keys() <= {"secrets", "required"}:
+        raise table.error("has an unknown field; known are secrets, required")
     secrets = table.text_list("secrets")
-    if not secrets or min(map(len, secrets)) < MIN_LENGTH:
-        raise table.error(f"must contain secrets of at least {MIN_LENGTH} characters", "secrets")
+    for number, secret in enumerate(secrets or [""], 1):
+        if len(secret.strip()) < MIN_LENGTH:
+            why = f"must contain secrets of at least {MIN_LENGTH} characters; number {number} has fewer"
+            raise table.error(why, "secrets")
     return GroupSecret(group, secrets, required="required" not in table or table.boolean("required"))

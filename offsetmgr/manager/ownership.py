@@ -170,7 +170,7 @@ class OwnershipManager:
         self._applied = -1
         """The generation of `_current`, once the runtime has started to revoke the shard groups that it lacks."""
         self.exclusion_reason: str | None = None
-        """Why the group leader assigns no shard groups to this manager; None if the manager is not excluded."""
+        """Why this manager receives no shard groups, as a sentence; None if the manager is not excluded."""
         self._owned: dict[int, int] = {}
         self._waiting_until: dict[int, float] = {}
         """For each unreleased shard group that this process has received, the time at which the lease of every former
@@ -326,7 +326,6 @@ class OwnershipManager:
 
     def _metadata(self, member_id: str) -> bytes:
         self._lost.clear()
-        self.secret.unproven.clear()
         self._attempts += 1
         seen, now = self._current, self._clock()
         self._waiting_until = {number: until for number, until in self._waiting_until.items() if until > now}
@@ -350,12 +349,13 @@ class OwnershipManager:
                 what = "assignment of the managers' group"
                 raise OffsetMgrError(what, f"does not name this manager, member {joined.member_id}")
         except OffsetMgrError as error:
-            self._set_exclusion(str(error))
+            self._set_exclusion(f"this manager rejected the assignment of the group leader: {error}")
             self._drop(self._owned.keys())
             self._current, self._applied = None, -1
             self._on_peers({})
         else:
-            self._set_exclusion(assignment.rejected.get(joined.member_id))
+            why = assignment.rejected.get(joined.member_id)
+            self._set_exclusion(why and f"the group leader assigns no shard groups to this manager: {why}")
             self._current = self._last_known = assignment
             self._on_peers({m: node for m, node in assignment.nodes.items() if m != joined.member_id})
             assigned = assignment.shard_groups_of(joined.member_id)
@@ -388,7 +388,7 @@ class OwnershipManager:
         """Records an exclusion, and logs it unless the caller of `start` reports it."""
         started = self._first_assignment is not None and self._first_assignment.done()
         if why is not None and why != self.exclusion_reason and started:
-            _log.error("the group leader assigns no shard groups to this manager: %s", why)
+            _log.error("%s", why)
         self.exclusion_reason = why
 
     async def _wait_until_rejoin_needed(self) -> None:

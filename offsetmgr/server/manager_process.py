@@ -34,6 +34,7 @@ from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.managers import FIRST_MANAGER_ID
 from offsetmgr.kafka.protocol.schema_codec import DECODING
 from offsetmgr.manager.assignment import NodeAddress
+from offsetmgr.manager.group_secret import GroupSecret, load_group_secret
 from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.manager.ownership import managers_group
@@ -126,6 +127,7 @@ class ManagerProcess:
         self._started = time.time()
         self._cluster_id: str | None = None
         self._ready = False
+        self._secret: GroupSecret
         self._node: ManagerNode | None = None
         self._relay: Proxy | None = None
         self._backend: Backend | None = None
@@ -137,10 +139,10 @@ class ManagerProcess:
         """The port that the process listens on; 0 before it does."""
 
     async def start(self) -> None:
-        """Starts the process. After this method has returned, the process serves each shard as soon as the shard is
-        loaded. Raises `OffsetMgrError`."""
+        """Starts the process, which then serves each shard as soon as the shard is loaded. Raises `OffsetMgrError`."""
         settings = self._settings
         authentication, authorizer = load_authentication(settings), load_authorizer(settings)
+        self._secret = load_group_secret(managers_group(settings.offsets_topic), settings.managers_secret)
         DECODING.tags, DECODING.string_bytes = settings.max_tags, settings.max_name_bytes
         tls = load_tls(settings)
         security = Security.of(settings.connection.kafka)
@@ -287,8 +289,8 @@ class ManagerProcess:
             members=None if self._relay is None else self._relay.members,
         )
         self._resources.push_async_callback(manager_node.close)
-        await manager_node.open()
-        if warning := manager_node.ownership.secret.warning:
+        await manager_node.open(self._secret)
+        if warning := self._secret.warning:
             _log.warning(warning, extra={"group": manager_node.group})
         backend = self._backend = ManagerBackend(  # set before the join, so that the metrics show it
             manager_node.runtime, manager_node.ownership, manager_node.topic.partitions, manager_node.topic.name

@@ -10,6 +10,7 @@ import pytest
 from backend_listeners import serve_options
 
 from offsetmgr import ConnectionConfig, OffsetManager
+from offsetmgr.cli.app import run
 from offsetmgr.config.manager_settings import ManagerSettings, setting_options
 from offsetmgr.core.advice import option
 from offsetmgr.core.errors import ConfigError
@@ -53,10 +54,10 @@ def test_an_option_overrides_a_variable_which_overrides_the_file(tmp_path, monke
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("secrets = ['hidden-hidden-hidden-hidden-123']", "secrets: must contain secrets of at least 32 characters"),
+        (f"secrets = ['{'hidden-' * 5}', 'hidden{' ' * 40}']", "at least 32 characters; number 2 has fewer"),
         ("required = true", "secrets: must contain secrets of at least 32 characters"),
         ("secrets = 'hidden'", "secrets: must be a list of strings"),
-        ("secret = ['hidden']", "secret: is an unknown field; known are secrets, required"),
+        ("hidden = true", "has an unknown field; known are secrets, required"),
         ("secrets = ['hidden-hidden-hidden-hidden-1234']\nrequired = 'hidden'", "required: must be true or false"),
         ("secrets = [hidden", "is not TOML"),
     ],
@@ -66,6 +67,12 @@ def test_an_error_in_the_file_of_the_managers_secret_contains_no_secret(text: st
     with pytest.raises(ConfigError, match=re.escape(why)) as failed:
         load_group_secret("t.managers", str(tmp_path / "managers.toml"))
     assert "hidden" not in str(failed.value)
+
+
+def test_the_managers_secret_is_read_before_the_brokers_are_asked_and_is_no_option(capsys) -> None:
+    command = "manager serve --bootstrap-server 127.0.0.1:1 --listen 127.0.0.1:0 --managers-secret hidden"
+    assert run(command.split()) == 2
+    assert capsys.readouterr().err.startswith("error: file of the managers' secret: does not exist\n")
 
 
 @pytest.mark.parametrize(

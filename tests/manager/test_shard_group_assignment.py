@@ -23,12 +23,14 @@ from offsetmgr.manager.assignment import (
     PendingRevocation,
     SharedConfig,
     assign,
+    assign_members,
     decode_assignment,
     decode_metadata,
     encode_assignment,
     encode_metadata,
     node_ids,
 )
+from offsetmgr.manager.group_secret import GroupSecret
 from offsetmgr.manager.node.manager_node import shared_config
 
 SHARD_GROUPS = 8
@@ -181,10 +183,21 @@ def test_an_excluded_member_is_asked_to_revoke_its_shard_groups() -> None:
 
 
 def test_a_member_with_unreadable_metadata_is_excluded_and_the_others_continue() -> None:
-    found = assign(2, [("a", info(1))], {"junk": "its version is 7"})
-    assert found.shard_groups_of("a") == frozenset(range(SHARD_GROUPS))
-    assert found.rejected == {"junk": "its version is 7"}
-    assert assign(2, [], {"junk": "why"}) == Assignment(2, {}, {}, {}, {"junk": "why"})
+    found = assign_members(2, [("a", encode_metadata(info(1), 1)), ("junk", b'{"version":7}')])
+    assert decode_assignment(found["a"]).shard_groups_of("a") == frozenset(range(SHARD_GROUPS))
+    assert decode_assignment(found["junk"]).rejected == {"junk": "metadata of a manager: is of version 7; known: 3"}
+    alone = decode_assignment(assign_members(2, [("junk", b"{}")])["junk"])
+    assert alone == Assignment(2, {}, {}, {}, {"junk": "metadata of a manager: has no 'version'"})
+
+
+def test_members_with_long_ids_do_not_fill_the_memory(caplog: pytest.LogCaptureFixture) -> None:
+    secret = GroupSecret("managers", ["s" * 32])
+    members = [(f"{'x' * 32_000}{n}", encode_metadata(info(n), 1)) for n in range(40)]
+    for generation in range(3):
+        found = assign_members(generation, members, secret)
+    assert sum(map(len, found.values())) < 2 * 40 * 32_000
+    assert max(map(len, secret.unproven)) < 300
+    assert len(caplog.records) == len(secret.unproven) == 20
 
 
 def test_node_ids_follow_from_addresses_and_differ_for_equal_hashes(monkeypatch: pytest.MonkeyPatch) -> None:

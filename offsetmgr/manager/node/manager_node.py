@@ -20,7 +20,7 @@ from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, TimedOut
 from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
-from offsetmgr.manager.group_secret import load_group_secret
+from offsetmgr.manager.group_secret import GroupSecret, load_group_secret
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import shard_group_count
 from offsetmgr.manager.log.topic import CLEANUP_POLICY, TIMESTAMP_TYPE
@@ -71,10 +71,10 @@ class ManagerNode:
         self._peers = PeerMonitor(self._remove)
         self._client: Client
 
-    async def open(self) -> None:
+    async def open(self, secret: GroupSecret | None = None) -> None:
         """Checks the brokers, creates or checks the topic, and starts to follow its log. The node owns nothing yet.
-        Raises `OffsetMgrError` (`UnsuitableBroker`, `UnsuitableTopic`, `FormatMismatch`, ...); the caller must call
-        `close` even after an error."""
+        Without ``secret``, loads the managers' secret. Raises `OffsetMgrError` (`UnsuitableBroker`, `UnsuitableTopic`,
+        `FormatMismatch`, ...); the caller must call `close` even after an error."""
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.connection import Security
         from offsetmgr.manager.log.format_check import check_format
@@ -84,6 +84,7 @@ class ManagerNode:
         from offsetmgr.records.registry import record_format
 
         settings, kafka = self.settings, self.settings.connection.kafka
+        secret = secret or load_group_secret(self.group, settings.managers_secret)
         format_ = record_format(settings.record_format)
         self._client = Client(settings.bootstrap, Security.of(kafka))
         self._resources.push_async_callback(self._client.close)
@@ -101,7 +102,7 @@ class ManagerNode:
         )
         self._resources.callback(log.close)
         await asyncio.to_thread(check_format, log, settings.record_format, topic.name, settings.timeout_s)
-        self.ownership = self._make_ownership(topic)
+        self.ownership = self._make_ownership(topic, secret)
         self._resources.push_async_callback(self._peers.close)
         refresh_s = min(settings.claim_refresh_s, self.fence.refresh_interval_s)
         self.runtime = ManagerRuntime(
@@ -139,7 +140,8 @@ class ManagerNode:
             if (node.host, node.port) == self._address:
                 return node
         why = self.ownership.exclusion_reason or "the group's assignment does not include this manager"
-        raise NotCoordinator(what, why, "start it with the same options as the other managers")
+        hint = "start it with the options and the secrets file of the other managers, or remove a foreign member"
+        raise NotCoordinator(what, why, hint)
 
     async def close(self) -> None:
         """Completes the commits in flight, leaves the group and closes the connections. The method may be called in
@@ -156,9 +158,8 @@ class ManagerNode:
         """The conditions that an operator must fix, as text."""
         if self._topic_monitor is None:
             return []
-        reason = self.ownership.exclusion_reason
-        excluded = reason and f"the other managers exclude this one: {reason}"
-        unproven = [text for text in self.ownership.secret.unproven.values() if text != reason]
+        excluded = self.ownership.exclusion_reason
+        unproven = [text for text in self.ownership.secret.unproven if text not in (excluded or "")]
         found = (excluded, *unproven, self._topic_monitor.recreated, self._topic_monitor.alarm)
         return [*filter(None, found), *(f"topic {self.topic.name}: {alarm}" for alarm in self.runtime.alarms)]
 
@@ -198,7 +199,7 @@ class ManagerNode:
     async def _remove(self, member_id: str) -> None:
         await self.ownership.remove(member_id)
 
-    def _make_ownership(self, topic: OffsetsTopicState) -> OwnershipManager:
+    def _make_ownership(self, topic: OffsetsTopicState, secret: GroupSecret) -> OwnershipManager:
         from offsetmgr.kafka.groups.group_member import GroupMemberConfig, KafkaGroupMember
 
         settings = self.settings
@@ -219,7 +220,7 @@ class ManagerNode:
             lambda events: KafkaGroupMember(self._client, config, events, clock=boottime),
             on_peers=self._peers.update,
             rebalance_timeout_s=rebalance_timeout_s,
-            secret=load_group_secret(self.group, settings.managers_secret),
+            secret=secret,
         )
 
     async def _catch_up(self, max_wait_s: float) -> None:
