@@ -520,6 +520,8 @@ def test_plain_without_tls_and_a_file_that_everybody_can_read_get_a_warning(cred
         found: Any = load_authentication(serve_options("nowhere:1", "--credentials", str(credentials), *more))
         assert [found.exchange(name) is not None for name in MECHANISMS] == [plain_allowed, True, True]
         assert ("passwords in the clear" in caplog.text, "chmod o-r" in caplog.text) == (plain_allowed, mode == 0o644)
+    with pytest.raises(ConfigError, match="clients do not log in"):
+        load_authentication(serve_options("nowhere:1", "--no-sasl-plain"))
 
 
 @pytest.mark.parametrize("what", ["credentials", "rules"])

@@ -46,7 +46,7 @@ async def _authenticate(authentication: Authentication, request: ApiRequest) -> 
     message = decoded(request)["auth_bytes"]
     exchange: Exchange | None = connection.state.get(_EXCHANGE)
     if exchange is None:
-        return _failure(request, ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate was not expected")
+        return FinalResponse(_response(request, ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate was not expected"))
     if len(message) > MAX_MESSAGE_BYTES:
         raise InvalidRequest("SaslAuthenticate", f"a message of {len(message)} bytes")
 
@@ -65,21 +65,16 @@ async def _authenticate(authentication: Authentication, request: ApiRequest) -> 
         connection.service.login_failed(connection, exchange.mechanism)
         if network is not None:
             await authentication.limits.delay(network)
-        return _failure(request, ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed")
-    lifetime = 0
-    if principal is not None:
-        del connection.state[_EXCHANGE]
-        connection.state[_MECHANISM] = exchange.mechanism
-        session = authentication.session_seconds
-        connection.logged_in(principal, session)
-        lifetime = round(session * 1000) if session else 0
-    return encoded(
-        request,
-        {"error_code": ErrorCode.NONE, "error_message": None, "auth_bytes": reply, "session_lifetime": lifetime},
-    )
+        return FinalResponse(_response(request, ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed"))
+    if principal is None:
+        return _response(request, reply=reply)
+    del connection.state[_EXCHANGE]
+    connection.state[_MECHANISM] = exchange.mechanism
+    session = authentication.session_seconds
+    connection.logged_in(principal, session)
+    return _response(request, reply=reply, lifetime=round((session or 0) * 1000))
 
 
-def _failure(request: ApiRequest, error: int, why: str) -> FinalResponse:
-    return FinalResponse(
-        encoded(request, {"error_code": error, "error_message": why, "auth_bytes": b"", "session_lifetime": 0})
-    )
+def _response(request: ApiRequest, error: int = 0, why: str = "", reply: bytes = b"", lifetime: int = 0) -> bytes:
+    fields = {"error_code": error, "error_message": why or None, "auth_bytes": reply, "session_lifetime": lifetime}
+    return encoded(request, fields)

@@ -8,7 +8,6 @@ client (data rule "secrets stay secret").
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import secrets
@@ -50,7 +49,7 @@ class PlainExchange:
 
     def step(self, message: bytes) -> AuthenticationStep:
         try:
-            authzid, user, password = _text(message).split("\0")
+            authzid, user, password = message.decode().split("\0")
         except ValueError:
             raise login_failure() from None
         matches = self._credentials.password_matches(user, password)
@@ -80,7 +79,10 @@ class ScramExchange:
         return self._verifier is not None
 
     def step(self, message: bytes) -> AuthenticationStep:
-        text = _text(message)
+        try:
+            text = message.decode()
+        except UnicodeDecodeError:
+            raise login_failure() from None
         return self._first(text) if self._verifier is None else self._final(text, self._verifier)
 
     def _first(self, text: str) -> AuthenticationStep:
@@ -113,15 +115,13 @@ class ScramExchange:
         binding = base64.b64encode(self._header.encode()).decode()
         if not comma or without_proof != f"c={binding},r={self._nonce}":
             raise login_failure()
-        try:
-            proof = base64.b64decode(proof_field, validate=True)
-        except (binascii.Error, ValueError):
-            raise login_failure() from None
         transcript = f"{self._transcript},{without_proof}".encode()
         signature = hmac.digest(verifier.stored_key, transcript, self._digest)
-        if len(proof) != len(signature):
-            raise login_failure()
-        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        try:
+            proof = base64.b64decode(proof_field, validate=True)
+            client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        except ValueError:  # it is not base64, or has another length
+            raise login_failure() from None
         stored = hashlib.new(self._digest, client_key).digest()
         if not hmac.compare_digest(stored, verifier.stored_key) or not self._user:
             raise login_failure()
@@ -148,13 +148,6 @@ class Authentication:
         if mechanism not in self.mechanisms:
             return None
         return PlainExchange(self.credentials) if mechanism == PLAIN else ScramExchange(mechanism, self.credentials)
-
-
-def _text(message: bytes) -> str:
-    try:
-        return message.decode()
-    except UnicodeDecodeError:
-        raise login_failure() from None
 
 
 def _unescape(name: str) -> str:
