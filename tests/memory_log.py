@@ -125,7 +125,9 @@ class MemoryReader:
 
     def _take(self, max_records: int) -> list[LogRecord]:
         result: list[LogRecord] = []
-        for partition, position in list(self._positions.items()):
+        for partition, position in () if self._log.frozen else list(self._positions.items()):
+            if position < self._log._starts[partition]:
+                self._log.deleted.note_missing(partition, self._log._starts[partition])
             found = self._log._partitions[partition]
             records = found.read(position, max_records - len(result))
             result += records
@@ -159,12 +161,14 @@ class MemoryLog:
     """A log in memory.
 
     While ``hold`` is True, appends become readable and are acknowledged only when `advance_high_watermark` is called.
+    While ``frozen`` is True, no reader follows the log.
     ``max_batch_bytes`` limits the size of an append to one partition.
     """
 
     def __init__(self, partitions: int, *, max_batch_bytes: int = 1 << 20) -> None:
         self.partitions = partitions
         self.hold = False
+        self.frozen = False
         self.max_batch_bytes = max_batch_bytes
         self._partitions = [StoredPartition() for _ in range(partitions)]
         self._shard_groups = [_ShardGroup() for _ in range(shard_group_count(partitions))]
@@ -334,7 +338,7 @@ class MemoryWriter:
                 log._end(shard_group, written=append.completed_by_claim)
             for partition in self._partitions:
                 log._partitions[partition].next += 1
-                log.clock.measure(partition, time.time_ns() // 1_000_000, boottime())
+                log.clock.measure("memory", time.time_ns() // 1_000_000, boottime())
             log._changed.notify_all()
             return {partition: log._partitions[partition].next for partition in self._partitions}
 

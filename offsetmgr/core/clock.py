@@ -115,49 +115,53 @@ MAX_DIFFERENCE_MS: Final = 3_600_000
 """The largest difference between this machine's clock and the brokers' clocks with which offsets expire."""
 
 
+_MAX_AGE_S: Final = 7_200.0
+"""The age from which a measurement does not count. Claims measure each leader at least once an hour."""
+
+
 class BrokersClock:
     """The time of the brokers that lead partitions, measured by appends to these partitions. Between two measurements
-    the time follows `boottime`, so a step of this machine's clock does not change it. If this machine's clock differs
-    by at most `CLOCK_BOUND_MS`, it is more precise than a measurement, so it is the time of a broker."""
+    the time of a broker follows `boottime`. The right clock is unknown, so each use takes the clock with which
+    offsets live longer."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._offsets: dict[int, float] = {}
-        """The difference between the time of a partition's leader and `boottime` in milliseconds."""
+        self._measured: dict[object, tuple[float, float]] = {}
+        """For each leader, the difference between its time and `boottime` in milliseconds, and when it was measured."""
+        self._latest = -float("inf")
 
-    def measure(self, partition: int, broker_ms: int, sent_at: float) -> None:
+    def measure(self, leader: object, broker_ms: int, sent_at: float) -> None:
         """Notes the time of an append, whose request was sent at the time ``sent_at`` of `boottime`. Ignores a negative
         time, and a response after so long a time that the measurement is not precise."""
         received_at = boottime()
         if broker_ms >= 0 and (received_at - sent_at) * 1000 <= CLOCK_BOUND_MS:
-            self._offsets[partition] = broker_ms - (sent_at + received_at) * 500
-
-    def forget(self, partitions: Iterable[int]) -> None:
-        """Drops the measurements of partitions, because this process no longer appends to them."""
-        for partition in partitions:
-            self._offsets.pop(partition, None)
+            self._measured[leader] = broker_ms - (sent_at + received_at) * 500, received_at
+            self._latest = max(offset for offset, _ in self._recent())
 
     def now_ms(self) -> int:
-        """Returns the time of new commits: the latest time of a broker, so that no offset expires early. Without a
-        measurement, this is the time of this machine's clock."""
-        return self._time(max)
+        """Returns the time of new commits: the latest time of this machine and of the brokers."""
+        return int(max(self._clock.now_ms(), boottime() * 1000 + self._latest))
 
-    def expiry_ms(self, partition: int) -> int | None:
-        """Returns the time for the expiration of offsets of a partition: the earliest time of a broker. Returns None if
-        no offset may expire, because the time is unknown or a clock is wrong."""
-        return None if partition not in self._offsets or self.wrong_clock() else self._time(min)
+    def expiry_ms(self) -> int | None:
+        """Returns the time for the expiration of offsets: the earliest time of this machine and of the brokers. Returns
+        None if no offset may expire, because the time of the brokers is unknown or a clock is wrong."""
+        if not (measured := self._recent()) or self.fault():
+            return None
+        return int(min(self._clock.now_ms(), boottime() * 1000 + min(offset for offset, _ in measured)))
 
-    def wrong_clock(self) -> int:
-        """Returns by how many milliseconds this machine's clock is ahead of the clock of the broker with the largest
-        difference; 0 unless the difference is larger than `MAX_DIFFERENCE_MS`."""
+    def fault(self) -> str:
+        """Returns which clocks differ by more than `MAX_DIFFERENCE_MS`; empty if none do."""
         boot_ms = self._clock.now_ms() - boottime() * 1000
-        ahead = round(max((boot_ms - offset for offset in self._offsets.values()), key=abs, default=0))
-        return ahead if abs(ahead) > MAX_DIFFERENCE_MS else 0
+        differences = ((boot_ms - offset, leader) for offset, leader in self._recent())
+        ahead, leader = max(differences, key=lambda one: abs(one[0]), default=(0, None))
+        if abs(ahead) <= MAX_DIFFERENCE_MS:
+            return ""
+        order = "ahead of" if ahead > 0 else "behind"
+        return f"this manager's clock is {duration(round(abs(ahead)))} {order} the clock of broker {leader}"
 
-    def _time(self, choose: Callable[[Iterable[float]], float]) -> int:
-        own = self._clock.now_ms()
-        broker = round(boottime() * 1000 + choose(self._offsets.values())) if self._offsets else own
-        return own if abs(own - broker) <= CLOCK_BOUND_MS else broker
+    def _recent(self) -> list[tuple[float, object]]:
+        oldest = boottime() - _MAX_AGE_S
+        return [(offset, leader) for leader, (offset, at) in self._measured.items() if at >= oldest]
 
 
 def best_difference(differences: Iterable[ClockDifference]) -> ClockDifference | None:

@@ -54,6 +54,8 @@ class Shard(ExpiringTable):
         """The next offset of the log to replay."""
         self.held_from = 0
         """The log has had a record of every value of this shard from this offset on."""
+        self.gap_below = 0
+        """Records below this offset were deleted before this shard could replay them, so it may have old values."""
 
     # --- commits -------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -80,6 +81,83 @@ async def test_parts_that_are_too_large_for_the_topic_are_divided(monkeypatch: p
     other_process(log)
     async with manager(log) as runtime:
         assert [offset(runtime, f"g{number}") for number in range(400)] == list(range(400))
+
+
+@async_test
+async def test_a_record_that_is_too_large_does_not_keep_others_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{SHARD_GROUP}.NON_RETRIABLE_BACKOFF_S", 0.01)
+    log = MemoryLog(PARTITIONS)
+    async with manager(log) as runtime:
+        large = commit("large", 0)._replace(topics=[("t", [(0, 1, -1, "x" * 2_000)])])
+        await written([runtime.commit(one) for one in (*(commit(f"g{n}", n) for n in range(400)), large)])
+        log.max_batch_bytes = 1_000
+        await delete_records(log, runtime)
+        await until(lambda: not runtime.restoring)
+        (alarm,) = runtime.alarms
+        assert "max.message.bytes: group large, topic t, partition 0; raise it" in alarm
+        log.max_batch_bytes = 1 << 20
+        await until(lambda: runtime.alarms == [])
+        await runtime.check_starts()
+        await until(lambda: not runtime.restoring)
+    other_process(log)
+    async with manager(log) as runtime:
+        assert [offset(runtime, f"g{number}") for number in range(400)] == list(range(400))
+        assert offset(runtime, "large") == 1
+
+
+@pytest.mark.parametrize("end", ["stop", "revocation"])
+@async_test
+async def test_a_manager_gives_no_shard_up_before_it_has_appended_it_again(end: str) -> None:
+    log = MemoryLog(PARTITIONS)
+    async with manager(log) as runtime:
+        await written([runtime.commit(commit("g", 7, partitions=OFFSETS))])
+        await delete_records(log, runtime)
+        assert runtime.restoring
+        if end == "revocation":
+            await runtime.on_revoked(shard_group_of(runtime, "g"))
+    other_process(log)
+    async with manager(log) as runtime:
+        assert len(runtime.dump(runtime.partition_of("g"))) == OFFSETS
+
+
+@async_test
+async def test_a_manager_that_cannot_append_in_time_says_how_many_offsets_may_be_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(f"{SHARD_GROUP}._RESTORE_LIMIT_S", 0.0)
+    log = MemoryLog(PARTITIONS)
+    async with manager(log) as runtime:
+        await written([runtime.commit(commit("g", 7, partitions=OFFSETS))])
+        await delete_records(log, runtime)
+        partition = runtime.partition_of("g")
+    errors = {record.shards[0]: record.offsets for record in caplog.records if "were revoked" in record.message}  # type: ignore[attr-defined]
+    assert errors[partition] == OFFSETS
+
+
+@pytest.mark.parametrize("restored_at_wake", [True, False])
+@async_test
+async def test_a_frozen_standby_serves_no_offset_that_was_deleted_meanwhile(restored_at_wake: bool) -> None:
+    log = MemoryLog(PARTITIONS)
+    theirs = copy(log)  # another process, which has read no claim yet
+    theirs.deleted = DeletedRecords()
+    async with manager(theirs, shard_groups=()) as standby:
+        async with manager(log) as owner:
+            await written([owner.commit(commit("g", 7, partitions=2))])
+            partition = owner.partition_of("g")
+            await until(lambda: standby.status()[partition].offsets == 2)
+            theirs.frozen = True
+            await owner.delete_offsets("g", [("t", [0])])
+            await delete_records(log, owner)
+            theirs.frozen = restored_at_wake
+            await until(lambda: restored_at_wake or theirs.deleted.missing_below[partition] > 0)
+            await until(lambda: not owner.restoring)
+            theirs.deleted.note_complete(partition, log.deleted.complete_from[partition])
+            theirs.frozen = False
+            await until(lambda: standby.status()[partition].offsets == 1)
+        standby.on_assigned(partition % 8)
+        await until(lambda: standby.status()[partition].state == "active")
+        assert [key.partition for key, _ in standby.dump(partition)] == [1]
+        assert standby.alarms == []
 
 
 @async_test

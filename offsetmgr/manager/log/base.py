@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.core.clock import BrokersClock
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, ServerError
+from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import EncodedRecord
 
 MAX_SHARD_GROUPS: Final = 8
@@ -122,6 +123,15 @@ class DeletedRecords:
     def is_missing(self, partition: int) -> bool:
         """Returns whether this process may lack values of the partition."""
         return self.missing_below[partition] > self.complete_from[partition]
+
+    def is_outdated(self, shard: Shard) -> bool:
+        """Returns whether the log has newer values than the shard, which lacks records that were deleted."""
+        return 0 < shard.gap_below <= self.complete_from[shard.partition]
+
+    def note_gap(self, shard: Shard) -> None:
+        """Notes in the shard that it will not replay records that were deleted."""
+        if 0 < shard.position < self.missing_below[shard.partition]:
+            shard.gap_below = self.missing_below[shard.partition]
 
     def forget(self) -> None:
         """Forgets everything, because the topic was recreated."""

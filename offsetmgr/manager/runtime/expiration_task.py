@@ -31,12 +31,12 @@ class ExpirationTask:
     """Runs expiration passes on the loop, by the schedule of the served partitions. ``serving`` returns the shard of a
     partition if this process serves the shard, and None otherwise. If ``members`` is None, every group counts as a
     group without members. The commit timeout limits each request for the members of groups. ``now_ms`` returns the time
-    by which offsets of a partition expire; None if no offset may expire."""
+    by which offsets expire; None if no offset may expire."""
 
     schedule: ExpirationSchedule
     settings: ManagerSettings
     members: Members | None
-    now_ms: Callable[[int], int | None]
+    now_ms: Callable[[], int | None]
     serving: Callable[[int], Shard | None]
     append: RecordAppender
     counters: Counters
@@ -45,25 +45,24 @@ class ExpirationTask:
         """Runs the passes that are due."""
         for partition in self.schedule.take_due(time.monotonic()):
             shard = self.serving(partition)
-            if shard is not None and self.now_ms(partition) is not None:
+            if shard is not None:
                 await self.run(shard)
-            elif shard is not None:
-                _logger.error("no offset expires: a clock is wrong, or unknown", extra={"shard": partition})
 
     async def run(self, shard: Shard) -> None:
         """Runs one pass over a shard. The pass ends early if the shard is no longer served or an append fails."""
+        if (now := self.now_ms()) is None:
+            _logger.error("no offset expires: a clock is wrong, or unknown", extra={"shard": shard.partition})
+            return
         for groups in batched_by_size(shard.expiry_groups(), lambda group: 1 + shard.size(group), _BATCH_OFFSETS):
             await asyncio.sleep(0)
             if self.serving(shard.partition) is not shard:
                 break
-            if (expired := await self._expire(shard, groups)) is None:
+            if (expired := await self._expire(shard, now, groups)) is None:
                 break
             self.counters.expired_offsets += expired
 
-    async def _expire(self, shard: Shard, groups: Sequence[str]) -> int | None:
+    async def _expire(self, shard: Shard, now: int, groups: Sequence[str]) -> int | None:
         """Expires the offsets of these groups. Returns their number, or None if the pass must end."""
-        if (now := self.now_ms(shard.partition)) is None:
-            return None
         expirable = [group for group in groups if shard.expirable(group, now)]
         if not expirable:
             return 0

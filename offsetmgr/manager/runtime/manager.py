@@ -7,11 +7,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from offsetmgr.config.manager_settings import ManagerSettings, Members
-from offsetmgr.core.clock import duration
 from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode
 from offsetmgr.core.retry import cancel_tasks, completed
 from offsetmgr.manager.expiration import ExpirationSchedule
@@ -41,7 +41,7 @@ from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 _logger: Final = logging.getLogger(__name__)
 _MAX_LISTED: Final = 5
-"""The maximum number of unreadable offsets of a fetch that a log message lists."""
+"""The maximum number of items that a message lists."""
 
 
 class ManagerRuntime:
@@ -161,6 +161,7 @@ class ManagerRuntime:
         found = self._shard_groups[shard_group]
         found.assigned = False
         self._cancel_delayed_start(shard_group)
+        await found.finish_restore()
         found.stop()
         await found.stopped()
 
@@ -178,19 +179,25 @@ class ManagerRuntime:
             shard_group.note_starts(starts)
 
     @property
+    def restoring(self) -> AbstractSet[int]:
+        """The partitions whose shards are being appended again, because records of their log were deleted."""
+        return {partition for one in self._shard_groups for partition in one.restoring}
+
+    @property
     def alarms(self) -> list[str]:
         """The faults of the log and of the clocks that an operator must fix, as text."""
-        restored = self.counters.restored_records
-        kept = f"were deleted: this manager appends their offsets again ({restored} so far); do not stop it"
         deleted = {
-            kept: {partition for one in self._shard_groups for partition in one.restoring},
+            "were deleted: this manager appends their offsets again; do not stop it": self.restoring,
             LOSS: {partition for one in self._shard_groups for partition in one.lost},
         }
-        found = [f"records of shards {', '.join(map(str, sorted(at)))} {what}" for what, at in deleted.items() if at]
-        if ahead := self._clock.wrong_clock():
-            order = "ahead of" if ahead > 0 else "behind"
-            why = f"this manager's clock is {duration(abs(ahead))} {order} a broker's clock: no offset expires"
-            found.append(f"{why} until they differ by less than an hour")
+        found = [f"records of shards {_listed(sorted(at))} {what}" for what, at in deleted.items() if at]
+        for shard, keys in [item for one in self._shard_groups for item in one.too_large.items()]:
+            found.append(
+                f"records of shard {shard} are only in this manager's memory, because they are larger than the topic's "
+                f"max.message.bytes: {_listed(keys)}; raise it, and do not stop this manager before"
+            )
+        if fault := self._clock.fault():
+            found.append(f"{fault}: no offset expires until you correct the wrong one")
         return found
 
     def _start(self, shard_group: ShardGroup) -> None:
@@ -379,3 +386,8 @@ class ManagerRuntime:
     def metrics(self) -> dict[str, float]:
         """Returns the values of the metrics endpoint."""
         return {**self.counters.metrics(), "pending_records": self._backpressure.pending, **totals(self.status())}
+
+
+def _listed(items: Sequence[object]) -> str:
+    more = len(items) - _MAX_LISTED
+    return ", ".join(map(str, items[:_MAX_LISTED])) + (f" and {more} more" if more > 0 else "")

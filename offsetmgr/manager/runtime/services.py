@@ -64,13 +64,16 @@ class ShardLoader:
 
     def load(self, ends: Mapping[int, int], generation: str) -> bool:
         """Replaces the shards that do not match their log by empty ones, then reads the log of the shards up to
-        ``ends`` and replays it. Returns False if the load was stopped; it has replayed no record then.
+        ``ends`` and replays it. Returns False if the load was stopped; it has replayed no record then. If a shard lacks
+        deleted records, and another process has appended their values again, the shard is read again from the start.
 
         Raises `OffsetMgrError`, also if the log does not have this generation after the load. Records that were
         replayed before an error stay in the shards.
         """
+        deleted = self._services.log.deleted
         for partition, shard in self.shards.items():
-            if shard.position > ends[partition]:  # the log was truncated or recreated
+            # the log was truncated, recreated or appended again
+            if shard.position > ends[partition] or deleted.is_outdated(shard):
                 self.shards[partition] = self._services.new_shard(partition)
         starts = self._starts()
         behind = {partition: end for partition, end in ends.items() if end > starts[partition]}
@@ -85,11 +88,14 @@ class ShardLoader:
             if behind and not self._read({partition: starts[partition] for partition in behind}, behind):
                 return False
             for partition, shard in self.shards.items():
+                deleted.note_gap(shard)
                 shard.replay_newest({}, max(ends[partition], shard.position))
                 shard.check_versions()
         finally:
             permits.release()
         self._services.check_same_log(generation)
+        if any(map(deleted.is_outdated, self.shards.values())):
+            return self.load(ends, generation)
         if self._services.settings.own_process:
             after_load()
         return True
@@ -117,6 +123,7 @@ class ShardLoader:
         for partition in sorted(ends):
             # The records of each partition are freed before the next partition is replayed. Therefore a load needs
             # little more memory than the loaded shards.
+            self._services.log.deleted.note_gap(self.shards[partition])
             self.shards[partition].replay_newest(newest.pop(partition), reached[partition])
         return True
 

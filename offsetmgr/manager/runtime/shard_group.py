@@ -58,11 +58,16 @@ _MIN_TIME_SHARE: Final = 0.1
 """If less than this fraction of the commit timeout remains for a batch, the task does not try to append it."""
 _REPLAY_PART: Final = 1000
 _RECORDS_PER_APPEND: Final = 500
-LOSS: Final = "were deleted before this manager read them: committed offsets may be lost; import a snapshot of them"
+LOSS: Final = (
+    "were deleted before this manager read them: offsets may be lost, or older or deleted ones served, unless the "
+    "topic was emptied on purpose, as before an upgrade; compare them with a snapshot before you import it"
+)
 _RESTORE_BYTES: Final = 256 * 1024
 _RESTORE_PAUSE_S: Final = 0.2
 """The size of the parts in which a shard is appended again, and the pause between two parts. They limit how long the
 commits wait."""
+_RESTORE_LIMIT_S: Final = 30.0
+"""The longest time for which a shard group is kept until its shards are appended again."""
 _REFRESH_RETRY_S: Final = 10.0
 """The pause after a failed refresh of the claim. It is short, because the claim must not expire."""
 
@@ -100,7 +105,9 @@ class ShardWriter:
         """The partitions whose shards are appended again: the first offset and the remaining records; None before the
         first record."""
         self._next_restore = 0.0
-        self._restore_bytes = _RESTORE_BYTES
+        self.restore_pause_s = _RESTORE_PAUSE_S
+        self.too_large: dict[int, list[str]] = {}
+        """The keys, as text, whose records are too large to be appended again."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -339,8 +346,10 @@ class ShardWriter:
     # --- restore -------------------------------------------------------------------------------------
 
     def restore(self, partition: int) -> None:
-        """Makes the task append all records of a shard again, because records of its log were deleted."""
-        self.restores.setdefault(partition, None)
+        """Makes the task append all records of a shard again, because records of its log were deleted. If some were too
+        large, this has an effect only after a pause."""
+        if partition not in self.too_large:
+            self.restores.setdefault(partition, None)
         self._wake.set()
 
     async def _restore_part(self) -> None:
@@ -348,22 +357,26 @@ class ShardWriter:
         commit is being appended, and the queued commits follow. After an error the task begins with the first record
         again."""
         assert self._writer is not None
-        partition, begun = next(iter(self.restores.items()))
+        partition = next(iter(self.restores))
         try:
-            if begun is None:
+            if self.restores[partition] is None:
                 self._positions |= await self._writer.claim(self._settings.claim_timeout_s)
-                begun = self._positions[partition], self._listener.shards[partition].records()
-                self.restores[partition] = begun
-                _logger.warning("records were deleted: a shard is appended again", extra={"shard": partition})
+                for one in [one for one, begun in self.restores.items() if begun is None]:
+                    self.restores[one] = self._positions[one], self._listener.shards[one].records()
+                    _logger.warning("records were deleted: a shard is appended again", extra={"shard": one})
+            begun = self.restores[partition] = self.restores.pop(partition)  # the next part is that of another shard
+            assert begun is not None
             first, records = begun
             part: list[EncodedRecord] = []
             size = 0
-            while size < self._restore_bytes and (record := next(records, None)) is not None:
+            while size < _RESTORE_BYTES and (record := next(records, None)) is not None:
                 part.append(record)
                 size += sum(map(len, filter(None, record)))
             if part:
-                self._check(await self._writer.append({partition: part}, self._settings.claim_timeout_s))
-                self._services.counters.restored_records += len(part)
+                await self._append_part(partition, part)
+            elif partition in self.too_large:
+                asyncio.get_running_loop().call_later(NON_RETRIABLE_BACKOFF_S, self.too_large.pop, partition, None)
+                del self.restores[partition]
             else:
                 self._listener.on_restored(partition, first)
                 await self._complete_claim()
@@ -372,12 +385,27 @@ class ShardWriter:
             raise
         except OffsetMgrError as error:
             self.restores[partition] = None
+            self.too_large.pop(partition, None)
             self._claimed = self._writer.claimed and not isinstance(error, OutcomeUnknown)
-            if isinstance(error, TooLarge):
-                self._restore_bytes = max(self._restore_bytes // 2, 1)
             _logger.warning("a shard was not appended again", extra={"shard": partition, "why": str(error)})
-        self._next_restore = time.monotonic() + _RESTORE_PAUSE_S
-        asyncio.get_running_loop().call_later(_RESTORE_PAUSE_S, self._wake.set)
+        self._next_restore = time.monotonic() + self.restore_pause_s
+        asyncio.get_running_loop().call_later(self.restore_pause_s, self._wake.set)
+
+    async def _append_part(self, partition: int, part: Sequence[EncodedRecord]) -> None:
+        """Appends records again. If they are too large together, divides them, so that only the record that is too
+        large is left out."""
+        assert self._writer is not None
+        try:
+            self._check(await self._writer.append({partition: part}, self._settings.claim_timeout_s))
+            self._services.counters.restored_records += len(part)
+        except TooLarge as error:
+            if not (middle := len(part) // 2):
+                key = self._listener.shards[partition].record_format.decode_key(part[0][0])
+                what = ", ".join(f"{name} {value}" for name, value in key._asdict().items())
+                self.too_large.setdefault(partition, []).append(what)
+                _logger.error("a record cannot be appended again", extra={"shard": partition, "why": str(error)})
+            for half in (part[:middle], part[middle:]) if middle else ():
+                await self._append_part(partition, half)
 
     # --- refresh -------------------------------------------------------------------------------------
 
@@ -508,6 +536,19 @@ class ShardGroup:
     def restoring(self) -> Collection[int]:
         """The partitions whose shards are being appended again."""
         return () if self._writer is None else self._writer.restores
+
+    @property
+    def too_large(self) -> Mapping[int, Sequence[str]]:
+        """See `ShardWriter.too_large`."""
+        return {} if self._writer is None else self._writer.too_large
+
+    async def finish_restore(self) -> None:
+        """Waits until the shards are appended again, now almost without pauses, because their offsets are only in the
+        memory of this process. The shard group is served meanwhile."""
+        deadline = time.monotonic() + _RESTORE_LIMIT_S
+        while self._writer is not None and self._writer.restores and time.monotonic() < deadline:
+            self._writer.restore_pause_s = _RESTORE_PAUSE_S / 20
+            await asyncio.sleep(self._writer.restore_pause_s)
 
     def start(self) -> None:
         """Starts a writer that claims and serves the shard group. Call it only after the writer of the previous
@@ -696,7 +737,7 @@ class ShardGroup:
     def on_refresh(self) -> None:
         """Called before a later claim. The claim no longer contains the losses, because this process has reported them
         since its first claim, so that a later owner does not report them again."""
-        for partition in self.lost:
+        for partition in self.lost.difference(self.restoring):
             deleted = self._services.log.deleted
             deleted.note_complete(partition, deleted.missing_below[partition])
 
@@ -750,6 +791,10 @@ class ShardGroup:
         """Called when the writer ends and appends nothing any more. ``fenced`` is the text of the error if another
         writer claimed the shard group, and empty otherwise."""
         self._submit_batch()
+        if (left := {*self.restoring, *self.too_large}) and not self._diverged:
+            offsets = sum(self.shards[partition].offset_count for partition in left)
+            why = "shards were revoked before their deleted records were appended again: offsets may be lost"
+            _logger.error(why, extra={"shards": sorted(left), "offsets": offsets})
         self._writer = None
         self.recovering = False
         for batch in self._in_flight:

@@ -119,10 +119,7 @@ class StandbyReplica:
     # --- calls of the thread -------------------------------------------------------------------------
 
     def _next_task(self) -> StandbyTask:
-        for _, shard_group in list(self._following.values()):
-            if shard_group.is_outdated():
-                self.release(shard_group, lambda: None)
-                self.add(shard_group)
+        self._load_again(lambda shard_group: shard_group.is_outdated())
         if self._waiting and not self._owned_loading() and not self._stopping.is_set():
             shard_group = self._waiting.pop(
                 next(iter(self._waiting))
@@ -158,6 +155,7 @@ class StandbyReplica:
     def _replay(self, records: Sequence[LogRecord]) -> StandbyTask:
         """Applies the records of partitions that are still followed. (No partition can have been removed and added
         again since the thread read the records: only `_on_loaded` adds partitions, and the same thread calls it.)"""
+        self._load_again(self._lacks_records)
         shards = {partition: shard_group.shards[partition] for partition, (_, shard_group) in self._following.items()}
         newest: dict[int, dict[bytes, bytes | None]] = {}
         positions: dict[int, int] = {}
@@ -193,16 +191,30 @@ class StandbyReplica:
 
     def _note_generation(self, generation: str) -> None:
         """Releases the shard groups whose shards were read from another log, and adds them again."""
+        self._load_again(lambda shard_group: generation not in ("", shard_group.log_id))
+
+    def _load_again(self, outdated: Callable[[ShardGroup], bool]) -> None:
+        """Loads the followed shard groups again that are outdated."""
         for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
-            if generation not in ("", shard_group.log_id):
+            if outdated(shard_group):
                 self.release(shard_group, lambda: None)
                 self.add(shard_group)
+
+    def _lacks_records(self, shard_group: ShardGroup) -> bool:
+        """Returns whether records were deleted before a shard could replay them. Then the load decides which values
+        the shard keeps."""
+        deleted = self._log.deleted
+        return any(
+            shard.position < deleted.missing_below[partition] or deleted.is_outdated(shard)
+            for partition, shard in shard_group.shards.items()
+        )
 
     def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
         """Records the end offsets and the positions. If a shard group has been read up to the previous end offsets, its
         shards were current when those end offsets were requested. All records up to ``reached`` have been replayed, so
         only markers and gaps can be between a shard's position and ``reached``. Therefore the positions advance to
         ``reached``."""
+        self._load_again(self._lacks_records)
         for partition, (_, shard_group) in self._following.items():
             if partition in reached:
                 shard_group.shards[partition].replay_newest({}, reached[partition])

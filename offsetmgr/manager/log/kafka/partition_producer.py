@@ -253,7 +253,7 @@ class BatchSender:
         for number, producer in sent.items():
             result = results.get(number)
             if result is not None and not producer._uncertain:
-                self._clock.measure(number, result.append_time_ms, sent_at)
+                self._clock.measure(leader, result.append_time_ms, sent_at)
             if result is None:
                 producer.on_no_response(_incomplete(leader))
             elif producer.on_result(result) is Step.RESEND_TO_LEADER:

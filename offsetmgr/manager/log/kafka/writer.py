@@ -298,7 +298,6 @@ class KafkaShardGroupWriter:
         if self._terminal_error is None:
             self._terminal_error = LogClosed(self._what, "the writer was closed")
         self._connections.close()
-        self._history.clock.forget(self._partitions)
 
     def _check_usable(self) -> None:
         if self._terminal_error is not None:
