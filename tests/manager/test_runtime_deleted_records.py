@@ -111,8 +111,7 @@ async def test_a_manager_gives_no_shard_up_before_it_has_appended_it_again(end: 
     log = MemoryLog(PARTITIONS)
     async with manager(log) as runtime:
         await written([runtime.commit(commit("g", 7, partitions=OFFSETS))])
-        await delete_records(log, runtime)
-        assert runtime.restoring
+        log.delete_records(runtime.partition_of("g"))  # and no check of the topic has found it yet
         if end == "revocation":
             await runtime.on_revoked(shard_group_of(runtime, "g"))
     other_process(log)
@@ -168,7 +167,7 @@ async def test_a_standby_that_has_the_records_in_memory_appends_them_after_a_tak
             await written([owner.commit(commit("g", 7))])
             partition = owner.partition_of("g")
             await until(lambda: standby.status()[partition].offsets == 1)
-            log.delete_records(partition)
+        log.delete_records(partition)
         standby.on_assigned(partition % 8)
         await until(lambda: standby.status()[partition].state == "active")
         await standby.check_starts()

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final
 
 from offsetmgr.config.manager_settings import ManagerSettings, Members
-from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode
+from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode, OffsetMgrError
 from offsetmgr.core.retry import cancel_tasks, completed
 from offsetmgr.manager.expiration import ExpirationSchedule
 from offsetmgr.manager.lease import boottime
@@ -40,6 +41,8 @@ from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 _logger: Final = logging.getLogger(__name__)
+_START_TIMEOUT_S: Final = 2.0
+"""The longest wait, before a shard group is revoked, for the first offsets of its log."""
 _MAX_LISTED: Final = 5
 """The maximum number of items that a message lists."""
 
@@ -161,7 +164,11 @@ class ManagerRuntime:
         found = self._shard_groups[shard_group]
         found.assigned = False
         self._cancel_delayed_start(shard_group)
-        await found.finish_restore()
+        if found.state is ShardState.ACTIVE:
+            found.reject_requests()
+            with suppress(OffsetMgrError):
+                found.note_starts(await asyncio.to_thread(self._log.start_offsets, found.partitions, _START_TIMEOUT_S))
+            await found.finish_restore()
         found.stop()
         await found.stopped()
 

@@ -544,7 +544,7 @@ class ShardGroup:
 
     async def finish_restore(self) -> None:
         """Waits until the shards are appended again, now almost without pauses, because their offsets are only in the
-        memory of this process. The shard group is served meanwhile."""
+        memory of this process."""
         deadline = time.monotonic() + _RESTORE_LIMIT_S
         while self._writer is not None and self._writer.restores and time.monotonic() < deadline:
             self._writer.restore_pause_s = _RESTORE_PAUSE_S / 20
@@ -567,9 +567,14 @@ class ShardGroup:
     def stop(self) -> None:
         """Stops serving. Requests in flight are completed."""
         if self._writer is not None and not self._writer.stopping.is_set():
+            self.reject_requests()
+            self._writer.stop()
+
+    def reject_requests(self) -> None:
+        """Rejects new requests. The writer continues."""
+        if self.state is not ShardState.CLOSED:
             self._submit_batch()
             self._enter(ShardState.CLOSED)
-            self._writer.stop()
 
     async def stopped(self) -> None:
         """Waits until the writer has ended, so that this process appends nothing any more."""
@@ -719,9 +724,9 @@ class ShardGroup:
 
     def note_starts(self, starts: Mapping[int, int]) -> None:
         """Appends a shard again if its log, with these first offsets, may lack records of the shard."""
-        for partition, shard in self.shards.items() if self.state is ShardState.ACTIVE else ():
+        for partition, shard in self.shards.items() if self._writer and not self._writer.loading else ():
             held_from = max(shard.held_from, self._services.log.deleted.complete_from[partition])
-            if starts[partition] > held_from and self._writer is not None:
+            if starts[partition] > held_from and self._writer:
                 self._writer.restore(partition)
 
     def on_restored(self, partition: int, first: int) -> None:
