@@ -203,7 +203,7 @@ class StandbyReplica:
     def _lacks_records(self, shard_group: ShardGroup) -> bool:
         """Returns whether records were deleted before a shard could replay them. Then the load decides which values
         the shard keeps."""
-        deleted = self._log.deleted
+        deleted = self._services.log.deleted
         return any(
             shard.position < deleted.missing_below[partition] or deleted.is_outdated(shard)
             for partition, shard in shard_group.shards.items()
