@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
-COMMIT, FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS = 8, 9, 10, 15
+COMMIT, FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, DELETE_GROUPS = 8, 9, 10, 15, 42
 INVALID_REQUEST = 42
 Rows = dict[int, tuple[int, int, str]]
 
@@ -143,7 +144,7 @@ def test_the_work_for_a_fetch_grows_with_the_number_of_its_groups() -> None:
 
 
 class Counting(MemoryBackend):
-    """Counts the groups that were fetched."""
+    """Counts the groups that were fetched or deleted."""
 
     fetched = 0
 
@@ -151,13 +152,17 @@ class Counting(MemoryBackend):
         self.fetched += 1
         return super().fetch(request)
 
+    async def delete_group(self, group: str) -> int:
+        self.fetched += 1
+        return await super().delete_group(group)
 
-@pytest.mark.parametrize(("api_key", "version"), [(FETCH, 8), (DESCRIBE_GROUPS, 5)])
+
+@pytest.mark.parametrize(("api_key", "version"), [(FETCH, 8), (DESCRIBE_GROUPS, 5), (DELETE_GROUPS, 2)])
 def test_a_request_ends_when_its_client_has_left(api_key: int, version: int) -> None:
     names = [f"g{number}" for number in range(20_000)]
     backend = Counting()
     backend.offsets = dict.fromkeys(names, rows(500))
-    message = fetch(*map(of_group, names)) if api_key == FETCH else {"groups": names}
+    message = fetch(*map(of_group, names)) if api_key == FETCH else {"groups": names, "groups_names": names}
     with MemoryListener(backend) as listening:
         with WireClient(listening.port) as client:
             client.send(api_key, version, message)
@@ -192,3 +197,22 @@ def test_no_connection_has_hundreds_of_fetches_run_in_one_turn(rules: bool, tmp_
                 assert len({len(client.receive()) for _ in range(499)}) == 1
 
         assert longest_callback(send, whole_turns=True) <= BUDGET
+
+
+def test_all_connections_together_run_no_longer_in_one_turn_than_one_connection(listening: MemoryListener) -> None:
+    """The requests of 100 connections wait for a commit of their connection. All commits end in the same turn."""
+    listening.backend.offsets["g"] = rows(500)
+
+    def send() -> None:
+        release = listening.block_commits()
+        with ExitStack() as stack:
+            clients = [stack.enter_context(WireClient(listening.port)) for _ in range(100)]
+            for client in clients:
+                client.send(COMMIT, 7, commit_message("h", {("t", 0): 5}))
+                for _ in range(10):
+                    client.send(FETCH, 7, fetch(of_group("g")))
+            assert wait_until(lambda: [len(c._pipeline) for c in listening.service.connections] == [11] * 100)
+            release()
+            assert {len({client.receive() for _ in range(11)}) for client in clients} == {11}
+
+    assert longest_callback(send, whole_turns=True) <= 3 * BUDGET

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final, ParamSpec
 
 from offsetmgr.core.batches import batched_by_size
@@ -20,7 +21,6 @@ from offsetmgr.server.security.authorization import Authorizer, Operation
 P = ParamSpec("P")
 
 _MAX_CHARACTERS: Final = 32_767
-_MAX_TURN_S: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +116,20 @@ def portions(names: Iterable[str], max_items: int) -> Iterator[list[str]]:
 
 
 class Turns:
-    """Divides the work for one request into turns of the event loop, between which other clients are served. Create it
+    """Divides the work for one request into turns of the event loop; see `offsetmgr.server.network.turns`. Create it
     when the work begins."""
 
     def __init__(self, request: ApiRequest) -> None:
         self._client = request.connection
-        self._time = asyncio.get_running_loop().time
-        self._ends_at = self._time() + _MAX_TURN_S
+        self._ends_at = self._client.service.turns.ends_at(monotonic())
 
     async def may_end(self) -> None:
-        """Ends the turn if it has lasted for `_MAX_TURN_S`. Raises `asyncio.CancelledError` if the client has
-        disconnected meanwhile, so that the work ends."""
-        if self._time() >= self._ends_at:
-            await asyncio.sleep(0)
+        """Waits for the next turn if this one is over. Raises `asyncio.CancelledError` if the client has disconnected
+        meanwhile, so that the work ends."""
+        if monotonic() >= self._ends_at:
+            self._ends_at = await self._client.service.turns.next(self._client)
             if self._client.closed:
                 raise asyncio.CancelledError
-            self._ends_at = self._time() + _MAX_TURN_S
 
 
 def authorized_operations(*operations: int) -> int:

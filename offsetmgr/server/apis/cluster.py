@@ -110,8 +110,8 @@ async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]
     codes: list[int] = []
     turns = Turns(request)
     for part in portions(names, _MAX_NAMES):
-        codes += [context.topic_error(request, Operation.DESCRIBE, name) for name in part]
         await turns.may_end()
+        codes += [context.topic_error(request, Operation.DESCRIBE, name) for name in part]
     return codes
 
 
@@ -157,7 +157,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
         rejected = {
             **NO_NODE,
             "error_code": ErrorCode.INVALID_REQUEST,
-            "error_message": "the request has more keys than allowed",
+            "error_message": None,
         }
         return run_by_size(
             request, lambda: encoded(request, {"coordinators": [{"key": key, **rejected} for key in keys]})
@@ -172,9 +172,9 @@ async def _many_coordinators(context: ApiContext, request: ApiRequest, kind: int
     data = bytearray()
     turns = Turns(request)
     for part in portions(keys, _KEYS_BATCH):
+        await turns.may_end()
         some = _coordinators(context, kind, part)
         data += encode_items(request.api_key, request.version, "coordinators", some)
-        await turns.may_end()
     return await encoded_by_size(request, {"coordinators": EncodedItems(len(keys), data)})
 
 
@@ -202,8 +202,8 @@ async def _layouts(
     layouts = list(await topics([], ids)) if ids else []
     turns = Turns(request)
     for at in range(0, len(names), _MAX_NAMES):
-        layouts += await topics(names[at : at + _MAX_NAMES], ())
         await turns.may_end()
+        layouts += await topics(names[at : at + _MAX_NAMES], ())
     return layouts
 
 
@@ -224,12 +224,12 @@ async def _encoded_topics(
     data = bytearray(encode_items(request.api_key, request.version, "topics", rejected))
     turns = Turns(request)
     for at in range(0, len(layouts), _BATCH):
+        await turns.may_end()
         some = [
             {**_topic(context, layout), "topic_authorized_operations": operations}
             for layout in layouts[at : at + _BATCH]
         ]
         data += encode_items(request.api_key, request.version, "topics", some)
-        await turns.may_end()
     return EncodedItems(len(rejected) + len(layouts), data)
 
 

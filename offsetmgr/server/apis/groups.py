@@ -34,7 +34,7 @@ CLASSIC: Final = "classic"
 _ERRORS_FOR_UNKNOWN: Final = 6
 """The first version of DescribeGroups that returns an error code for an unknown group; earlier versions only report the
 state Dead."""
-_BATCH: Final = 200
+_BATCH: Final = 50
 """Number of groups processed before the handler may yield to other clients."""
 
 
@@ -49,12 +49,12 @@ async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
     number, parts = 0, bytearray()
     turns = Turns(request)
     for at in range(0, len(groups) if matches_filters and not error else 0, _BATCH):
+        await turns.may_end()
         for group in groups[at : at + _BATCH]:
             if context.group_allowed(request, Operation.DESCRIBE, group):
                 parts += string(group, flexible=flexible)
                 parts += behind
                 number += 1
-        await turns.may_end()
     throttle = INT32.pack(0) if version >= 1 else b""
     head = throttle + INT16.pack(error) + count(number, flexible=flexible)
     return head + parts + NO_TAGS if flexible else head + parts
@@ -87,6 +87,7 @@ async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
     data = bytearray()
     turns = Turns(request)
     for group in groups:
+        await turns.may_end()
         description: dict[str, Any] = {**EMPTY_DESCRIPTION, "group_id": group}
         if not context.group_allowed(request, Operation.DESCRIBE, group):
             description["error_code"] = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -95,7 +96,6 @@ async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
                 description["authorized_operations"] = context.group_operations(request, group)
             description = await described_without_members(context, request, description)
         data += encode_items(request.api_key, request.version, "groups", [description])
-        await turns.may_end()
     return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
 
@@ -151,8 +151,8 @@ async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:
     if too_many(request, groups):
         results = [{"group_id": group, "error_code": ErrorCode.INVALID_REQUEST} for group in groups]
         return await encoded_by_size(request, {"results": results})
-    results = []
+    results, turns = [], Turns(request)
     for part in portions(groups, _BATCH):
+        await turns.may_end()
         results += await asyncio.gather(*map(deleted, part))
-        await asyncio.sleep(0)
     return await encoded_by_size(request, {"results": results})

@@ -217,6 +217,7 @@ async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Seque
     left, partitions = request.connection.service.settings.max_answer_bytes, 0
     turns = Turns(request)
     for number, one in enumerate(requested, 1):
+        await turns.may_end()
         again = one.group in known or left <= 0
         known.add(one.group)
         fetch = _Fetch(completed(_REJECTED)) if again else _fetched(context, request, one)
@@ -224,16 +225,15 @@ async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Seque
         fetches.append(fetch)
         if fetch.result.done() and not fetch.result.cancelled() and not fetch.result.exception():
             partitions += _partitions(fetch.result.result())
-        await turns.may_end()
         if number < len(requested) and len(fetches) < _BATCH and partitions < _LARGE:
             continue
         results = await asyncio.gather(*(fetch.result for fetch in fetches), return_exceptions=True)
         for asked, fetch, found in zip(requested[number - len(fetches) : number], fetches, results, strict=True):
+            await turns.may_end()
             response = _response(fetch, found) if left > 0 else _REJECTED
             encode = partial(fetch_codec.encode_group, request.version, asked, response)
             parts.append(await in_codec_thread(encode) if _partitions(response) > _LARGE else encode())
             left -= len(parts[-1])
-            await turns.may_end()
         fetches, partitions = [], 0
     return await result_by_size(request, fetch_codec.encode_batch, parts)
 

@@ -18,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import enum
 import struct
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.schema_codec import Cursor
+from offsetmgr.server.network.turns import EventLoopTurns, TurnTaker
 
 NEVER_FLEXIBLE: Final = 32_767
 """The value of `Api.flexible` if no version of the API has tagged fields."""
@@ -41,8 +42,8 @@ class Concurrency(enum.Enum):
     EXCLUSIVE = enum.auto()
     UNORDERED = enum.auto()
     """Requests that neither change state nor read changing state. These requests do not wait for other requests, and
-    other requests do not wait for them. This matters for librdkafka's Admin client: before every commit it looks up the
-    coordinator, over the connection that also carries its commits."""
+    other requests wait for them only while the size of their response is unknown. This matters for librdkafka's Admin
+    client: before every commit it looks up the coordinator, over the connection that also carries its commits."""
     COMMITS = enum.auto()
     FETCHES = enum.auto()
     FORWARDED = enum.auto()
@@ -57,6 +58,7 @@ class Service(Protocol):
     held_bytes: int
     """Size of the unanswered requests of all clients, and of the requests that are kept for clients that have
     disconnected."""
+    turns: EventLoopTurns
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """Returns the lowest and the highest version of each API, as in ApiVersions."""
@@ -72,7 +74,7 @@ class Service(Protocol):
         ...
 
 
-class ClientSession(ABC):
+class ClientSession(TurnTaker):
     """One client's connection, as handlers see it: the login, and what handlers store for the connection."""
 
     def __init__(self, service: Service, node_id: int | None) -> None:

@@ -52,6 +52,7 @@ from offsetmgr.server.network.requests import (
     Stream,
     StreamSink,
 )
+from offsetmgr.server.network.turns import EventLoopTurns
 
 _log = logging.getLogger(__name__)
 
@@ -69,9 +70,7 @@ _MIN_BYTES_PER_SECOND: Final = 16 * 1024
 """The time limit for sending a request grows by one second each time this number of its bytes has arrived."""
 _MAX_UNFLUSHED_RESPONSES: Final = 128
 _MAX_UNFLUSHED_BYTES: Final = 256 * 1024
-_MAX_TURN_S: Final = 0.005
-"""Maximum number and size of the responses that one connection sends in one turn of the event loop, and the maximum
-time for which its requests run in one turn, so that other connections get their turn."""
+"""Maximum number and size of the responses that one connection sends in one turn of the event loop."""
 
 
 class ServerConnection(ClientSession, asyncio.Protocol):
@@ -100,10 +99,6 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         """Number of received bytes of an incomplete request."""
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._flushing = False
-        self._turn_s = 0.0
-        """The time for which requests have run since the last `_end_turn`."""
-        self._turn_is_over = False
         self._unsent_before = 0
         self._last_progress = 0.0
 
@@ -315,8 +310,8 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         self._out_bytes += len(response)
         if len(self._pipeline) == 1 and not self._processing and not self._out_full():
             self.flush()
-        else:
-            self._end_turn_soon()
+        elif len(self._out) == 1:
+            self.service.turns.flush_soon(self)
 
     def flush(self) -> None:
         out, self._out, self._out_bytes = self._out, [], 0
@@ -332,33 +327,15 @@ class ServerConnection(ClientSession, asyncio.Protocol):
 
     # --- turns of the event loop ---------------------------------------------------------------------
 
-    def time(self) -> float:
-        return self._loop.time()
-
-    def ran(self, began: float) -> None:
-        """Records that a request has run since ``began``, by the event loop's clock."""
-        self._turn_s += self._loop.time() - began
-
     def turn_is_over(self) -> bool:
-        """Whether the connection must not run any further request in this turn. The pipeline continues in the next
-        turn."""
-        if not self._turn_is_over and (self._turn_s >= _MAX_TURN_S or self._out_full()):
-            self._turn_is_over = True
-            self._end_turn_soon()
-        return self._turn_is_over
+        """Whether the connection must not run any further request in this turn. `run` continues in a later turn."""
+        return self.service.turns.is_over(self, full=self._out_full())
 
-    def _end_turn_soon(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        over, self._turn_is_over = self._turn_is_over, False
-        self._flushing, self._turn_s = False, 0.0
-        self.flush()
-        if over:
-            self._pipeline.advance()
-            self._process_frames()
+    def run(self) -> None:
+        if self._out_full():
+            self.flush()
+        self._pipeline.advance()
+        self._process_frames()
 
 
 class Pipeline:
@@ -455,20 +432,18 @@ class Pipeline:
         has ended."""
         self._preparing = True
 
-        def done(future: asyncio.Future[Any]) -> None:
+        def finish() -> None:
             self._preparing = False
             self._process_future(request, future, on_done, lambda _: self.advance())
 
         future = in_codec_thread(work) if callable(work) else asyncio.ensure_future(work)
-        self._results.add(future)
-        future.add_done_callback(done)
+        self._when_done(future, finish)
 
     def _handle_prepared(self, request: ApiRequest, api: Api, prepared: Any) -> None:
         request.prepared = prepared
         self._handle(request, api)
 
     def _handle(self, request: ApiRequest, api: Api) -> None:
-        began = self._connection.time()
         try:
             result = api.handle(request)
         except InvalidRequest as error:
@@ -477,7 +452,6 @@ class Pipeline:
             self._defect(request)
         else:
             self._process_result(request, result)
-        self._connection.ran(began)
         if api.concurrency is Concurrency.COMMITS and (capacity := self._connection.service.backpressure()) is not None:
             self.backpressured = True
             capacity.add_done_callback(self._resume_commits)
@@ -529,12 +503,15 @@ class Pipeline:
         self._unsized += unsized
 
         def finish() -> None:
-            began = self._connection.time()
             self._unsized -= unsized
             self._process_future(request, future, convert, then, on_error)
-            self._connection.ran(began)
             if unsized:
                 self.advance()
+
+        self._when_done(future, finish)
+
+    def _when_done(self, future: asyncio.Future[Any], finish: Callable[[], None]) -> None:
+        """Calls ``finish`` in a turn of the connection, after the future is done."""
 
         def done(_: asyncio.Future[Any]) -> None:
             if self._connection.turn_is_over():
@@ -681,6 +658,7 @@ class SocketServer:
         self.settings = settings or ManagerSettings()
         self.requires_login = requires_login
         self.backpressure = backpressure
+        self.turns = EventLoopTurns()
         self.connections: set[ServerConnection] = set()
         self.without_login: dict[ServerConnection, None] = {}
         """The connections before the end of the login, the oldest first."""

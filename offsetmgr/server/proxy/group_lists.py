@@ -28,7 +28,7 @@ from offsetmgr.server.security.authorization import Operation
 
 _REQUEST_TIMEOUT_S: Final = 4.0
 _DESCRIBE_BATCH: Final = 100
-_LIST_BATCH: Final = 1_000
+_LIST_BATCH: Final = 50
 """Number of groups that a handler describes or lists before it yields, so that requests of other clients can run."""
 
 
@@ -56,7 +56,7 @@ class GroupLists:
             return encoded(request, {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups": []})
         is_listed = listed_states(message)
         empty_group: Message = {"protocol_type": "", "group_state": EMPTY}
-        number, data = 0, bytearray()
+        number, data, turns = 0, bytearray(), Turns(request)
 
         def append(group: str, about: Message) -> None:
             nonlocal number, data
@@ -66,14 +66,14 @@ class GroupLists:
                 number += 1
 
         for part in portions(own_groups, _LIST_BATCH):
+            await turns.may_end()
             for group in part:
                 append(group, real.pop(group, empty_group))
-            await asyncio.sleep(0)
         for part in portions(list(real), _LIST_BATCH):
+            await turns.may_end()
             for group in part:
                 if self._context.backend.ownership_error(group) == ErrorCode.NONE:
                     append(group, real[group])
-            await asyncio.sleep(0)
         return encoded(request, {"error_code": ErrorCode.NONE, "groups": EncodedItems(number, data)})
 
     async def _describe(self, request: ApiRequest) -> Answer:
@@ -86,6 +86,7 @@ class GroupLists:
         data = bytearray()
         turns = Turns(request)
         for part in portions(groups, _DESCRIBE_BATCH):
+            await turns.may_end()
             asked = [group for group in part if not self._error(request, group)]
             found = await self._coordinators.describe(asked, self._deadline())
             for group in part:
@@ -93,7 +94,7 @@ class GroupLists:
                 if operations and not description["error_code"]:
                     description["authorized_operations"] = self._context.group_operations(request, group)
                 data += encode_items(request.api_key, request.version, "groups", [description])
-            await turns.may_end()
+                await turns.may_end()
         return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
     def _error(self, request: ApiRequest, group: str) -> int:
