@@ -40,6 +40,8 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or 20261130)
 FLOOD_S = 15.0
 GROUPS = 20
+INTERVAL_S = 0.02
+"""The time between two commits of a canary."""
 MAX_RESIDENT_MB = 768
 """256 MiB of requests and 256 MiB of unread responses (`ManagerSettings.max_held_bytes`), and as much for all else."""
 JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20") if SOAK else BROKER_JVM
@@ -67,7 +69,7 @@ operations = ["all"]
 
 
 class Canary:
-    """A client that commits to its groups in turn, and fetches each offset that it committed."""
+    """A client that commits to its groups in turn at fixed times, and fetches each offset that it committed."""
 
     def __init__(self, port: int, certificate: Path) -> None:
         self.port, self._certificate = port, certificate
@@ -78,22 +80,24 @@ class Canary:
 
     def run(self, seconds: float, acknowledged: int = 0) -> list[float]:
         """Commits for this time, and then until this number of commits is acknowledged. Returns the latencies in
-        milliseconds. The latency of a failed commit is infinite. The client stays connected until the next call."""
+        milliseconds, from the time at which a commit was due, so that a stall delays every commit that was due during the
+        stall. The latency of a failed commit is infinite. The client stays connected until the next call."""
         latencies: list[float] = []
-        end = time.monotonic() + seconds
+        due = time.monotonic()
+        end = due + seconds
         while time.monotonic() < end or len(latencies) - latencies.count(math.inf) < acknowledged:
             assert time.monotonic() < end + DEADLINE_S, "the server acknowledges no commits"
             try:
                 self._client = self._client or logged_in(self.port, self._certificate, "canary")
-                latencies.append(self._round(self._client, f"canary-{len(latencies) % GROUPS}"))
-                time.sleep(0.002)
+                time.sleep(max(0.0, due - time.monotonic()))
+                latencies.append(self._round(self._client, f"canary-{len(latencies) % GROUPS}", due))
             except (ConnectionClosedByBroker, OSError):
                 self._client = None
                 latencies.append(math.inf)
+            due += INTERVAL_S
         return latencies
 
-    def _round(self, client: WireClient, group: str) -> float:
-        began = time.monotonic()
+    def _round(self, client: WireClient, group: str, due: float) -> float:
         possible = self._possible.setdefault(group, {-1})
         value = max(possible) + 1
         possible.add(value)
@@ -103,7 +107,7 @@ class Canary:
             return math.inf
         self._possible[group] = {value}
         self._check(client, group)
-        return 1000 * (time.monotonic() - began)
+        return 1000 * (time.monotonic() - due)
 
     def _check(self, client: WireClient, group: str) -> None:
         message = {"group_id": group, "topics": [{"name": "canary", "partition_indexes": [0, 1, 2]}]}
