@@ -80,8 +80,8 @@ class Canary:
 
     def run(self, seconds: float, acknowledged: int = 0) -> list[float]:
         """Commits for this time, and then until this number of commits is acknowledged. Returns the latencies in
-        milliseconds, from the time at which a commit was due, so that a stall delays every commit that was due during the
-        stall. The latency of a failed commit is infinite. The client stays connected until the next call."""
+        milliseconds, from the time at which a commit was due, so that a stall delays every commit that was due during
+        the stall. The latency of a failed commit is infinite. The client stays connected until the next call."""
         latencies: list[float] = []
         due = time.monotonic()
         end = due + seconds
