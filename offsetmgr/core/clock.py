@@ -121,8 +121,7 @@ _MAX_AGE_S: Final = 7_200.0
 
 class BrokersClock:
     """The time of the brokers that lead partitions, measured by appends to these partitions. Between two measurements
-    the time of a broker follows `boottime`. The right clock is unknown, so each use takes the clock with which
-    offsets live longer."""
+    the time of a broker follows `boottime`. Which clock is right is unknown, so expiry takes the earliest one."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -139,8 +138,9 @@ class BrokersClock:
             self._latest = max(offset for offset, _ in self._recent())
 
     def now_ms(self) -> int:
-        """Returns the time of new commits: the latest time of this machine and of the brokers."""
-        return int(max(self._clock.now_ms(), boottime() * 1000 + self._latest))
+        """Returns the time of new commits: the latest time of the brokers, or this machine's time if that is
+        unknown."""
+        return int(boottime() * 1000 + self._latest) if self._measured else self._clock.now_ms()
 
     def expiry_ms(self) -> int | None:
         """Returns the time for the expiration of offsets: the earliest time of this machine and of the brokers. Returns

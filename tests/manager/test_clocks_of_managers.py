@@ -90,7 +90,7 @@ def test_a_manager_whose_clock_is_8_days_ahead_expires_nothing_and_raises_an_ala
         with open_store(f"manager://{wrong.address}") as store:
             store.commit("new", {ORDERS: OffsetAndMetadata(5)})
         (new,) = (entry for entry in wrong.entries if entry["group"] == "new")
-        assert abs(new["commit_timestamp"] - before - 8 * DAY_S * 1000) < 600_000
+        assert abs(new["commit_timestamp"] - before) < 600_000
 
 
 def brokers_clock(*ahead_s: int) -> BrokersClock:
@@ -105,7 +105,7 @@ def brokers_clock(*ahead_s: int) -> BrokersClock:
     ("ahead_s", "now_s", "expiry_s", "fault"),
     [
         ((5, -5), 5, -5, ""),
-        ((-1_800, -1_800), 0, -1_800, ""),
+        ((-1_800, -1_800), -1_800, -1_800, ""),
         ((3_000, -3_000), 3_000, -3_000, ""),
         # Above an hour nothing expires, also if only one broker differs. It is unknown which clock is right.
         ((-8 * DAY_S, 0), 0, None, "ahead of the clock of broker 0"),
