@@ -3,8 +3,6 @@
 tests/clients/test_assignors_in_java.py compares range and round-robin with Kafka's own classes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import cycle

@@ -4,8 +4,6 @@ The groups have several topics, unequal subscriptions, many streams (so that thr
 patterns. In Java every member computes the assignment itself; the results of all queried members must equal ours.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Brokers are upgraded in the middle of a migration or a bounce, which then continues."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Bulk requests have bounded responses and bounded work: names given twice, the size of one response, the end of the
 work when the client leaves, and the work of one connection in one turn of the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import ExitStack

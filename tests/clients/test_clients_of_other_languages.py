@@ -1,7 +1,5 @@
 """Groups of old consumers that are not Java: how they register and own partitions, and when a group counts as live."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shlex

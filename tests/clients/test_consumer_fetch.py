@@ -1,7 +1,5 @@
 """The fetcher's handling of messages and errors from librdkafka, in their order."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

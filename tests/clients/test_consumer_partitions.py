@@ -1,8 +1,6 @@
 """Commits and releases of a consumer's partitions: retries, conflicts with other writers, the lease, the delay after
 the last commit of a released partition, and no commit after the release."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

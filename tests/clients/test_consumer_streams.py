@@ -1,7 +1,5 @@
 """Streams of a consumer: delivered and finished messages, and the stop of a partition."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Limits on requests that are small to send and costly to decode, while other clients are served."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,6 @@
 """`ConsumerMember` on a real ZooKeeper: owned partitions, consumed partitions and owner nodes agree again after lost
 responses, lost connections and manual changes of nodes."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any

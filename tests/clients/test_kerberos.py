@@ -1,7 +1,5 @@
 """Kerberos with an MIT KDC, a real broker and a real ZooKeeper; ``scripts/kerberos`` installs what they need."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

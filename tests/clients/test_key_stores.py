@@ -1,7 +1,5 @@
 """JKS and PKCS12 stores that keytool made, see tests/data/key_stores/README.md."""
 
-from __future__ import annotations
-
 import random
 import ssl
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logins with tokens of Keycloak, whose endpoints use HTTPS, at brokers 3.9.1 and 4.4.0."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Conversion between bytes of Kafka's protocol and the manager's tuples, in every version: `schema_codec` equals kio,
 and the codecs of the frequent requests equal `schema_codec`. Malformed bytes raise only `InvalidRequest`."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import os

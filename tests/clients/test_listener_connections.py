@@ -1,8 +1,6 @@
 """A connection of a client: the order of requests and responses, frames in pieces, kinds of responses, limits of
 requests, connections and memory, backpressure, and the end of the connection."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket

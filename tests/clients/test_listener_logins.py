@@ -1,7 +1,5 @@
 """Logins to the listener, the credentials file and the rules file."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gc

@@ -1,7 +1,5 @@
 """The responses of the offsets endpoint, through its listener and in every version that it advertises."""
 
-from __future__ import annotations
-
 import json
 import struct
 import uuid

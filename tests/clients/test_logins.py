@@ -1,7 +1,5 @@
 """Logins at a real broker with stores and settings of Java clients, with both of offsetmgr's Kafka clients."""
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 import sys

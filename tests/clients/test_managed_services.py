@@ -1,7 +1,5 @@
 """Commands at a broker whose responses differ as those of managed services do."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

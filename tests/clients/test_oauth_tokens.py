@@ -1,7 +1,5 @@
 """Tokens for OAUTHBEARER: their output formats, expiry, renewal, and errors without secrets."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shlex

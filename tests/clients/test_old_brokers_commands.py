@@ -1,7 +1,5 @@
 """The commands of offsetmgr on brokers of older releases, and on clusters of two releases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

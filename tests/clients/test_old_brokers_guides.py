@@ -1,7 +1,5 @@
 """The commands of the guides "Migrating", "Rolling bounce" and "Everyday", on brokers of each release."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """SASL logins to brokers before 1.0, which expect tokens without headers, and to 1.1, which expects requests."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

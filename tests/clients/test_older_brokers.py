@@ -1,7 +1,5 @@
 """Requests to older brokers: the versions that are sent and the translated responses, as bytes on a socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import struct

@@ -1,7 +1,5 @@
 """`ZookeeperSession` with exactly one server session, its ephemeral nodes, and its lease."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Hand-written wire formats, checked against kio's generated readers and against published examples."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -5,8 +5,6 @@ these reports with the log of ``__consumer_offsets``: after the commit of an edi
 partition is the edited offset, and no commit of a member has an offset that it did not receive after the edit.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -3,8 +3,6 @@
 The backend behind the listener is a dict. Tests that need topics use those of a real broker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket

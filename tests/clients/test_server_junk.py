@@ -4,8 +4,6 @@ The listener runs in its own process, so that the test detects a crash. Meanwhil
 never wait long or get a wrong response.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

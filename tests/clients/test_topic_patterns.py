@@ -3,8 +3,6 @@
 tests/clients/test_topic_patterns_in_java.py lets Java check the corpus, and compares random patterns in both.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ rejects the pattern), and whether our result is the ``same`` or the pattern is `
 tests/clients/test_topic_patterns.py checks our results.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

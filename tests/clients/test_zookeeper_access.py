@@ -3,8 +3,6 @@
 Created nodes have the configured ACL, old consumers can write their nodes, and errors name missing credentials.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

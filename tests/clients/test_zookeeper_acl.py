@@ -1,7 +1,5 @@
 """ACLs: the configuration, and the ACL of a new node. tests/clients/test_zookeeper_access.py sets them on servers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`ZookeeperConsumer` against real ZooKeeper and a real broker: sharing, committing, watching, losing its session."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import threading

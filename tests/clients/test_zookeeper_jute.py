@@ -2,8 +2,6 @@
 
 tests/clients/test_zookeeper_session.py sends the requests to servers."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,8 +1,6 @@
 """Kafka's nodes in ZooKeeper, of every version: the decoded line, the notes about what is unknown, and errors that
 name the node. tests/commands/test_zookeeper_directories.py tests the commands that show them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

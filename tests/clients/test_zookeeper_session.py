@@ -1,7 +1,5 @@
 """`ZookeeperSession` on real servers: single and multi-reads, transactions, watches, and lost servers."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """TLS towards ZooKeeper with the settings of Kafka's tools, with and without a digest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final

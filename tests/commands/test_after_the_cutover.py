@@ -1,7 +1,5 @@
 """Lag and offsets of a group that has moved from ZooKeeper to Kafka, and unknown names of group states."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

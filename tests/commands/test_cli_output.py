@@ -1,7 +1,5 @@
 """The output of the command line: rows, errors, progress, and its speed."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -1,7 +1,5 @@
 """The comparison of a server's clock with this machine's clock."""
 
-from __future__ import annotations
-
 import pytest
 
 from offsetmgr.core.clock import ClockDifference, best_difference, duration

@@ -1,7 +1,5 @@
 """Commands whose stdin, stdout or stderr is closed: no prompt can be answered, and no error is an internal one."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -4,8 +4,6 @@
 files that cannot be read or written.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import resource

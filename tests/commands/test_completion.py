@@ -1,7 +1,5 @@
 """Shell completion: the words of a command line, the completions, and their cache."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Completion in real shells: a user types in a pseudo-terminal, and reads what the shell inserts and lists."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

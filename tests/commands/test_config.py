@@ -1,7 +1,5 @@
 """Connection settings from the configuration file, the environment, the flags, and .properties files."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from pathlib import Path

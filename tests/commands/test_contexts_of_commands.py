@@ -1,7 +1,5 @@
 """Every command that connects to servers reads several contexts, changes servers, or states why it accepts only one."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,8 +1,6 @@
 """``zk elect|reassign|delete-topic`` on nodes that a test writes as brokers do: the checks before a request, races, and
 the end of the controller's work. test_controller_requests_on_brokers.py has the requests that controllers execute."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each test creates its own topics. Automatic election of preferred leaders is off, so a test knows the leaders.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Ctrl-C in every command that connects to a server, while the server does not respond."""
 
-from __future__ import annotations
-
 import os
 import select
 import shlex

@@ -1,7 +1,5 @@
 """Data in the znodes of groups that offsetmgr does not understand: it is named, and only deleted after it was saved."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """``groups describe`` shows the rows of ``kafka-consumer-groups --describe`` for 30 groups in assorted states, and fits
 terminals with 80 and with 200 columns."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``offsetmgr doctor`` on real servers, and on servers that do not respond."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import time

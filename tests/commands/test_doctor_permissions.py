@@ -1,7 +1,5 @@
 """The rows of ``doctor`` about permissions, from the responses of a fake broker."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Any, cast

@@ -1,8 +1,6 @@
 """Everyday commands over stores in memory and files: selection, lag, sets, imports, copies, differences, and
 before-images."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

@@ -1,7 +1,5 @@
 """The empty group name, which brokers accept: it is read, edited, exported, migrated and deleted like any other."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

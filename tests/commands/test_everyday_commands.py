@@ -1,7 +1,5 @@
 """``groups`` and ``offsets`` on real ZooKeeper and real Kafka: edits, their undo, lists, descriptions and watches."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """Edit plans and their executor: planned changes and counts, and the order of durable records and writes."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """CSV as spreadsheets and shells of other systems save it: each form is read, or the error names the trouble."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

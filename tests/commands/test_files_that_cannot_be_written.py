@@ -1,7 +1,5 @@
 """Plans, journals and snapshots that cannot be written or read: an error of one line, no change, and a hint."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

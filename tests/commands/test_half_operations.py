@@ -1,7 +1,5 @@
 """One partition of a group that cannot be read or written: the group stays whole, and other groups are edited."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The help of the commands: examples that parse, and connection options that are described once."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

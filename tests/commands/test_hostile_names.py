@@ -1,7 +1,5 @@
 """Names with control characters reach a terminal only as escapes, also in messages and logs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

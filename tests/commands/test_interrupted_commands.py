@@ -1,7 +1,5 @@
 """Ctrl-C and a hangup while a command or a manager imports its modules."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

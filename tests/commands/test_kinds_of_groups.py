@@ -1,8 +1,6 @@
 """Share groups, groups of the Streams protocol and of Connect workers: edits name the kind and Kafka's own command, and
 change nothing; commands that read show the rows of Kafka's tools."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

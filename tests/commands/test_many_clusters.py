@@ -1,7 +1,5 @@
 """Contexts, and read-only commands for many clusters at once: real servers under many names, and dead addresses."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

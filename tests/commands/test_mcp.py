@@ -1,7 +1,5 @@
 """``offsetmgr mcp``, with the protocol's own client: an agent reads and plans, and a person executes the plans."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

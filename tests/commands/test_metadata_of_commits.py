@@ -1,7 +1,5 @@
 """Commit metadata: an edit that leaves the offset keeps it, and an edit that drops it names its form and number."""
 
-from __future__ import annotations
-
 import struct
 from base64 import b64encode
 from pathlib import Path

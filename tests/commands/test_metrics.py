@@ -1,7 +1,5 @@
 """Lag and location for programs: metrics in Prometheus' text format, and ``--fail-above``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

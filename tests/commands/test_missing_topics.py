@@ -1,7 +1,5 @@
 """A ``--topic`` that matches nothing, alone or among others: every command fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import quote
 

@@ -1,7 +1,5 @@
 """``offsetmgr offsets peek`` on real brokers."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Offsets that no consumer can start at: negative numbers, which brokers accept, and first commits that are pending in
 a transaction. Every view has the same word for them, and no command destroys them without an explicit option."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

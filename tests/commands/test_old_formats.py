@@ -1,8 +1,6 @@
 """Files and znodes that release 0.1 wrote are read: before-images, the operation log, the nodes of periods, and smaller
 files. `zk check` names the nodes of switches. The files in tests/data/formats never change."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The operation log: the records of operations, also of those that were killed."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

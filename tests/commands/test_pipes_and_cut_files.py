@@ -1,7 +1,5 @@
 """Snapshots through pipes, and line-based files that were truncated within their last number."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

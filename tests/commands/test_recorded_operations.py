@@ -1,7 +1,5 @@
 """Every command that changes a server is in the operation log, with its reason. Each row of the table is executed."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import pytest

@@ -1,7 +1,5 @@
 """Resets: the offset that each scenario gives, and durations and times on the command line."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime

@@ -1,7 +1,5 @@
 """``offsets reset --running`` and its undo, while a consumer of the group runs."""
 
-from __future__ import annotations
-
 import shlex
 import threading
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,6 @@
 """The reports of edits of running groups: which commits after the edit show that the members continue at the new
 offsets. No servers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Groups whose edit cannot be exact while their members run: each real one is refused by name, and nothing changes."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager

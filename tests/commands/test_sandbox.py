@@ -1,7 +1,5 @@
 """The sandbox runs real servers, which keep their data after a kill and leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

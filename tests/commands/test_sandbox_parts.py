@@ -1,7 +1,5 @@
 """Parts of the sandbox that need no server: directories, identities of processes, and the output of consumers."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

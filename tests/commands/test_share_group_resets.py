@@ -1,7 +1,5 @@
 """Resets of share groups."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Callable, Iterator

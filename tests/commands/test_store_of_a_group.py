@@ -1,8 +1,6 @@
 """Commands about a group act in the store in which the group lives, if two stores are configured and no --store names
 one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables on a terminal: width, colours, order, totals, and the repeated output of ``--watch``."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

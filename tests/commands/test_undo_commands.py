@@ -1,7 +1,5 @@
 """The undo of edits and of migrations, on snapshot files: warnings, notes, and the commands that are printed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

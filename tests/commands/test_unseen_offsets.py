@@ -3,8 +3,6 @@
 A group of the broker has an offset in a topic that the login may read, and often one in a topic that it may not.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

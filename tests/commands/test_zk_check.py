@@ -1,7 +1,5 @@
 """The findings of ``zk check`` on a real ZooKeeper, alongside a clean group without findings."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The command ``zk check``: its output, and its results for nodes of real brokers and of the real old consumer."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

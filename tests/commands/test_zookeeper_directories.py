@@ -1,8 +1,6 @@
 """``zk brokers|topics|members|owners|tree`` on Kafka's directories of 0.7, of 0.8 and later, of a real 3.9.1 broker,
 and on damaged ones."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The everyday commands against a dead server, a silent one and the wrong kind of server, and with an unknown group."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ The simulation also finds each fault that is planted in a copy of the writer or 
 real writer passes on this seed, so the same fault in the real writer makes this run fail.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice

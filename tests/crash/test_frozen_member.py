@@ -4,8 +4,6 @@ that it lost, and commits nothing.
 The checker of shared groups detects the violations of a faulty member that ignores its lease.
 """
 
-from __future__ import annotations
-
 import pytest
 from members import PythonMember
 from old_group_nodes import member_of, members, owners

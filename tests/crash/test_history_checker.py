@@ -1,7 +1,5 @@
 """The checker of histories finds each kind of violation in a bad history, and none in a good one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ manager. The manager's memory must stay within a bound. `scripts/soak` also floo
 the canary's latency may grow by at most the same factor at the manager as at the broker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

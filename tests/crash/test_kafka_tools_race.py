@@ -1,7 +1,5 @@
 """Kafka's ``kafka-consumer-groups --reset-offsets`` and offsetmgr edit a group at the same time: no edit is partial."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The fences of the manager's log on a broker that forgets producers and transactional ids within seconds."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

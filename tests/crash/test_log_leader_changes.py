@@ -4,8 +4,6 @@ A leader that waits for its followers answers NOT_LEADER_OR_FOLLOWER when anothe
 may have the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 

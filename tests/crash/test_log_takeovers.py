@@ -6,8 +6,6 @@ new one, and every owner has read, when it has claimed, everything that was ackn
 checks the events of all owners against the raw log, which a reader follows from the first record on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import heapq

@@ -5,8 +5,6 @@ exactly once, because consumers stop cleanly and no killed process moves an offs
 and rolled back; their offsets end as they were.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -5,8 +5,6 @@ When it resumes, it acknowledges nothing under its old claim, and no fetch retur
 has acknowledged.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ fetch. No manager answers a fetch while the coordinator of their group is frozen
 Its clients get NOT_COORDINATOR or a closed connection, find the new owner of the shards, and continue.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

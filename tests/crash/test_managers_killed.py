@@ -5,8 +5,6 @@ that has one: `history` checks the operations that the clients recorded. Every a
 log, and no batch of a former owner follows the claim of another one: `raw_log` reads all batches.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,8 +1,6 @@
 """The migration compared with an oracle of plain dicts: plan, apply, crash, resume and roll back, while other clients
 write to both stores."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterable, Iterator

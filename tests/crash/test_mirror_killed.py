@@ -1,8 +1,6 @@
 """A mirror process that is killed (SIGKILL) repeatedly under load: its target never goes back, and ends equal to the
 source."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -5,8 +5,6 @@ offsets to the same groups without being group members (`assign()`, the Admin AP
 ``__consumer_offsets``: after a client's commit no record of the same group and partition has a smaller offset.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

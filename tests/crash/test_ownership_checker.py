@@ -1,7 +1,5 @@
 """The checker of shared groups finds planted violations, and excuses only permitted duplicates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ must equal those of an undisturbed job. CI disturbs two random steps; `scripts/s
 the undisturbed job.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -2,8 +2,6 @@
 no period is skipped, closed early, closed twice or stuck. `count_violations` counts them in the processes' log.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 The consumers reconnect and resume from their offsets, and the real coordinator never stores an offset of theirs.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The matrix kills it at the steps of `IN_MATRIX`, and `scripts/soak` at every step.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,8 +1,6 @@
 """Faults in the middle of an edit of a running group: the group continues by itself, no record is lost, the operation
 log shows the edit, its undo works, and a later edit works."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import time

@@ -1,7 +1,5 @@
 """The oracle of the tests that edit running groups reports inexact edits, and allows for a busy machine."""
 
-from __future__ import annotations
-
 from running_consumers import Assigned, Commit, Deliveries, Delivery, Edited, anomalies
 
 EDIT = Edited("edit-0", {0: 40}, 100.0, 120.0)

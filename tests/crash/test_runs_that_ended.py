@@ -1,7 +1,5 @@
 """Commands that are killed or whose terminal hangs up midway, and the next run after them, on a real broker."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os

@@ -7,8 +7,6 @@ was acknowledged before it began, and at most the last offset that was sent. In 
 equals a fresh load of the log, and no write is in flight.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

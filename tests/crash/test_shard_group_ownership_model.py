@@ -1,8 +1,6 @@
 """Managers that freeze, crash, leave, join and lose shard groups, under a coordinator that moves, freezes and loads: a
 shard group never has two owners, and after the faults every shard group is claimed by an owner, evenly distributed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

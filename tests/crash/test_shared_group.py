@@ -2,8 +2,6 @@
 lost, and none is consumed twice except after the last commit of a member that was killed or whose session expired.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -3,8 +3,6 @@
 The simulation of the log without transactions relies on that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -4,8 +4,6 @@ Half of the kills come from a fault point between a batch's output and its commi
 After every second kill the checkpoint is deleted, and then the job starts from the group's committed offsets.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -4,8 +4,6 @@ for a killed one.
 The session timeout is 300 s in these tests, so a takeover within a minute is not the work of the session.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

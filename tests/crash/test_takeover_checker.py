@@ -1,7 +1,5 @@
 """The checker of takeovers finds each kind of violation in a bad run, and none in a good one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`take_over` of a group whose rebalance is not complete: every request of its members is answered."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 

@@ -3,8 +3,6 @@
 ``min.insync.replicas`` is 2, so one broker may be down, but not two.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

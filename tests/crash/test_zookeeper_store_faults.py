@@ -1,7 +1,5 @@
 """`ZookeeperStore` on a real server: lost connections, lost responses, killed servers, and other clients."""
 
-from __future__ import annotations
-
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 

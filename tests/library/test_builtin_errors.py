@@ -1,7 +1,5 @@
 """`Unreachable` and `TimedOut` are also errors of Python, and stay what they are where offsetmgr catches `OSError`."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

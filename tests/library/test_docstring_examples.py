@@ -3,8 +3,6 @@
 `tests/library/test_docstring_examples_on_servers.py` runs the examples that need servers.
 """
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import re

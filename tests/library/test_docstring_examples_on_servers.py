@@ -5,8 +5,6 @@ All examples share one topic of the broker. Those of `offsetmgr.spark` run in a 
 session.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

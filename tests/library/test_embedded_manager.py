@@ -1,7 +1,5 @@
 """The offset manager embedded in a program, alone and together with other managers."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

@@ -1,7 +1,5 @@
 """`OffsetAdmin` and `Migration` on servers: undo, other clusters, interruptions, and two processes with one plan."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

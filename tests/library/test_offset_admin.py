@@ -1,7 +1,5 @@
 """The checks of `OffsetAdmin` and `Migration` that need no server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The public names: listed in docs/reference/api.md, importable, documented, and quick to import."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

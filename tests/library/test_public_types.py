@@ -1,7 +1,5 @@
 """A user's type checker accepts the examples, and rejects names that the packages do not export."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

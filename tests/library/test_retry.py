@@ -1,7 +1,5 @@
 """Retries: the pauses, the deadline, and the errors that are not retried."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Coroutine

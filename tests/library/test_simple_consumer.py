@@ -3,8 +3,6 @@
 Leaders move, brokers stop, freeze and return, coordinators load or are the wrong one, and groups have members.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The rules of the audit of batches, by example: the batches that are valid, and those that are not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Loads and follows of random logs, compared with an oracle that applies only the rules of the audit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from audited_logs import Log, Written, claim, data, follow, load

@@ -1,7 +1,5 @@
 """The checks of real brokers at the start of a manager: their settings, and the rights of the manager's principal."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shlex

@@ -1,8 +1,6 @@
 """The audit of a log's batches: what a load and a follower know of earlier claims, also while the log cleaner removes
 claims."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

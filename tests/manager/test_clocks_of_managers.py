@@ -1,7 +1,5 @@
 """Managers whose clocks differ from the brokers' clocks: the times of commits, and the expiration of offsets."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Mapping

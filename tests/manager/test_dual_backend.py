@@ -1,7 +1,5 @@
 """Two in-memory stores behind the listener: the final offsets in both, also after a crash."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterable, Iterator

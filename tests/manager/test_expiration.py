@@ -1,7 +1,5 @@
 """The schedule and the batches of expiration passes."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

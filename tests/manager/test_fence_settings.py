@@ -1,7 +1,5 @@
 """The check of the brokers' settings on which the fence of the offsets topic depends, without brokers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Batches that another program writes to the offsets topic: an alarm, and no offset."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

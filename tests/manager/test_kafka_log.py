@@ -1,7 +1,5 @@
 """`KafkaLog` on real brokers: the contract of `PartitionLog`, and cases that only a real broker can produce."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

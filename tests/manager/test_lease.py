@@ -1,7 +1,5 @@
 """The lease on a simulated clock: it ends before the next owner may claim."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A load of a partition finds the same values as `batch_reader`, which decodes one record at a time."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

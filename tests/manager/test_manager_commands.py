@@ -1,7 +1,5 @@
 """`manager status`, `manager dump` and `manager serve` before anything is served."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

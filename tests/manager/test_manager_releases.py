@@ -1,7 +1,5 @@
 """The releases of brokers around the oldest one with which an offset manager starts."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka.admin import AdminClient
 from processes import Commands

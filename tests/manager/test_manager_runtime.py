@@ -1,7 +1,5 @@
 """The manager runtime on a real topic: failover and loads."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """The settings of a manager: their defaults in the documentation, and their sources."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

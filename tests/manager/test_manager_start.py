@@ -1,7 +1,5 @@
 """Readiness, health and log of a manager process during its start, and in front of a dead store."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

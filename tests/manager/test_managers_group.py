@@ -3,8 +3,6 @@
 The member speaks the group protocol by itself, on a real broker. Its goal is that clients connect to its own address.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The contract of `PartitionLog` on the log in memory, which the tests of other modules use."""
 
-from __future__ import annotations
-
 import pytest
 from log_contract import PARTITIONS, LogContract
 from memory_log import MemoryLog

@@ -1,8 +1,6 @@
 """The offsets topic: the settings of a new one, the requests about it as a broker on a socket receives them, and the
 checks before and while a manager serves."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import uuid

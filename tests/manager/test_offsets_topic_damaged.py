@@ -1,7 +1,5 @@
 """A byte of the offsets topic changed on a broker's disk: the shard is not served, and its error names the cause."""
 
-from __future__ import annotations
-
 import logging
 import struct
 import time

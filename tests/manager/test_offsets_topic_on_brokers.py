@@ -1,7 +1,5 @@
 """The offsets topic on real brokers: creation by several managers at once, and rejection of unsafe settings."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The meaning of each response to a batch, and the sequence numbers of the batches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Final, TypeAlias

@@ -4,8 +4,6 @@ data/JavaHashes.java has printed the vectors with Java's and Kafka's own classes
 polygenelubricants and group-🚀-ü were also seen in ``__consumer_offsets`` of broker 3.9.1.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """Whether another manager is dead: the decision, from the results of connections to it, and the monitor with real
 sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """Readers of the offsets topic on real brokers: they load and follow raw batches, and find those of other programs."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

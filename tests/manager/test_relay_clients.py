@@ -1,7 +1,5 @@
 """Unmodified clients read and write through the relay on real brokers, and only the manager stores their offsets."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

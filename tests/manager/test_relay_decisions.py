@@ -1,8 +1,6 @@
 """The decisions of the relay without I/O: the resources that each forwarded API names and its refusal in every version,
 and the commits of members that need no request to the coordinator."""
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 import uuid

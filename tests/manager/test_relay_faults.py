@@ -1,7 +1,5 @@
 """The relay when brokers fail, and when brokers store offsets that belong to the manager."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Only current members of a group may commit through the relay."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,8 +1,6 @@
 """Messages through the relay in every version: which the relay forwards, which it changes, and how it handles large
 ones. A fake broker stands behind the relay."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import struct

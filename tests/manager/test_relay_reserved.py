@@ -3,8 +3,6 @@
 The relay rejects each attack without a change, and serves other topics.
 """
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Alice has rules at the manager and equal ACLs at the broker; mallory has a login
 login has only the ACLs of the guides.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A runtime from whose log records are deleted: it appends what it has in memory again."""
 
-from __future__ import annotations
-
 import random
 from copy import copy
 from dataclasses import replace

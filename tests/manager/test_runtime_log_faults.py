@@ -1,8 +1,6 @@
 """Logs that the runtime must not trust: recreated ones, whose old offsets are never served again, and records that a
 manager cannot read, which are logged and counted and never treated as absent."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """Requests to the runtime on a log in memory: commits, fetches and deletions, appends that fail or have an unknown
 outcome, and expiration."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Mapping, Sequence

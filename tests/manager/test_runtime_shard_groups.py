@@ -1,8 +1,6 @@
 """Shard groups of the runtime: assigned, revoked and fenced; loads and standbys; claims that wait for the lease of the
 former owner."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Sequence

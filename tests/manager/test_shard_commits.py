@@ -3,8 +3,6 @@
 Tests that mention broker 3.9.1 expect the behaviour that was observed on such a broker.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The assignment of shard groups: examples, then properties against simple oracles."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -3,8 +3,6 @@
 The interpreter's own allocator counts the bytes, so the result is the same on every machine.
 """
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 

@@ -3,8 +3,6 @@
 Faults that a real log cannot reproduce, such as an append that hangs midway, are tested on the in-memory log only.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from itertools import count

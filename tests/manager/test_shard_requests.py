@@ -1,8 +1,6 @@
 """Fetches, deletions, replay and expiration of offsets in a shard, with records in plain text
 (`plain_format`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The shard compared with its oracle on an in-memory log, in both record formats and in plain text."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Error codes for clients after a failure of the store behind the listener: every error class has its code."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """A manager whose offsets topic is deleted and recreated, or loses records, on a real broker."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

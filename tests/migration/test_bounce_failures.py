@@ -1,7 +1,5 @@
 """A rolling bounce of a real group of two: it stops at the first failure, and resumes there."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

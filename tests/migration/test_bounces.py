@@ -1,7 +1,5 @@
 """Bounces of scripted groups: their files, their gates, the groups of a plan, and the commands that restart members."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The expiry date in a plan follows the clock of the brokers, even if the clock of this machine is wrong by days."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

@@ -1,7 +1,5 @@
 """The gates of `finalize`: which groups pass, with which evidence, and what the report says about the others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path

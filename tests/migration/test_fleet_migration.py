@@ -1,7 +1,5 @@
 """Single groups of a plan are applied, finalized and rolled back, and the others stay as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace

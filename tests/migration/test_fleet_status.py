@@ -1,7 +1,5 @@
 """The state of each group in words, from the journal and from the servers, and the page of a fleet."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

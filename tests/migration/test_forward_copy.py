@@ -1,7 +1,5 @@
 """Copies of idle partitions from Kafka to ZooKeeper while a consumer commits, over a store in memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

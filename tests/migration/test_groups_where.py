@@ -1,7 +1,5 @@
 """``groups where`` finds groups in all configured stores, on real ZooKeeper, real Kafka and real consumers."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Ctrl-C during the work of a migration, and while it prints its results."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

@@ -1,7 +1,5 @@
 """`runbook bounce --kubernetes` with real consumers as the pods of a stand-in for a cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

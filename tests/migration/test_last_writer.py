@@ -1,7 +1,5 @@
 """The last writer of two stores: the evidence decides, and never the larger offset."""
 
-from __future__ import annotations
-
 import pytest
 
 from offsetmgr.groups.last_writes import KnownWrite, last_writer

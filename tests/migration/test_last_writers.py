@@ -1,8 +1,6 @@
 """The larger offset does not count as the newer one: the phase of a group, its lag, plans, mirrors and finalized groups
 depend on which store was written last. Real ZooKeeper, Kafka 3.9.1 and 4.4.0; every log ends at 100."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator

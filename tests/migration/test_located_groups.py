@@ -1,8 +1,6 @@
 """``groups where``: the phase and the lag of a group make no claim without an observation, and the next step of a plan
 is named for every phase and every state of the plan."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from itertools import pairwise

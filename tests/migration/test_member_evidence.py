@@ -1,7 +1,5 @@
 """Conclusions about the phase of each partition and each member from recorded observations, with planted faults."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

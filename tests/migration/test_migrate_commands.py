@@ -1,7 +1,5 @@
 """``offsetmgr migrate`` as processes, on real ZooKeeper and real Kafka."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Migrations of offsets that Kafka 0.7 and Storm spouts keep in ZooKeeper: as processes, to real Kafka and back."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

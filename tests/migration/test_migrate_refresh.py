@@ -3,8 +3,6 @@
 With OFFSETMGR_SOAK a test waits for a real expiration, which takes 90 seconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Apply, verify and finalize between two stores in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace

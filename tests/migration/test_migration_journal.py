@@ -1,7 +1,5 @@
 """The journal of a migration: killed at any step, a command resumes to the same end state."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

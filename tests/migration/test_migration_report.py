@@ -1,7 +1,5 @@
 """``migrate report``: the page names every group once at its most urgent risk, and claims nothing that was not read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The ways back, between two stores in memory: a rollback, the undo of one run of apply, and the reverse plan."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The mirror on real servers: both directions, rejected groups, and groups that another client takes over."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

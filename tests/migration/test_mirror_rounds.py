@@ -1,7 +1,5 @@
 """The mirror's rounds over in-memory stores: failures, retries, and the reported lag."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

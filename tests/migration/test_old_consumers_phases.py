@@ -7,8 +7,6 @@ exactly once, because every consumer stops cleanly.
 The new consumer of 0.9.0.1 and of 1.1.1 is a member of a Kafka group alongside them. The migration never touches it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Files of migrations that release 0.1 wrote are read and continued. The files in tests/data/formats never change."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

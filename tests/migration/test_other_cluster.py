@@ -4,8 +4,6 @@ The tests reproduce a case from production. A group has committed offset 400 wit
 cluster B the topic of the same name begins with 300 other records. After a copy of offset and epoch, a Java consumer
 read nothing, because cluster B's log never had that epoch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

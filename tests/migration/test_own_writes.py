@@ -1,8 +1,6 @@
 """A later plan between two stores in memory takes no write of offsetmgr for a commit of a consumer: it knows the copies
 and the rollbacks of this machine's operation log."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace

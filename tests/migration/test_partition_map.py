@@ -1,7 +1,5 @@
 """Partition maps: valid and invalid files, and the translation of byte positions of Kafka 0.7 to offsets."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

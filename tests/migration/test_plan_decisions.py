@@ -1,7 +1,5 @@
 """The step that a plan decides for each offset, and the plan's file, which is written once."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A plan that is weeks old: apply refuses old offsets; a renewed plan keeps waves, owners, states and before-images."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

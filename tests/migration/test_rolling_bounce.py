@@ -1,7 +1,5 @@
 """Rolling bounces of a real old group: three 0.10.2.2 members under load; half of the partitions have no traffic."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

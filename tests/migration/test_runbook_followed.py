@@ -2,8 +2,6 @@
 
 Its HTML page is opened in a browser."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

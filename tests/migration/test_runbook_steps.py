@@ -1,7 +1,5 @@
 """The steps of a runbook: their commands parse, their names are whole, and each has its time and its way back."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shlex

@@ -1,7 +1,5 @@
 """`runbook check` derives the topics of a member from its subscription as the Java consumers do."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A migration from a ZooKeeper with digest ACLs to a Kafka with SASL: no output or file contains a password."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

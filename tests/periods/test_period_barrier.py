@@ -1,7 +1,5 @@
 """Periods, and the rule that closes them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Members of one run on real ZooKeeper: lockstep, departures, growing topics, and nodes of legacy members."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The leader's checks at times without a change, and its list of the partitions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

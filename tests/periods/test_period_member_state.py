@@ -1,7 +1,5 @@
 """The answers of a member to its own code, computed from its local state."""
 
-from __future__ import annotations
-
 import pytest
 
 from offsetmgr.core.errors import OpenPeriodUnknown

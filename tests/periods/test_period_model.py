@@ -6,8 +6,6 @@ killed, frozen for a random time, or resumed, and several members may act as the
 completed work outside the tree, and compares every advance with it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

@@ -2,8 +2,6 @@
 
 Also the settings that period jobs reject, and the end of a job's work on a period."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any

@@ -1,8 +1,6 @@
 """The bytes of the nodes of runs: offsetmgr's format, and the original format, which is only read. The parts of a job's
 work in a rerun with shorter periods."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Work on periods, reruns and ``offsetmgr period`` on real ZooKeeper, and idle partitions on real Kafka."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The capability table in the reference matches real brokers of each release."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,8 +1,6 @@
 """`scripts/demo --broker-version`: a whole migration by rolling bounces on each release, with the commands that an
 operator types."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

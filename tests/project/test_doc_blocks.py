@@ -3,8 +3,6 @@
 The Python blocks of pages that need servers run in `tests/project/test_documented_programs.py`.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

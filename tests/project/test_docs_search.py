@@ -1,8 +1,6 @@
 """The documentation site in a headless browser, opened as files: the search finds pages, nothing is requested from
 another host, no page is wider than its window, and no option is broken after its hyphen."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The documentation site builds without warnings, its search works without a server, and it loads nothing from other
 hosts."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib import import_module

@@ -1,7 +1,5 @@
 """The blocks of `doc_blocks.MATRIX_PAGES` run against a ZooKeeper, two brokers and, for some pages, old consumers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 A page's blocks run in order in one process. `doc_blocks.ADDRESSES` are the servers that pages name.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

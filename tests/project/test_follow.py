@@ -1,7 +1,5 @@
 """`scripts/follow.py`: it finds the commands and files of a page, and compares outputs with the page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """scripts/mutants.py plants faults whose texts are in the present code."""
 
-from __future__ import annotations
-
 import mutants
 import pytest
 

@@ -1,7 +1,5 @@
 """The files of a release: the wheel alone gives everything that the documentation names; the executables hold it."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

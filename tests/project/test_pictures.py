@@ -1,7 +1,5 @@
 """The images of the documentation: drawings are current, and SVGs load nothing from elsewhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from xml.etree import ElementTree

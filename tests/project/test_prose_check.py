@@ -1,7 +1,5 @@
 """`scripts/prose.py`: it flags translated sentences, and accepts their rewrites."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

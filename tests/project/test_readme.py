@@ -1,7 +1,5 @@
 """The documentation: generated parts are current, and links resolve."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

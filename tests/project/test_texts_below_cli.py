@@ -1,7 +1,5 @@
 """Texts below ``cli`` name no options, because a program has none: `Advice` words arguments for both."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

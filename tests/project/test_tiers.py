@@ -1,7 +1,5 @@
 """Each test is in one tier: fast, the rest of scripts/test, matrix, or soak."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The pages of `follow.PAGES`, followed as printed, with an installed offsetmgr."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import follow

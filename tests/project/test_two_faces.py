@@ -1,7 +1,5 @@
 """The command line and the library can do the same: each command is a function of `offsetmgr.app`."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Iterator

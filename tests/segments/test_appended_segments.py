@@ -1,7 +1,5 @@
 """Segments that `LogAppender` writes: Kafka reads their entries, records and indexes."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every format, codec and field is read as it was written; damaged entries and impossible values are rejected."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections import Counter

@@ -1,7 +1,5 @@
 """``log dump``: the selection and the format of messages, and the treatment of damaged entries."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The entries of log files: entries of real brokers, from schemas/golden, and files read in chunks of any size."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

@@ -1,7 +1,5 @@
 """``log offsets``: the printed rows, the target files, and the rejected options."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``log recover``: its cuts and copies, and the removed bytes that it keeps."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

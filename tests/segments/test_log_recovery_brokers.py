@@ -1,7 +1,5 @@
 """``log verify`` and ``log recover`` in the log directories of running brokers."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A recovery that a full disk, a kill or a change of the log interrupts loses nothing."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """``log verify``: its reports and its exit codes."""
 
-from __future__ import annotations
-
 import pytest
 from damaged_log import NEWEST, SOUND, tree
 

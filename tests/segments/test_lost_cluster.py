@@ -4,8 +4,6 @@ With OFFSETMGR_SOAK a test kills a broker of each version 20 times, otherwise a 
 the seed of the moments of the kills.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

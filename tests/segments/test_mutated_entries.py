@@ -1,7 +1,5 @@
 """Damaged and malicious log entries: typed errors, bounded memory, and no record that was never written."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

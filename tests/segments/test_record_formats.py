@@ -3,8 +3,6 @@
 The golden bytes of the Avro records were made with fastavro, those of Kafka's with the serializers of Kafka 4.1.1.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

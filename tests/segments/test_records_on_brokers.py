@@ -1,7 +1,5 @@
 """``log dump`` decodes the records of a broker of 4.4, and brokers read ours."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 from pathlib import Path

@@ -3,8 +3,6 @@
 The broker keeps exactly the bytes that offsetmgr considers valid, and accepts segments that offsetmgr truncated.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import random

@@ -1,7 +1,5 @@
 """``log offsets``: the choice between directories, the handling of damage, transactions, and expiration."""
 
-from __future__ import annotations
-
 import errno
 import struct
 from collections.abc import Iterator

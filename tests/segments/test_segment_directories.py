@@ -1,7 +1,5 @@
 """A partition's directory: appends, rolling, searches, reads from any offset, and reports of deletable segments."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import struct

@@ -1,8 +1,6 @@
 """The newest offsets in the bytes of a log, as ``log offsets`` finds them: records that count, ignored records, and
 unreadable ones."""
 
-from __future__ import annotations
-
 import struct
 import tempfile
 from pathlib import Path

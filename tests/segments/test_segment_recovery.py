@@ -1,7 +1,5 @@
 """The sound part of a segment, byte by byte: both kinds of corruption, and faults that no checksum covers."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tracemalloc

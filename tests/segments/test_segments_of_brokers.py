@@ -3,8 +3,6 @@
 `tests/segments/test_log_entries.py` compares every field of the entries of brokers.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

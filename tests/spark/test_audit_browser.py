@@ -3,8 +3,6 @@
 `scripts/test --matrix` installs a browser. Screenshots of the pages stay in the tests' directories.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The HTML page of an audit: one self-contained file, escaped names, and unknown values that are not zero."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

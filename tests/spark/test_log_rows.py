@@ -1,7 +1,5 @@
 """Raw records as columns, and the division of a log among tasks. No Spark and no server."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

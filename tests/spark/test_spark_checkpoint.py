@@ -3,8 +3,6 @@
 A checkpoint that cannot be read is not an empty one. The stored checkpoints are those of queries with two Kafka sources
 and a rate source: Spark 4.0.5, killed in batch 4, and Spark 4.3.0 with named sources."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

@@ -1,7 +1,5 @@
 """``offsetmgr spark`` without Spark: an unreachable server, a report of starting offsets, unsupported versions."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`OffsetCommitter` without Spark: the tests write the checkpoints of the queries and report their events."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The choice, the download and the cache of a session's Kafka connector. A script replaces Java, which runs Ivy."""
 
-from __future__ import annotations
-
 import locale
 import re
 import sys

@@ -3,8 +3,6 @@
 All tests share one Spark session. Batches are small and many: in `scripts/soak` at least 100.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

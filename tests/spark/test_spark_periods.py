@@ -4,8 +4,6 @@ All tests share one Spark session. Jobs are interrupted at three steps that the 
 every step. `tests/crash/test_period_jobs.py` kills and freezes real processes.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

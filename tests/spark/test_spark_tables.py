@@ -3,8 +3,6 @@
 All tests share one Spark session.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

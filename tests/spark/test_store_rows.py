@@ -1,7 +1,5 @@
 """Conversion of a table's rows for a store, and the groups and options of a table. The tests need no Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

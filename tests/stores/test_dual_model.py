@@ -1,8 +1,6 @@
 """The dual store compared with an oracle of plain dicts, while either store fails and recovers, and other clients write
 to the stores directly."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ The primary is written first, and the secondary only for partitions that the pri
 larger offset of both.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import quote
 

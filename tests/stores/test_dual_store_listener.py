@@ -1,8 +1,6 @@
 """Dual commit for every client: a Python and a Java client commit through a listener in front of Kafka and ZooKeeper
 while either store fails. Afterwards both stores hold the offsets that were acknowledged last."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The evaluation of a change against the current value, which all stores share."""
 
-from __future__ import annotations
-
 import pytest
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused

@@ -1,7 +1,5 @@
 """`KafkaCluster` on real brokers: releases, log ranges next to an invalid topic name, and very many groups."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

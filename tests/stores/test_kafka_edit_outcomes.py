@@ -1,7 +1,5 @@
 """Outcomes of edits, fetches and deletions on a broker: unknown topics, long metadata, transactions."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

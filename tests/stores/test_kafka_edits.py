@@ -1,7 +1,5 @@
 """The decisions for an edit of a Kafka group, and streams of edits. No servers."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import struct

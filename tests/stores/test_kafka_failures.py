@@ -1,7 +1,5 @@
 """Errors of `KafkaStore` and `KafkaCluster`, and their delay, with dead, frozen, new, non-Kafka and secured servers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The group lock: its edits are atomic, it rejects others, and it does not disturb real consumers."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Any

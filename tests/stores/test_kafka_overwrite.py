@@ -1,7 +1,5 @@
 """`Guard.OVERWRITE`: commits go to Kafka without a read, as the listener in front of a store sends them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import confluent_kafka as ck

@@ -1,7 +1,5 @@
 """A lock over many commits, with a holder: takeover, loss, duration, and the locks of many groups."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The store contract over the wire: an offset manager on a real broker, and listeners in front of other stores."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager

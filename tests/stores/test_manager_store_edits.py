@@ -1,8 +1,6 @@
 """Conditional edits through ``manager://``: the manager compares offsets itself. The store relies on this only if the
 server announces it."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Iterable, Iterator

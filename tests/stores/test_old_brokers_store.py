@@ -1,7 +1,5 @@
 """The store contract on brokers of older releases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 """Programs that write offsets again and again, on a topic that is deleted and recreated meanwhile: the offset of the
 deleted log is not written into the new one, and the first offset of the new log is accepted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

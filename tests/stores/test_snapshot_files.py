@@ -1,7 +1,5 @@
 """Properties of snapshot files alone: atomic replacement, identity, one writer, memory, formats without a group."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Kafka's tools read our snapshot files, and we read theirs, on real servers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

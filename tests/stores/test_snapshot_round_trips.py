@@ -1,7 +1,5 @@
 """Snapshot formats: round trips, and errors that name the broken part."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One broker of two stops, or does not answer, between two requests of a call: the call goes on at the other one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

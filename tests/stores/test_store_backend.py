@@ -1,7 +1,5 @@
 """Stores behind the listener, with stores in memory: clients' results while the store answers and while it fails."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterable, Iterator

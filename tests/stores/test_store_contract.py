@@ -1,8 +1,6 @@
 """The store contract: stores in memory, snapshot files in every format that contains the group names, three pairs of
 stores, and ZooKeeper with and without MultiRead and in each layout."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """Store URIs: their parts, and errors that name the wrong part."""
 
-from __future__ import annotations
-
 from functools import partial
 from time import process_time
 from timeit import repeat

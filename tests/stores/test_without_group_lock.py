@@ -1,8 +1,6 @@
 """Writes to brokers 0.8.2, which have no group lock: offsetmgr compares offsets before a write and reads them after
 it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

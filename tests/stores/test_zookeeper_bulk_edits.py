@@ -1,7 +1,5 @@
 """Large streams of edits on a real ZooKeeper: unusual changes among common ones, and concurrent changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

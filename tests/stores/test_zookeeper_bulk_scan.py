@@ -1,7 +1,5 @@
 """Scans of many groups on a real ZooKeeper: unusual groups among common ones, and lost connections."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

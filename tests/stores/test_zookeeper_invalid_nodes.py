@@ -1,8 +1,6 @@
 """`ZookeeperStore` on a real server: invalid, unreadable and deleted nodes are errors of their partition or group, and
 a group is deleted only if it can be saved."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Connect strings, names, and the layouts of offsets in ZooKeeper: Kafka 0.7, later releases, and Storm's spouts."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pickle

@@ -1,7 +1,5 @@
 """`ZookeeperStore` on a real server: the chroot, and the identity of the store."""
 
-from __future__ import annotations
-
 import pytest
 
 from offsetmgr.config.connection import ConnectionConfig
