@@ -121,7 +121,7 @@ _MAX_AGE_S: Final = 7_200.0
 
 class BrokersClock:
     """The time of the brokers that lead partitions, measured by appends to these partitions. Between two measurements
-    the time of a broker follows `boottime`. Which clock is right is unknown, so expiry takes the earliest one."""
+    the time of a broker follows `boottime`. It is unknown which clock is right, so expiry takes the earliest one."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()

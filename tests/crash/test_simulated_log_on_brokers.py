@@ -3,6 +3,8 @@
 The simulation of the log without transactions relies on that.
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 import random
