@@ -171,7 +171,6 @@ class MemoryListener(EventLoopThread):
         *,
         cluster: Callable[[], Any] | None = None,
         limits: Any = None,
-        session_seconds: float | None = None,
         status: Mapping[str, Any] | None = None,
         manual_clock: bool = False,
         **files: Path,
@@ -182,8 +181,6 @@ class MemoryListener(EventLoopThread):
         self._limits = limits
         options = replace(default_options(), **{name: str(path) for name, path in files.items()})
         self._authentication = load_authentication(options)
-        if self._authentication is not None:
-            self._authentication = replace(self._authentication, session_seconds=session_seconds)
         self.authorizer = load_authorizer(replace(options, credentials="nothing" if options.rules else None))
         self._tls = load_tls(options)
         self._status = status

@@ -157,8 +157,6 @@ class ExpiringTable(OffsetTable):
         for topic, values in self.topics(group).items():
             for partition, raw in values.items():
                 value = self.value(group, topic, partition, raw)
-                if value is None:
-                    continue
-                if expires_at(value, last_active, retention_ms, max_activity_age_ms) <= now_ms:
+                if value is not None and expires_at(value, last_active, retention_ms, max_activity_age_ms) <= now_ms:
                     expired.append((topic, partition))
         return expired

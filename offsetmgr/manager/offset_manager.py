@@ -264,12 +264,10 @@ class OffsetManager(Closeable):
             for partition, offset, epoch, metadata, code in entries:
                 tp = TopicPartition(topic, partition)
                 if code != ErrorCode.NONE:
-                    failures[tp] = CorruptData(
-                        f"offset of {tp} of group {group}", "its record in the offsets topic is unreadable"
-                    )
+                    why = "its record in the offsets topic is unreadable"
+                    failures[tp] = CorruptData(f"offset of {tp} of group {group}", why)
                 else:
-                    epoch_known = None if epoch < 0 else epoch
-                    found[tp] = ABSENT if offset < 0 else Committed(offset, metadata, epoch_known)
+                    found[tp] = ABSENT if offset < 0 else Committed(offset, metadata, None if epoch < 0 else epoch)
         if failures:
             raise PartialFailure(f"fetch of group {group}", successes=found, failures=failures)
         return found
@@ -306,11 +304,8 @@ class OffsetManager(Closeable):
             code = error_of(response)
             if code == ErrorCode.NONE:
                 return response
-            if (
-                code == ErrorCode.NOT_COORDINATOR
-                and group is not None
-                and (owner := self._other_owner(group)) is not None
-            ):
+            owner = self._other_owner(group) if group is not None and code == ErrorCode.NOT_COORDINATOR else None
+            if owner is not None:
                 raise NotCoordinator(what, f"the group belongs to the manager {owner}")
             unavailable = code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
             if not unavailable or not await retries.pause():

@@ -90,9 +90,8 @@ class Shard(ExpiringTable):
         records: list[EncodedRecord] = []
         runs: list[RecordRun] = []
         for topic, commits in request.topics:
-            accepted = (
-                commits if self._all_metadata_fits(commits) else self._with_valid_metadata(topic, commits, errors)
-            )
+            fits = self._all_metadata_fits(commits)
+            accepted = commits if fits else self._with_valid_metadata(topic, commits, errors)
             if accepted:
                 records += self.record_format.encode_commit(group, topic, accepted, now_ms, expire)
                 runs.append(RecordRun(group, topic, [*map(_PARTITION, accepted)]))

@@ -232,11 +232,10 @@ class ManagerNode:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait_s
         try:
-            found = (await self._client.describe([self.group], loop.time() + min(_DESCRIBE_TIMEOUT_S, max_wait_s)))[
-                self.group
-            ]
+            described = await self._client.describe([self.group], loop.time() + min(_DESCRIBE_TIMEOUT_S, max_wait_s))
         except OffsetMgrError:
             return
+        found = described[self.group]
         if not isinstance(found, GroupDescription) or not found.members:
             return
         if not self.runtime.caught_up:

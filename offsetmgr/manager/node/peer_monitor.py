@@ -208,8 +208,6 @@ async def _wait_until_closed(connection: socket.socket, timeout_s: float) -> boo
                 pass
     except TimeoutError:
         return None
-    except ConnectionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, ConnectionError)
     return True

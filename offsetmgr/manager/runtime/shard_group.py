@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, TimedOut, value_of
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import ShardState
-from offsetmgr.manager.log.base import AppendOutcome, CorruptRecords, Fenced, OutcomeUnknown, ShardGroupWriter, TooLarge
+from offsetmgr.manager.log.base import AppendOutcome, CorruptRecords, Fenced, OutcomeUnknown, TooLarge
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.services import RuntimeServices, ShardLoader
 from offsetmgr.manager.runtime.write_batch import (
@@ -97,7 +97,7 @@ class ShardWriter:
         self.stopping = threading.Event()  # the threads that read the log check it, too
         self._stopped = asyncio.Event()
         self._wake = asyncio.Event()
-        self._writer: ShardGroupWriter | None = None
+        self._writer = services.log.writer(shard_group)
         self._claimed = False
         self._refresh_due = False
         self._refresh_timer: asyncio.TimerHandle | None = None
@@ -143,8 +143,7 @@ class ShardWriter:
         finally:
             if self._refresh_timer is not None:
                 self._refresh_timer.cancel()  # the loop would keep this object, and its load, until the refresh
-            if self._writer is not None:
-                self._writer.close()
+            self._writer.close()
         self._listener.on_finished(fenced)
 
     async def _claim_and_serve(self) -> None:
@@ -177,16 +176,13 @@ class ShardWriter:
         generation = await self._in_thread(self._services.log.generation, self._settings.claim_timeout_s)
         if not self._discard_other_log(generation):
             return False
-        if self._writer is None:
-            self._writer = self._services.log.writer(self._shard_group)
         ends = await self._writer.claim(self._settings.claim_timeout_s)
         # The lease must be checked after the claim: see `ownership_protocol`.
         if not self._services.ownership.valid() or self.stopping.is_set():
             return False
         self._refresh_later(self._settings.claim_refresh_s)
-        done = await (self._read_tail(ends) if self._shards is None else self._load_shards(self._shards, ends))
-        self._claimed = done
-        return done
+        self._claimed = await (self._read_tail(ends) if self._shards is None else self._load_shards(self._shards, ends))
+        return self._claimed
 
     def _discard_other_log(self, generation: str) -> bool:
         """Discards shards that were read from another log. If the outdated shards belong to the loop, returns False,
@@ -253,13 +249,11 @@ class ShardWriter:
         self._positions[partition] = position
 
     async def _complete_claim(self) -> None:
-        assert self._writer is not None
         self._check(await self._writer.complete_claim(self._settings.claim_timeout_s))
 
     async def _append_again(self, invalid_keys: Mapping[int, AbstractSet[bytes]], shards: Mapping[int, Shard]) -> None:
         """Appends the valid records of keys whose newest record in the log is invalid, because the log cleaner keeps
         only the newest record of each key."""
-        assert self._writer is not None
         for partition, keys in invalid_keys.items():
             records = [record for key in sorted(keys) if (record := shards[partition].record(key)) is not None]
             while records:
@@ -322,7 +316,6 @@ class ShardWriter:
     async def _append(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
         """Appends all batches. If the batch of a partition is too large, splits it, so that only the request with the
         record that is too large fails."""
-        assert self._writer is not None
         records = merge_records(batches)
         timeout_s = batches[0].deadline - time.monotonic()
         if timeout_s <= 0:
@@ -356,7 +349,6 @@ class ShardWriter:
         """Appends the next records of a shard again. Memory has the newest value of each key in the log, because no
         commit is being appended, and the queued commits follow. After an error the task begins with the first record
         again."""
-        assert self._writer is not None
         partition = next(iter(self.restores))
         try:
             if self.restores[partition] is None:
@@ -394,7 +386,6 @@ class ShardWriter:
     async def _append_part(self, partition: int, part: Sequence[EncodedRecord]) -> None:
         """Appends records again. If they are too large together, divides them, so that only the record that is too
         large is left out."""
-        assert self._writer is not None
         try:
             self._check(await self._writer.append({partition: part}, self._settings.claim_timeout_s))
             self._services.counters.restored_records += len(part)
@@ -424,8 +415,10 @@ class ShardWriter:
     async def _refresh_claim(self) -> None:
         """Claims the shard group again, so that the brokers keep the state of the producers. After a failure the next
         attempt follows soon, and the task continues to append if the earlier claim is still valid."""
-        assert self._writer is not None
-        self._listener.on_refresh()
+        # This process has reported its losses since its first claim; a later owner does not report them again.
+        deleted = self._services.log.deleted
+        for partition in self._listener.lost.difference(self.restores):
+            deleted.note_complete(partition, deleted.missing_below[partition])
         try:
             self._positions |= await self._writer.claim(self._settings.claim_timeout_s)
         except Fenced:
@@ -660,15 +653,10 @@ class ShardGroup:
 
     def _complete_waiters(self) -> None:
         """Completes the futures of the waiters whose writes have all ended."""
-        remaining = []
         for newest, done in self._waiters:
-            if done.done():
-                continue
-            if newest is not None or self.recovering:
-                remaining.append((newest, done))
-            else:
+            if newest is None and not self.recovering and not done.done():
                 done.set_result(None)
-        self._waiters = remaining
+        self._waiters = [waiter for waiter in self._waiters if not waiter[1].done()]
 
     # --- calls of the writer -------------------------------------------------------------------------
 
@@ -738,13 +726,6 @@ class ShardGroup:
             self._note_losses()
         else:
             deleted.note_complete(partition, first)
-
-    def on_refresh(self) -> None:
-        """Called before a later claim. The claim no longer contains the losses, because this process has reported them
-        since its first claim, so that a later owner does not report them again."""
-        for partition in self.lost.difference(self.restoring):
-            deleted = self._services.log.deleted
-            deleted.note_complete(partition, deleted.missing_below[partition])
 
     def _note_losses(self) -> None:
         for partition in filter(self._services.log.deleted.is_missing, self.shards.keys() - self.lost):

@@ -121,9 +121,8 @@ class StandbyReplica:
     def _next_task(self) -> StandbyTask:
         self._load_again(lambda shard_group: shard_group.is_outdated())
         if self._waiting and not self._owned_loading() and not self._stopping.is_set():
-            shard_group = self._waiting.pop(
-                next(iter(self._waiting))
-            )  # the first in the queue; a failed load puts its shard group at the end
+            # The first in the queue: a failed load puts its shard group at the end.
+            shard_group = self._waiting.pop(next(iter(self._waiting)))
             if shard_group.is_outdated():
                 shard_group.reset()
             self.loading, self.loader = shard_group, None

@@ -42,10 +42,9 @@ def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplic
 
 def _group_status(shard_group: ShardGroup, standby: StandbyReplica | None) -> tuple[Role, str, tuple[int, int], str]:
     """Returns the values that all shards of a shard group share: role, state, progress of the load, last error."""
-    if shard_group.assigned and not shard_group.has_writer:
-        return Role.OWNER, ShardState.INITIAL.value, (0, 0), shard_group.last_error
-    if shard_group.has_writer:
-        return Role.OWNER, shard_group.state.value, shard_group.load_progress, shard_group.last_error
+    if shard_group.assigned or shard_group.has_writer:
+        state = shard_group.state if shard_group.has_writer else ShardState.INITIAL
+        return Role.OWNER, state.value, shard_group.load_progress, shard_group.last_error
     if standby is None:
         return Role.NONE, shard_group.state.value, (0, 0), shard_group.last_error
     if standby.loading is shard_group:

@@ -154,11 +154,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
         return encoded(request, _coordinator(context, kind, message["key"]))
     keys = list(dict.fromkeys(message["coordinator_keys"]))
     if too_many(request, keys):
-        rejected = {
-            **NO_NODE,
-            "error_code": ErrorCode.INVALID_REQUEST,
-            "error_message": None,
-        }
+        rejected = {**NO_NODE, "error_code": ErrorCode.INVALID_REQUEST, "error_message": None}
         return run_by_size(
             request, lambda: encoded(request, {"coordinators": [{"key": key, **rejected} for key in keys]})
         )
@@ -225,10 +221,8 @@ async def _encoded_topics(
     turns = Turns(request)
     for at in range(0, len(layouts), _BATCH):
         await turns.may_end()
-        some = [
-            {**_topic(context, layout), "topic_authorized_operations": operations}
-            for layout in layouts[at : at + _BATCH]
-        ]
+        part = layouts[at : at + _BATCH]
+        some = [{**_topic(context, layout), "topic_authorized_operations": operations} for layout in part]
         data += encode_items(request.api_key, request.version, "topics", some)
     return EncodedItems(len(rejected) + len(layouts), data)
 

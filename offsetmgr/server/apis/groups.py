@@ -145,9 +145,8 @@ async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:
         error = await context.backend.delete_group(group) if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
         return {"group_id": group, "error_code": error}
 
-    groups = list(
-        dict.fromkeys(decoded(request)["groups_names"])
-    )  # removes duplicates: the second deletion of a group would return an error
+    # Without duplicates, because the second deletion of a group would return an error.
+    groups = list(dict.fromkeys(decoded(request)["groups_names"]))
     if too_many(request, groups):
         results = [{"group_id": group, "error_code": ErrorCode.INVALID_REQUEST} for group in groups]
         return await encoded_by_size(request, {"results": results})

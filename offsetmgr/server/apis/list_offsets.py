@@ -47,9 +47,7 @@ async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
         for name, offsets in (await _found(context, dict(batch), read_committed=read_committed)).items():
             found.setdefault(name, []).extend(offsets)
         await turns.may_end()
-    for name, parts in requested.items():
-        if codes[name]:
-            found[name] = _failed(parts, codes[name])
+    found |= {name: _failed(parts, codes[name]) for name, parts in requested.items() if codes[name]}
     return await result_by_size(request, _answer, request, [(name, found[name]) for name in requested])
 
 

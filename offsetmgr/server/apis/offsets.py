@@ -168,15 +168,9 @@ async def offset_delete(context: ApiContext, request: ApiRequest) -> Answer:
     response = await context.backend.delete_offsets(group, allowed) if allowed or not requested else DeleteResponse()
     topics: list[dict[str, Any]] = []
     for name, parts in [] if response.error else requested:
-        errors = [codes[name] or response.errors.get((name, p), 0) for p in parts]
-        topics.append(
-            {
-                "name": name,
-                "partitions": [
-                    {"partition_index": p, "error_code": error} for p, error in zip(parts, errors, strict=True)
-                ],
-            }
-        )
+        errors = [(p, codes[name] or response.errors.get((name, p), 0)) for p in parts]
+        partitions = [{"partition_index": p, "error_code": error} for p, error in errors]
+        topics.append({"name": name, "partitions": partitions})
     return await encoded_by_size(request, {"error_code": response.error, "topics": topics})
 
 

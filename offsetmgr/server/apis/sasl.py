@@ -70,11 +70,10 @@ async def _authenticate(authentication: Authentication, request: ApiRequest) -> 
         return _response(request, reply=reply)
     del connection.state[_EXCHANGE]
     connection.state[_MECHANISM] = exchange.mechanism
-    session = authentication.session_seconds
-    connection.logged_in(principal, session)
-    return _response(request, reply=reply, lifetime=round((session or 0) * 1000))
+    connection.logged_in(principal)
+    return _response(request, reply=reply)
 
 
-def _response(request: ApiRequest, error: int = 0, why: str = "", reply: bytes = b"", lifetime: int = 0) -> bytes:
-    fields = {"error_code": error, "error_message": why or None, "auth_bytes": reply, "session_lifetime": lifetime}
+def _response(request: ApiRequest, error: int = 0, why: str = "", reply: bytes = b"") -> bytes:
+    fields = {"error_code": error, "error_message": why or None, "auth_bytes": reply, "session_lifetime": 0}
     return encoded(request, fields)

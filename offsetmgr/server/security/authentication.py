@@ -138,8 +138,6 @@ class Authentication:
     """The configuration of the login."""
 
     credentials: Credentials
-    session_seconds: float | None = None
-    """Seconds after which a connection must re-authenticate (connections.max.reauth.ms, KIP-368); None for never."""
     mechanisms: Sequence[str] = MECHANISMS
     limits: LoginLimits = field(default_factory=LoginLimits)
 

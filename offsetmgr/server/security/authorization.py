@@ -169,10 +169,8 @@ class Rule(NamedTuple):
     transactional_ids: tuple[str, ...] = ()
 
     def concerns(self, principal: str, right: Operation | int) -> bool:
-        return (right in self.operations or right in self.apis) and self.names(principal)
-
-    def names(self, principal: str) -> bool:
-        return principal in self.principals or ANY_USER in self.principals
+        named = principal in self.principals or ANY_USER in self.principals
+        return named and (right in self.operations or right in self.apis)
 
 
 class AuthorizationRules(Authorizer):

@@ -342,9 +342,8 @@ class Secondary:
         if same_value(found, after, self._executor.capabilities):
             self._finished(attempt)
         elif not own_attempt and not (after is not None and (actual_offset is None or actual_offset < after.offset)):
-            self._drop(
-                attempt, Conflict(f"group {key[0]}, {key[1]}", "another client has written it since", actual=found)
-            )
+            error = Conflict(f"group {key[0]}, {key[1]}", "another client has written it since", actual=found)
+            self._drop(attempt, error)
         # In all other cases, the write is retried. The retry overwrites ``found``, which is either lower than the new
         # value or the result of our own earlier attempt.
 

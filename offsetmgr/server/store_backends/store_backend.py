@@ -212,9 +212,8 @@ class StoreBackend:
         if write.done.done():
             return write.done.result()
         write.abandoned = True
-        self._record_error(
-            TimedOut(self._store.uri, f"a write did not end within {self._commit_timeout_s:g} s"), error_code
-        )
+        late = TimedOut(self._store.uri, f"a write did not end within {self._commit_timeout_s:g} s")
+        self._record_error(late, error_code)
         return None
 
     async def wait_for_commits(self, group: str) -> None:

@@ -181,10 +181,9 @@ class StoreExecutor:
     def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> asyncio.Future[GroupOffsets]:
         """Reads a group's offsets for these partitions, or for all if ``partitions`` is None. The result contains the
         errors."""
-        reads = (
-            self._reads if self._failing_reads is None or group not in self._unreadable_groups else self._failing_reads
-        )
-        return reads.add(group, partitions)
+        if self._failing_reads is not None and group in self._unreadable_groups:
+            return self._failing_reads.add(group, partitions)
+        return self._reads.add(group, partitions)
 
     async def wait_for_writes(self, group: str) -> None:
         """Waits until every earlier write of the group has ended."""
@@ -324,12 +323,8 @@ class _WriteLane:
         while self._queue and size < MAX_CHANGES_PER_STREAM:
             write = self._queue.popleft()
             if write.abandoned:
-                self._resolve(
-                    write,
-                    all_failed(
-                        write.changes, TimedOut(self._executor.store.uri, "the write did not start before its timeout")
-                    ),
-                )
+                late = TimedOut(self._executor.store.uri, "the write did not start before its timeout")
+                self._resolve(write, all_failed(write.changes, late))
                 continue
             merged = batch.get(write.group)
             if write.group in blocked or (merged is not None and not merged.can_merge(write)):

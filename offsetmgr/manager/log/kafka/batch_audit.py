@@ -172,11 +172,9 @@ class PartitionAudit:
         owner, known = self.state.owner, self.state.producer_ids
         if offset > self._later.claimed_at:
             known |= self._later.producer_ids
-        if owner is not None:
-            if producer.id == owner.id and producer.epoch < owner.epoch:
-                return Outcome.INVALID
-            if producer.id != owner.id and producer.id in known:
-                return Outcome.INVALID
+        outdated = owner is not None and producer.id == owner.id and producer.epoch < owner.epoch
+        if outdated or (owner is not None and producer.id != owner.id and producer.id in known):
+            return Outcome.INVALID
         self.state = AuditState(
             owner=producer,
             exact=True,

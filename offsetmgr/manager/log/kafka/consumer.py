@@ -131,9 +131,7 @@ class AssignedConsumer:
             offset = event.offset()
             self._corrupt = CorruptRecords(self._topic, partition, -1 if offset is None else offset, error.str())
         elif code not in _TRANSIENT_CODES:
-            where = (
-                self._partition_name(partition) if partition is not None and partition >= 0 else f"topic {self._topic}"
-            )
+            where = f"topic {self._topic}" if partition is None or partition < 0 else self._partition_name(partition)
             self._failures.append(error_of(error, where))
 
     def _handle_out_of_range(self, partition: int) -> None:
