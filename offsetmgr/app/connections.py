@@ -410,11 +410,11 @@ class Connections(Closeable):
         result is `OtherGroupKind`.
         """
         from offsetmgr.groups.describe import (
-            describe_memberless_groups,
             merged_members,
             registered_members,
             without_leftover_locks,
         )
+        from offsetmgr.kafka.groups.members import GroupDescription
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
@@ -428,7 +428,7 @@ class Connections(Closeable):
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
             found.append(partial(registered_members, self._session(connect)))
         if not found:
-            return describe_memberless_groups
+            return lambda groups: {group: GroupDescription(group, "DEAD") for group in groups}
         return found[0] if len(found) == 1 else partial(merged_members, found[0], found[1])
 
     def group_describer_for_edit(self, uri: str | None = None) -> DescribeGroups:

@@ -267,22 +267,18 @@ def run_for_contexts(
     meter.clear()
     for one in ended:
         one.result()  # raises an exception that is a bug of offsetmgr
-    _raise_common_error(runs)
+    # If a `UsageError` is the only result of each run, the command line is wrong, not a cluster.
+    errors = [run.errors[0] if run.errors and not run.has_rows else None for run in runs]
+    first = errors[0]
+    same = all(type(error) is type(first) and str(error) == str(first) for error in errors)
+    if same and isinstance(first, UsageError) and not isinstance(first, ConfigError):
+        raise first
     missing = _drop_missing_groups(runs)
     _write(runs, output, order)
     for text in missing:
         note(text)
     _report(runs, output)
     return max(FAILED if run.errors else run.code for run in runs)
-
-
-def _raise_common_error(runs: list[ClusterRun]) -> None:
-    """Raises a `UsageError` that is the only result of each run: the command line is wrong, not a cluster."""
-    errors = [run.errors[0] if run.errors and not run.has_rows else None for run in runs]
-    first = errors[0]
-    same = all(type(error) is type(first) and str(error) == str(first) for error in errors)
-    if same and isinstance(first, UsageError) and not isinstance(first, ConfigError):
-        raise first
 
 
 def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:

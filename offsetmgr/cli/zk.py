@@ -170,24 +170,19 @@ def brokers(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) ->
     if not found.live:
         note(f"no live brokers at {found.zookeeper}{'' if found.cluster_id.value else '; is the chroot right?'}")
     if output.for_people:
-        note(_cluster_line(found))
+        controller, epoch = found.controller.value, found.controller_epoch.value
+        leader = "no controller known"
+        if controller is not None:
+            alive = any(broker.role for broker in found.live)
+            leader = f"controller {controller}{'' if alive else ', which is not among them'}"
+        cluster_id = found.cluster_id.value or "not known"
+        note(f"cluster id {cluster_id}, {leader}, controller epoch {'not known' if epoch is None else epoch}")
     singles = (found.cluster_id, found.controller, found.controller_epoch)
     for entry in singles:
         for text in entry.notes:
             note(f"note: {entry.path}: {text}")
     errors = [entry.error for entry in singles if entry.error is not None]
     return report_and_exit_code([*errors, *(error for broker in found.live for error in broker.errors)])
-
-
-def _cluster_line(found: zk.ClusterBrokers) -> str:
-    """Cluster id, controller and controller epoch in one line."""
-    controller, epoch = found.controller.value, found.controller_epoch.value
-    leader = "no controller known"
-    if controller is not None:
-        alive = any(broker.role for broker in found.live)
-        leader = f"controller {controller}{'' if alive else ', which is not among them'}"
-    cluster_id = found.cluster_id.value or "not known"
-    return f"cluster id {cluster_id}, {leader}, controller epoch {'not known' if epoch is None else epoch}"
 
 
 @command(app, "topics", many=True, watch=True)

@@ -97,18 +97,14 @@ def _translate_jaas(text: str, source: str) -> dict[str, str]:
     if name == "Krb5LoginModule":
         return {new: options[old] for old, new in _KERBEROS_OPTIONS.items() if old in options}
     if name == "OAuthBearerLoginModule":
-        return _oauth_options(options, source)
+        found = {new: options[old] for old, new in _OAUTH_OPTIONS.items() if old in options}
+        extensions = [(key, value) for key, value in options.items() if key.startswith(_EXTENSION)]
+        if extensions:
+            pairs = [f"{key.removeprefix(_EXTENSION)}={value}" for key, value in extensions]
+            found["sasl.oauthbearer.extensions"] = ",".join(pairs)
+        trust = translate_tls({k: v for k, v in options.items() if k in TLS_KEYS}, f"{source}: {_JAAS}")
+        return found | {f"https.{key.removeprefix('ssl.')}": value for key, value in trust.items() if ".ca." in key}
     raise _unsupported(source, _JAAS, f"login module {name} is not known; use sasl.username and sasl.password")
-
-
-def _oauth_options(options: Mapping[str, str], source: str) -> dict[str, str]:
-    found = {new: options[old] for old, new in _OAUTH_OPTIONS.items() if old in options}
-    extensions = [(key, value) for key, value in options.items() if key.startswith(_EXTENSION)]
-    if extensions:
-        pairs = [f"{key.removeprefix(_EXTENSION)}={value}" for key, value in extensions]
-        found["sasl.oauthbearer.extensions"] = ",".join(pairs)
-    trust = translate_tls({k: v for k, v in options.items() if k in TLS_KEYS}, f"{source}: {_JAAS}")
-    return found | {f"https.{key.removeprefix('ssl.')}": value for key, value in trust.items() if ".ca." in key}
 
 
 def _jaas_options(text: str, source: str) -> dict[str, str]:

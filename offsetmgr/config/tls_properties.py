@@ -269,7 +269,15 @@ def _read_pkcs12(data: bytes, password: str | None) -> StoreContent:
         raise StoreError("a PKCS12 file needs its password" if password is None else _WRONG_PASSWORD) from None
     own = [] if store.cert is None else [store.cert.certificate]
     others = [entry.certificate for entry in store.additional_certs]
-    chain = [*own, *_issuers(own, others)]
+    # A store may hold further certificates, so the chain has only those that certify the own one.
+    found: list[Certificate] = []
+    last = own[0] if own else None
+    while last is not None and last.issuer != last.subject:
+        issuer = last.issuer
+        last = next((c for c in others if c.subject == issuer and c not in found), None)
+        if last is not None:
+            found.append(last)
+    chain = [*own, *found]
     key = b""
     if store.key is not None:
         key = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -278,18 +286,6 @@ def _read_pkcs12(data: bytes, password: str | None) -> StoreContent:
         chain="".join(_pem("CERTIFICATE", c.public_bytes(Encoding.DER)) for c in chain) if key else "",
         private_key=key.decode(),
     )
-
-
-def _issuers(own: list[Certificate], others: list[Certificate]) -> list[Certificate]:
-    """Returns those of ``others`` that certify ``own``, in order, because a store may hold further certificates."""
-    found: list[Certificate] = []
-    last = own[0] if own else None
-    while last is not None and last.issuer != last.subject:
-        issuer = last.issuer
-        last = next((c for c in others if c.subject == issuer and c not in found), None)
-        if last is not None:
-            found.append(last)
-    return found
 
 
 # --- JKS ----------------------------------------------------------------------------------------------

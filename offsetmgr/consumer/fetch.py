@@ -102,7 +102,15 @@ class Fetcher:
         try:
             while not self._stopping.is_set():
                 self._execute_requests(consumer)
-                self._pause_full_streams(consumer)
+                # A full stream pauses its partition. The partition resumes when the stream is at most half full.
+                for tp, progress in self._current.items():
+                    waiting = len(progress.stream.buffer)
+                    if waiting >= self._queued_max and tp not in self._paused:
+                        consumer.pause([ck.TopicPartition(*tp)])
+                        self._paused.add(tp)
+                    elif waiting <= self._queued_max // 2 and tp in self._paused:
+                        consumer.resume([ck.TopicPartition(*tp)])
+                        self._paused.discard(tp)
                 if not self._current:
                     self._stopping.wait(_POLL_S)
                     continue
@@ -167,17 +175,6 @@ class Fetcher:
             consumer.resume([ck.TopicPartition(*tp) for tp in paused])
             self._paused -= paused
         consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in partitions])
-
-    def _pause_full_streams(self, consumer: Any) -> None:
-        """Pauses the partitions of full streams. Resumes a paused partition when its stream is at most half full."""
-        for tp, progress in self._current.items():
-            waiting = len(progress.stream.buffer)
-            if waiting >= self._queued_max and tp not in self._paused:
-                consumer.pause([ck.TopicPartition(*tp)])
-                self._paused.add(tp)
-            elif waiting <= self._queued_max // 2 and tp in self._paused:
-                consumer.resume([ck.TopicPartition(*tp)])
-                self._paused.discard(tp)
 
     def _handle_error(self, consumer: Any, error: ck.KafkaError, progress: PartitionProgress | None) -> bool:
         """Handles an error event. Returns True if the partition's position is outside of the log. In this case, the

@@ -195,11 +195,6 @@ def registered_members(session: ZookeeperSession, groups: Iterable[str]) -> Desc
     return out
 
 
-def describe_memberless_groups(groups: Iterable[str]) -> Descriptions:
-    """Describes groups of a snapshot file. These groups have no members."""
-    return {group: GroupDescription(group, "DEAD") for group in groups}
-
-
 def merged_members(first: DescribeGroups, second: DescribeGroups, groups: Iterable[str]) -> Descriptions:
     """Describes groups with the members from both sources. The state of a group comes from the first source, unless the
     group is dead in the first source or has members only in the second source."""

@@ -192,7 +192,10 @@ class LastWrites:
             found[n] = self._with_writers(pair, pair, times)
         again = self.window_s is not None and all(getattr(store, "parallel_calls", 1) > 1 for store in self._stores)
         while again and (undecided := [n for n in first if _is_undecided(found[n])]):
-            for n, pair in zip(undecided, self._read_again([found[n] for n in undecided]), strict=True):
+            # The source is read before the target. A group that cannot be read keeps its earlier offsets.
+            read = self._read([(found[n].source.name, found[n].target.name) for n in undecided])
+            for n, new in zip(undecided, read, strict=True):
+                pair = found[n] if new.source.error or new.target.error else new
                 found[n] = self._with_writers(first[n], pair, times)
             if (remaining_s := deadline - self.clock.monotonic()) <= 0:
                 break
@@ -205,11 +208,6 @@ class LastWrites:
         for tp, found in pair.source.offsets.items():
             if (there := target.get(tp)) is not None and there.offset != found.offset and self.selects(tp):
                 yield tp
-
-    def _read_again(self, pairs: Sequence[GroupPair]) -> list[GroupPair]:
-        """Reads the source before the target. A group that cannot be read keeps its earlier offsets."""
-        read = self._read([(pair.source.name, pair.target.name) for pair in pairs])
-        return [old if new.source.error or new.target.error else new for old, new in zip(pairs, read, strict=True)]
 
     def _read(self, names: Sequence[tuple[str, str]]) -> list[GroupPair]:
         sources = {found.name: found for found in self.source.scan([name for name, _ in names])}

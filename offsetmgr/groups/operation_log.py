@@ -199,13 +199,19 @@ class OperationLog:
             require_kept(Path(file))
         now = self._clock.now_ms()
         progress = OperationProgress(id_ or self.new_id())
+        # The user who runs this process, with the user who called sudo. A user without a name is a number.
+        try:
+            name = getpass.getuser()
+        except (KeyError, OSError):
+            name = str(os.getuid())
+        caller = os.environ.get("SUDO_USER", "")
         self._append(
             {
                 "kind": "start",
                 "version": VERSION,
                 "id": progress.id,
                 "at_ms": now,
-                "user": user_name(),
+                "user": f"{name} (sudo by {caller})" if caller and caller != name else name,
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "process_start": start_time(os.getpid()),
@@ -414,16 +420,6 @@ def _started(record: FieldReader) -> RecordedOperation:
         pid=record.optional_integer("pid"),
         process_start=record.optional_text("process_start") or "",
     )
-
-
-def user_name() -> str:
-    """Returns the user who runs this process, with the user who called sudo. A user without a name is a number."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = str(os.getuid())
-    caller = os.environ.get("SUDO_USER", "")
-    return f"{name} (sudo by {caller})" if caller and caller != name else name
 
 
 def own_command_line() -> str:

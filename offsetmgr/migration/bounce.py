@@ -456,7 +456,13 @@ class _BounceRun:
         next."""
         if step.status is StepStatus.RETURNED and not self._is_repeated(step):
             return None
-        self._await_earlier_command(step)
+        # If an earlier run was killed but its restart command still runs, the member could be restarted twice.
+        deadline = self.view.clock.monotonic() + self.spec.restart.limit_s
+        if step.pid is not None and still_running(step.pid):
+            self.progress(f"  the command of an earlier run (process {step.pid}) is still running: waiting for it")
+        while step.pid is not None and still_running(step.pid) and self.view.clock.monotonic() < deadline:
+            self.view.clock.sleep(self.spec.options.window.poll_s)
+        step.pid = None
         registered = self._watch_until(self.spec.options.window, lambda _history: True).latest.members
         if step.status is StepStatus.PENDING:
             if not step.present(registered):
@@ -509,16 +515,6 @@ class _BounceRun:
         if self.spec.restart.kubernetes is None:
             return ""
         return f"; the way back: {self.spec.restart.undo(self.spec.group, self.state.change.start)}"
-
-    def _await_earlier_command(self, step: RestartStep) -> None:
-        """If an earlier run was killed but its restart command is still running, waits until the command ends.
-        Otherwise the member could be restarted twice."""
-        deadline = self.view.clock.monotonic() + self.spec.restart.limit_s
-        if step.pid is not None and still_running(step.pid):
-            self.progress(f"  the command of an earlier run (process {step.pid}) is still running: waiting for it")
-        while step.pid is not None and still_running(step.pid) and self.view.clock.monotonic() < deadline:
-            self.view.clock.sleep(self.spec.options.window.poll_s)
-        step.pid = None
 
     def _pass_gate(self, step: RestartStep) -> BounceResult | None:
         """Waits until the member's successor has registered, then watches the successor's commits. Returns None if the

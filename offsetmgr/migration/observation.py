@@ -355,9 +355,6 @@ class PartitionHistory:
         self.until_ms = observation.at_ms
         if changed:
             self.changed_ms = observation.at_ms
-        self._prove(two_kafka_changes_before)
-
-    def _prove(self, two_kafka_changes_before: bool) -> None:
         if self.zookeeper.changes and not self.zookeeper_alone and self.kafka.error is None:
             change = self.zookeeper.changes[-1]
             if change.at_ms == self.until_ms and offset_or(self.kafka.last) < change.after.offset:

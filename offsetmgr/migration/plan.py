@@ -462,19 +462,15 @@ def encode_step(step: PlanStep, *, whole: bool = True) -> str:
     if after is not None:
         text += f',"after":{encode_offset(after)}'
     if whole and origin is not None:
-        text += f',"origin":{_encode_origin(origin)}'
+        encoded = {
+            "partition": BrokerPartition.to_json(origin.partition),
+            "how": origin.how,
+            "evidence": origin.evidence,
+        }
+        text += f',"origin":{json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))}'
     if whole and proven:
         text += ',"proven":true'
     return text + (f',"note":{json.dumps(for_command_line(note), ensure_ascii=False)}}}' if whole and note else "}")
-
-
-def _encode_origin(origin: PlanSource) -> str:
-    encoded = {
-        "partition": BrokerPartition.to_json(origin.partition),
-        "how": origin.how,
-        "evidence": origin.evidence,
-    }
-    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
 
 
 def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:

@@ -193,7 +193,10 @@ class RunbookSteps:
         check = Invocation("runbook check", (), named).command_line() + self.options
         rollout = self.arguments.rollout
         restarted = [rollout.kubernetes or ""] if rollout else members if is_first else []
-        back, way_back = self.ways_back(change)
+        changes = self.subject.changes
+        undone = [CommitModeChange(one.to, one.start) for one in reversed(changes[: changes.index(change) + 1])]
+        back = tuple(f"{self.bounce_command(one, back=True)}{_EXECUTE}" for one in undone)
+        way_back = f"At any point of the bounce and after it. {_WAYS_BACK[change]}"
         return RunbookStep(
             f"Bounce {number} of {len(self.subject.changes)}: {change}",
             f"Restart the members into phase {change.to.value}",
@@ -307,13 +310,6 @@ class RunbookSteps:
             named |= {**previous, "state": self.state_file(change)}
         restart = self.arguments.restart or f'{option("command")} "$RESTART"'
         return f"{Invocation('runbook bounce', (), named).command_line()} {restart}{self.options}"
-
-    def ways_back(self, change: CommitModeChange) -> tuple[tuple[str, ...], str]:
-        """Returns the commands of the way back from a bounce, and the sentence that introduces them."""
-        changes = self.subject.changes
-        undone = [CommitModeChange(one.to, one.start) for one in reversed(changes[: changes.index(change) + 1])]
-        commands = tuple(f"{self.bounce_command(one, back=True)}{_EXECUTE}" for one in undone)
-        return commands, f"At any point of the bounce and after it. {_WAYS_BACK[change]}"
 
     def all(self) -> Iterator[RunbookStep]:
         """Yields the steps in their order; none if the group is in the phase already."""

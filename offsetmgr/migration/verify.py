@@ -365,7 +365,8 @@ class MigrationVerifier:
         if plan.error:
             yield _group_result(plan, Status.REFUSED, Confidence.SEEN, f"could not be planned: {plan.error}")
         if self._shift:
-            source = _shifted(source, self._shift)
+            shifted = {tp: found._replace(offset=found.offset + self._shift) for tp, found in source.offsets.items()}
+            source = replace(source, offsets=shifted)
         steps = {step.tp: _shifted_step(step, self._shift) if self._shift else step for step in plan.steps}
         if any(step.origin for step in plan.steps):
             source = _with_mapped_partitions(plan, source)
@@ -467,12 +468,6 @@ def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | 
         and step.action is not Action.KEEP_NEWER
         and step.origin is None
     )
-
-
-def _shifted(source: GroupOffsets, shift: int) -> GroupOffsets:
-    """Returns the source's offsets as the target holds them after a copy with `PlanOptions.shift`."""
-    shifted = {tp: found._replace(offset=found.offset + shift) for tp, found in source.offsets.items()}
-    return replace(source, offsets=shifted)
 
 
 def _shifted_step(step: PlanStep, shift: int) -> PlanStep:

@@ -91,7 +91,15 @@ class LeaderRound:
             if done and step.closed is not None:
                 number = step.closed.period.number
                 _LOG.info("period %d is closed; open: %s", number, step.open_.stopped or step.open_.number)
-                self._delete_old(nodes, view, number)
+                # The old progress of dead members, and the oldest closed period if the history exceeds its limit.
+                old = [
+                    name
+                    for name, node in view.seen.progress.items()
+                    if name not in view.members and max(node.finished.values(), default=-1) <= number - _KEPT_PERIODS
+                ]
+                nodes.delete_progress(old, view)
+                if number >= self.options.history_kept:
+                    nodes.delete_history(number - self.options.history_kept)
             self._idle_check_interval_s = _IDLE_CHECK_INTERVALS_S[0]
             return True
         return bool(step) and self._close_idle(nodes, view, step, leader)
@@ -154,15 +162,3 @@ class LeaderRound:
         kept = {tp: offsets for tp, offsets in before.ranges.items() if tp not in idle}
         node = ProgressNode(leader.member, leader.epoch, finished, frozenset(still | idle), kept)
         return nodes.report(node, view.progress_versions[leader.member])
-
-    def _delete_old(self, nodes: BarrierStateStore, view: BarrierView, closed: int) -> None:
-        """Deletes the old progress of dead members. If the history exceeds its limit, also deletes the oldest closed
-        period."""
-        old = [
-            name
-            for name, node in view.seen.progress.items()
-            if name not in view.members and max(node.finished.values(), default=-1) <= closed - _KEPT_PERIODS
-        ]
-        nodes.delete_progress(old, view)
-        if closed >= self.options.history_kept:
-            nodes.delete_history(closed - self.options.history_kept)

@@ -105,7 +105,14 @@ def resolve(name: str, report: Progress = silent) -> Path:
 
 
 def _download(name: str, directory: Path, cache: Path, report: Progress) -> None:
-    ivy = Ivy(_ivy_jar(cache, report), java_program(), cache / "ivy")
+    jar = cache / f"ivy-{_IVY_VERSION}.jar"
+    if not jar.exists():
+        report("fetching Apache Ivy")
+        content = _fetch_ivy()
+        if hashlib.sha256(content).hexdigest() != _IVY_SHA256:
+            raise SandboxError("cannot fetch Apache Ivy", "the file that arrived has another SHA-256 than expected")
+        replace_file(jar, lambda stream: stream.write(content), overwrite=True)
+    ivy = Ivy(jar, java_program(), cache / "ivy")
     report(f"fetching the jars of {name}")
     try:
         count = ivy.download(
@@ -118,18 +125,6 @@ def _download(name: str, directory: Path, cache: Path, report: Progress) -> None
             f"{_NETWORK_HINT}; fetched files are kept",
         ) from failed
     report(f"fetched {count} jars of {name}")
-
-
-def _ivy_jar(cache: Path, report: Progress) -> Path:
-    """Returns the jar of Ivy in the cache directory, and fetches it first if needed."""
-    jar = cache / f"ivy-{_IVY_VERSION}.jar"
-    if not jar.exists():
-        report("fetching Apache Ivy")
-        content = _fetch_ivy()
-        if hashlib.sha256(content).hexdigest() != _IVY_SHA256:
-            raise SandboxError("cannot fetch Apache Ivy", "the file that arrived has another SHA-256 than expected")
-        replace_file(jar, lambda stream: stream.write(content), overwrite=True)
-    return jar
 
 
 def _fetch_ivy() -> bytes:

@@ -206,7 +206,13 @@ class Sandbox:
             yield
 
     def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], report: Progress) -> None:
-        data = self._fresh_data_directory()
+        data = self._remove_data()
+        if data.exists():
+            raise SandboxError(
+                f"{data} exists", "it was not created by a sandbox", Advice("name another directory with {state}")
+            )
+        data.mkdir()
+        (data / _MARKER_FILE).touch()
         states.save(self.directory, SandboxState(brokers, kraft, broker_version=version))
         for name in KRAFT_JARS[NEWEST_VERSION] if kraft else BROKER_JARS[version]:
             jars.resolve(name, report)
@@ -296,16 +302,6 @@ class Sandbox:
         data = self.directory / _DATA
         if (data / _MARKER_FILE).exists():
             shutil.rmtree(data)
-        return data
-
-    def _fresh_data_directory(self) -> Path:
-        data = self._remove_data()
-        if data.exists():
-            raise SandboxError(
-                f"{data} exists", "it was not created by a sandbox", Advice("name another directory with {state}")
-            )
-        data.mkdir()
-        (data / _MARKER_FILE).touch()
         return data
 
 

@@ -34,7 +34,12 @@ def append_batch(records: Sequence[tuple[bytes, bytes | None]], producer: Produc
     try:
         body = _short_records(records)
     except IndexError:
-        body = _any_records(records)
+        parts: list[bytes] = []
+        for delta, (key, value) in enumerate(records):
+            value_length = _NULL if value is None else _number(len(value))
+            content = b"".join((b"\0\0", _number(delta), _number(len(key)), key, value_length, value or b"", b"\0"))
+            parts += _number(len(content)), content
+        body = b"".join(parts)
     number = len(records)
     return sealed(0, (_UNKNOWN, 2, 0, 0, number - 1, _UNKNOWN, _UNKNOWN, *producer[:3], number), body)
 
@@ -51,16 +56,6 @@ def _short_records(records: Sequence[tuple[bytes, bytes | None]]) -> bytes:
         size = 3 + len(at) + len(key_length) + len(key) + len(value_length) + len(content)
         # The attributes and the timestamp delta precede the offset delta; the number of headers is the last byte.
         parts += numbers[size], b"\0\0", at, key_length, key, value_length, content, b"\0"
-    return b"".join(parts)
-
-
-def _any_records(records: Sequence[tuple[bytes, bytes | None]]) -> bytes:
-    """Encodes records of any number and length."""
-    parts: list[bytes] = []
-    for delta, (key, value) in enumerate(records):
-        value_length = _NULL if value is None else _number(len(value))
-        content = b"".join((b"\0\0", _number(delta), _number(len(key)), key, value_length, value or b"", b"\0"))
-        parts += _number(len(content)), content
     return b"".join(parts)
 
 

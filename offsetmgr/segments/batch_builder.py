@@ -27,8 +27,6 @@ from offsetmgr.segments.batch_reader import (
     LEGACY_HEADER,
     LOG_APPEND_TIME,
     LOG_HEADER,
-    MARKER_KEY,
-    MARKER_VALUE,
     TRANSACTIONAL,
     Record,
 )
@@ -133,16 +131,6 @@ def sealed(base: int, fields: Sequence[int], body: bytes) -> bytes:
     data += body
     _CRC.pack_into(data, _CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
     return bytes(data)
-
-
-def end_of_transaction(
-    offset: int, producer: Producer, *, commit: bool, timestamp: int, coordinator_epoch: int = 0
-) -> bytes:
-    """Encodes the control batch with which a broker ends a producer's transaction."""
-    key = MARKER_KEY.pack(0, 1 if commit else 0)
-    value = MARKER_VALUE.pack(0, coordinator_epoch)
-    writer = Producer(producer.id, producer.epoch, _UNKNOWN, transactional=True)
-    return batch([Record(offset, timestamp, key, value)], producer=writer, control=True)
 
 
 def _append_time(records: Sequence[Record]) -> int | None:

@@ -225,20 +225,16 @@ def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
         stream = zlib.compressobj(wbits=_GZIP_WINDOW)
         return stream.compress(data) + stream.flush()
     if codec == SNAPPY:
-        return _compress_snappy(data)
+        out = bytearray(_SNAPPY_HEADER)
+        for at in range(0, len(data), _SNAPPY_CHUNK):
+            packed = bytes(cramjam.snappy.compress_raw(data[at : at + _SNAPPY_CHUNK]))
+            out += _INT32.pack(len(packed)) + packed
+        return bytes(out)
     if codec == LZ4:
         return _compress_lz4(data, _LZ4_BROKEN_CHECKSUM if magic == 0 else _LZ4_CHECKSUM)
     if codec == ZSTD and magic >= 2:
         return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL))
     raise UnknownVersion("compression", f"codec {codec} is not known in message format {magic}")
-
-
-def _compress_snappy(data: bytes) -> bytes:
-    out = bytearray(_SNAPPY_HEADER)
-    for at in range(0, len(data), _SNAPPY_CHUNK):
-        packed = bytes(cramjam.snappy.compress_raw(data[at : at + _SNAPPY_CHUNK]))
-        out += _INT32.pack(len(packed)) + packed
-    return bytes(out)
 
 
 def _compress_lz4(data: bytes, checksum: bytes) -> bytes:

@@ -234,7 +234,10 @@ class LogAppender:
         newest = max((entry.header().largest_timestamp or -1) for entry in entries)
         active = self._active
         if active is None or self._must_roll(active, len(data), assigned.last, newest):
-            active = self._open_segment(assigned.first)
+            self.roll()
+            segment = Segment(self.directory / segment_file_name(assigned.first), assigned.first)
+            segment.log.touch(exist_ok=False)
+            self._active = active = _ActiveSegment(segment, self._open, self._clock.now_ms())
         position = active.size
         remaining = memoryview(data)
         try:
@@ -264,13 +267,6 @@ class LogAppender:
         if active.first_time is not None and newest >= 0:
             return newest - active.first_time > self._roll_policy.segment_ms
         return self._clock.now_ms() - active.opened_at_ms > self._roll_policy.segment_ms
-
-    def _open_segment(self, offset: int) -> _ActiveSegment:
-        self.roll()
-        segment = Segment(self.directory / segment_file_name(offset), offset)
-        segment.log.touch(exist_ok=False)
-        self._active = _ActiveSegment(segment, self._open, self._clock.now_ms())
-        return self._active
 
     def _append_time_entry(self, active: _ActiveSegment) -> None:
         if active.newest.timestamp > active.last_indexed_time:

@@ -430,16 +430,13 @@ def copy_directory(examined: ExaminedSegment, position: int, target: Path) -> No
         _remove(part)  # from an interrupted run
         part.mkdir()
         for file in sorted(log.parent.iterdir()):
-            if file.is_file() and file.name not in omitted and not _leftover(file.name):
+            leftover = file.name.endswith(_REMOVED_AT_STARTUP) or BACKUP in file.name or RENAMED in file.name
+            if file.is_file() and file.name not in omitted and not leftover:
                 with file.open("rb") as source:
                     _copy(source, 0, part / file.name)
         with examined.segment.open() as source:
             _copy(source, 0, part / log.name, position)
         sync_directory(part)
-
-
-def _leftover(name: str) -> bool:
-    return name.endswith(_REMOVED_AT_STARTUP) or BACKUP in name or RENAMED in name
 
 
 def _copy(source: BinaryIO, start: int, target: Path, end: int | None = None) -> None:

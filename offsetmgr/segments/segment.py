@@ -44,7 +44,12 @@ class Segment(NamedTuple):
         Raises `UnsupportedOperation` for a log file of Kafka 0.7 (``.kafka``), and `CorruptData` for any other file
         whose name is not that of a log file.
         """
-        reject_kafka_07_file(file)
+        if file.name.endswith(KAFKA_07_LOG):
+            raise UnsupportedOperation(
+                str(file),
+                "it is a log of Kafka 0.7, whose entries have no offset: a position in the file is the offset",
+                "offsetmgr reads only logs of Kafka 0.8 and later (.log)",
+            )
         found = _NAME.fullmatch(file.name)
         if found is None:
             raise CorruptData(
@@ -160,16 +165,6 @@ class Segment(NamedTuple):
 def segment_file_name(base_offset: int) -> str:
     """Returns the name of a segment's log file: the base offset in twenty digits and the suffix."""
     return f"{base_offset:0{_DIGITS}}{LOG}"
-
-
-def reject_kafka_07_file(file: Path) -> None:
-    """Raises `UnsupportedOperation` for a log file of Kafka 0.7 (``.kafka``)."""
-    if file.name.endswith(KAFKA_07_LOG):
-        raise UnsupportedOperation(
-            str(file),
-            "it is a log of Kafka 0.7, whose entries have no offset: a position in the file is the offset",
-            "offsetmgr reads only logs of Kafka 0.8 and later (.log)",
-        )
 
 
 def _read_bytes(file: Path) -> bytes:

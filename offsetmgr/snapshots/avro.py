@@ -105,7 +105,8 @@ class AvroFormat(Format):
     def _write(self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets]) -> None:
         writer = RecordWriter(stream, _PARSED, to_file_metadata(header))
         for group in groups:
-            writer.write(group.name, sorted(group.offsets.items(), key=itemgetter(0)), _all_errors(group))
+            errors = (*([] if group.error is None else [(None, group.error)]), *sorted(group.errors.items()))
+            writer.write(group.name, sorted(group.offsets.items(), key=itemgetter(0)), errors)
         writer.finish()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> AvroReader:
@@ -307,12 +308,6 @@ class _ChecksumWriter:
     def seekable(self) -> bool:
         """Returns False, so that fastavro does not try to append to an existing file."""
         return False
-
-
-def _all_errors(group: GroupOffsets) -> Iterator[tuple[TopicPartition | None, OffsetMgrError]]:
-    if group.error is not None:
-        yield None, group.error
-    yield from sorted(group.errors.items())
 
 
 def _errors(recorded: list[dict[str, Any]]) -> tuple[dict[TopicPartition, OffsetMgrError], OffsetMgrError | None]:

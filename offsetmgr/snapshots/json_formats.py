@@ -163,8 +163,10 @@ def offsets_of(document: Document, parsed: Any, path: tuple[str, ...], lowest: i
         for text, offset in partitions.items():
             try:
                 tp = TopicPartition(topic, number(text, MAX_PARTITION, "partition"))
-                if type(offset) is not int or not lowest <= offset <= MAX_OFFSET:
-                    raise BadLine(_offset_problem(offset))
+                if type(offset) is not int:
+                    raise BadLine(f"offset {json.dumps(offset)[:40]} is not a whole number")
+                if not lowest <= offset <= MAX_OFFSET:
+                    raise BadLine(f"negative offset {offset}" if offset < 0 else f"offset is larger than {MAX_OFFSET}")
                 if tp in found:
                     raise BadLine("occurs twice, with another spelling of the number")
                 found[tp] = offset
@@ -175,12 +177,6 @@ def offsets_of(document: Document, parsed: Any, path: tuple[str, ...], lowest: i
     if problems:
         raise BadEntry(*problems[0], *problems[1:])
     return found
-
-
-def _offset_problem(offset: Any) -> str:
-    if type(offset) is not int:
-        return f"offset {json.dumps(offset)[:40]} is not a whole number"
-    return f"negative offset {offset}" if offset < 0 else f"offset is larger than {MAX_OFFSET}"
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

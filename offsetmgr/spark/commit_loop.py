@@ -245,19 +245,16 @@ class QueryTracker:
         if not again or self._consecutive_failures > self._policy.retries:
             self._committer.report(new)
             if self._policy.stop_on_failure:
-                self._stop_all()
+                with self._condition:
+                    running = [value.query for value in self._tracked.values() if not value.ended]
+                for query in running:
+                    # `stop` waits for the running batch, and that batch may wait for this thread (`committed_first`).
+                    threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
 
     def _schedule(self, queries: list[str], seconds: float) -> None:
         with self._condition:
             self._due.update(queries)
             self._not_before = time.monotonic() + seconds
-
-    def _stop_all(self) -> None:
-        with self._condition:
-            running = [value.query for value in self._tracked.values() if not value.ended]
-        for query in running:
-            # `stop` waits for the running batch, and that batch may wait for this thread (`committed_first`).
-            threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
 
 
 def _replaces(query: QueryExecution, old: QueryExecution) -> bool:

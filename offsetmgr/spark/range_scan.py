@@ -39,7 +39,13 @@ def scan(
     pending = {tp: limits for tp, limits in bounds.items() if limits.start < limits.end}
     found = {tp: Scanner(limits, rule).result() for tp, limits in bounds.items() if tp not in pending}
     failed: dict[TopicPartition, OffsetMgrError] = {}
-    shares = _shares(pending, spark.sparkContext.defaultParallelism)
+    tasks = spark.sparkContext.defaultParallelism
+    topics = by_key((topic, (partition, limits)) for (topic, partition), limits in sorted(pending.items()))
+    shares = [
+        (topic, dict(partitions[at::tasks]))
+        for topic, partitions in topics.items()
+        for at in range(min(tasks, len(partitions)))
+    ]
     if shares:
 
         def scan_shares(part: Iterable[_Share]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
@@ -56,16 +62,6 @@ def scan(
         what = f"scan for the records from {rule.period.start_ms} to {rule.period.end_ms}"
         raise PartialFailure(what, successes=found, failures=failed)
     return found
-
-
-def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_Share]:
-    """Divides the partitions of each topic among at most ``tasks`` tasks."""
-    topics = by_key((topic, (partition, limits)) for (topic, partition), limits in sorted(bounds.items()))
-    return [
-        (topic, dict(partitions[at::tasks]))
-        for topic, partitions in topics.items()
-        for at in range(min(tasks, len(partitions)))
-    ]
 
 
 def _scan_share(

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 from audited_logs import NOW, PARTITION, Log, Written, alarms, claim, data, encoded_claim, follow, load
+from end_of_transaction import end_of_transaction
 
 from offsetmgr.core.errors import OffsetMgrError, UnknownVersion
 from offsetmgr.manager.log.base import CorruptRecords, LogRecord
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_EPOCH, FENCE_KEY
-from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message
+from offsetmgr.segments.batch_builder import Producer, batch, message
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import GZIP
 

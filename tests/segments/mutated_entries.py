@@ -22,9 +22,10 @@ from collections import Counter
 from pathlib import Path
 
 from crc32c import crc32c
+from end_of_transaction import end_of_transaction
 
 from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, UnknownVersion
-from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message_set
+from offsetmgr.segments.batch_builder import Producer, batch, message_set
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.entries import EntryReader
 from offsetmgr.segments.recovery import examine

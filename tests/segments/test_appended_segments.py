@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from broker_written_logs import KEYS, SEED, TIME, dumped
+from end_of_transaction import end_of_transaction
 
 from offsetmgr.sandbox import java_tool
-from offsetmgr.segments.batch_builder import Producer, end_of_transaction
+from offsetmgr.segments.batch_builder import Producer
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.log_appender import LogAppender, RollPolicy
 from offsetmgr.segments.partition import Partition

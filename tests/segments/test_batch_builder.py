@@ -5,12 +5,13 @@ import struct
 from collections import Counter
 
 import pytest
+from end_of_transaction import end_of_transaction
 from hypothesis import given
 from hypothesis import strategies as st
 from mutated_entries import SEEDS, with_valid_checksum
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion, UnsupportedOperation
-from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message, message_set
+from offsetmgr.segments.batch_builder import Producer, batch, message, message_set
 from offsetmgr.segments.batch_reader import Record, batches, starts_with_complete_batch
 from offsetmgr.segments.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from offsetmgr.segments.entries import split

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from end_of_transaction import end_of_transaction
 from in_process import command, rows
 
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupValue
 from offsetmgr.records.kafka import KafkaRecordFormat
-from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction
+from offsetmgr.segments.batch_builder import Producer, batch
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import GZIP, LZ4
 from offsetmgr.segments.log_appender import LogAppender, RollPolicy

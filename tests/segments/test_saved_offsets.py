@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
+from end_of_transaction import end_of_transaction
 from savedlogs import ENDED, HOUR_MS, KAFKA, NOON, entry, group_of, read, write
 
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import EncodedRecord, GroupValue
-from offsetmgr.segments.batch_builder import batch, end_of_transaction
+from offsetmgr.segments.batch_builder import batch
 from offsetmgr.segments.batch_reader import Record
 
 

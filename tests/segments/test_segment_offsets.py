@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from end_of_transaction import end_of_transaction
 from hypothesis import given
 from hypothesis import strategies as st
 from mutated_entries import with_valid_checksum
@@ -14,7 +15,7 @@ from savedlogs import KAFKA, NOON, Reported, read_rows, write
 
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import EncodedRecord
-from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message_set
+from offsetmgr.segments.batch_builder import Producer, batch, message_set
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 

@@ -34,31 +34,23 @@ def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
     deletions = session.children(paths.DELETE_TOPICS)
     leader = None if (node := value_of(controller)) is None else parse_controller(paths.CONTROLLER, node.data)
     unfinished = value_of(reassignment)
-    return AdminState(
-        controller=None if leader is None else leader.broker_id,
-        kraft=leader is not None and leader.kraft_epoch is not None,
-        brokers=_live_brokers(session),
-        topics={found.name: _topic(found) for found in read_topics(session, sorted(set(topics)), strict=True)},
-        deletions=frozenset(deletions or ()),
-        reassignment=None if unfinished is None else _pending(unfinished),
-        election=value_of(election) is not None,
-    )
-
-
-def _live_brokers(session: ZookeeperSession) -> dict[int, int]:
-    """Returns the ids of the live brokers, each with the version of its node.
-
-    Ignores a node that is persistent or cannot be decoded, because such a node belongs to no live broker. If a replica
-    were assigned to the broker that the node names, the controller would wait for this broker forever. Raises the error
-    of a node that cannot be read.
-    """
+    # A node that is persistent or cannot be decoded belongs to no live broker. If a replica were assigned to the broker
+    # that the node names, the controller would wait for this broker forever.
     alive: dict[int, int] = {}
     for entry in cluster_nodes.brokers(session):
         if entry.error is not None and not isinstance(entry.error, CorruptData):
             raise entry.error
         if entry.value is not None and entry.node is not None and entry.node.ephemeral_owner:
             alive[entry.value.broker_id] = entry.node.version
-    return alive
+    return AdminState(
+        controller=None if leader is None else leader.broker_id,
+        kraft=leader is not None and leader.kraft_epoch is not None,
+        brokers=alive,
+        topics={found.name: _topic(found) for found in read_topics(session, sorted(set(topics)), strict=True)},
+        deletions=frozenset(deletions or ()),
+        reassignment=None if unfinished is None else _pending(unfinished),
+        election=value_of(election) is not None,
+    )
 
 
 def _pending(node: NodeData) -> frozenset[TopicPartition]:

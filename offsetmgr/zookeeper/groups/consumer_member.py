@@ -255,18 +255,15 @@ class ConsumerMember(SessionMember):
             raise
         finally:
             if not expired:
-                self._leave_group(ownership)
-
-    def _leave_group(self, ownership: MemberOwnership) -> None:
-        """Stops consumption and commits. ZooKeeper deletes the member's nodes when the caller closes the session."""
-        try:
-            self.listener.on_revoked(ownership.owned)
-        except OffsetMgrError as error:
-            _LOG.warning(
-                "consumer %s: the final commit failed, so the next owners receive some messages again: %s",
-                self.member_id,
-                error,
-            )
+                # ZooKeeper deletes the member's nodes when the caller closes the session.
+                try:
+                    self.listener.on_revoked(ownership.owned)
+                except OffsetMgrError as error:
+                    _LOG.warning(
+                        "consumer %s: the final commit failed, so the next owners receive some messages again: %s",
+                        self.member_id,
+                        error,
+                    )
 
     # --- used by `MemberOwnership` -------------------------------------------------------------------------
 

@@ -317,7 +317,10 @@ class _Translator:
                 self._unsupported("\\b{...}")
             return f"(?:{_ANCHORS[letter]})", False
         if letter and letter in "123456789":
-            return self._back_reference(), False
+            number = int(self._next())
+            while self._peek() and self._peek() in _DIGITS and number * 10 + int(self._peek()) <= self._groups_opened:
+                number = number * 10 + int(self._next())
+            return self._reference(number), False
         if self._accept("k<"):
             name = self._read_until(">", "a reference")
             if name not in self._group_names:
@@ -330,12 +333,6 @@ class _Translator:
             self._at += 1
             return ".", True  # a grapheme cluster, which in topic names is always one character
         return python_class(self._escaped_class()[0]), True
-
-    def _back_reference(self) -> str:
-        number = int(self._next())
-        while self._peek() and self._peek() in _DIGITS and number * 10 + int(self._peek()) <= self._groups_opened:
-            number = number * 10 + int(self._next())
-        return self._reference(number)
 
     def _reference(self, number: int) -> str:
         if number not in self._groups_closed:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.core.field_reader import MAX_LONG
-from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded, format_features, parse_number, parsed
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded, format_pairs, parse_number, parsed
 
 _BARE_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _CLUSTER_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,22}", re.ASCII)
@@ -77,7 +77,8 @@ def parse_features(path: str, data: bytes, notes: Notes | None = None) -> str:
         status, versions = node.integer("status", 0, 1), node.versions_of_features()
         if versions is None:
             raise node.invalid("features", "an object")
-        return f"{'enabled' if status else 'disabled'} {format_features(versions) or 'none'}"
+        features = " ".join(f"{name}({format_pairs(labels)})" for name, labels in versions.items())
+        return f"{'enabled' if status else 'disabled'} {features or 'none'}"
 
 
 def parse_producer_ids(path: str, data: bytes, notes: Notes | None = None) -> str:

@@ -183,8 +183,3 @@ def format_ids(ids: Iterable[int]) -> str:
 def format_pairs(values: Mapping[str, object]) -> str:
     """Formats a mapping for display: ``a=1 b=2``."""
     return " ".join(f"{key}={value}" for key, value in values.items())
-
-
-def format_features(features: Mapping[str, Mapping[str, int]]) -> str:
-    """Formats features with their versions for display: ``f(min_version=1 max_version=3)``."""
-    return " ".join(f"{name}({format_pairs(labels)})" for name, labels in features.items())

@@ -227,18 +227,14 @@ def _add_offsets(chunks: list[_ReadChunk], responses: list[list[NodeData | int]]
         try:  # raises TypeError if a node is an error code
             data, _, _, times, versions, _, children = zip(*found, strict=True)
         except TypeError:
-            _add_offsets_singly(chunk, found, offsets)
+            for partition, node in zip(chunk.partitions, found, strict=True):
+                if (found_commit := decimal_commit(node)) is not None:
+                    offsets[partition] = found_commit
+                elif node != ZookeeperError.NO_NODE:  # NO_NODE: the node was deleted after its parent was listed
+                    chunk.group.offsets = None
             continue
         if not all(map(bytes.isdigit, data)) or max(map(len, data)) > SAFE_DIGITS or any(children):
             chunk.group.offsets = None
             continue
         values = zip(map(int, data), repeat(""), repeat(None), times, versions, strict=False)
         offsets.update(zip(chunk.partitions, map(new, repeat(Committed), values), strict=True))
-
-
-def _add_offsets_singly(chunk: _ReadChunk, found: list[NodeData | int], offsets: CommittedOffsets) -> None:
-    for partition, node in zip(chunk.partitions, found, strict=True):
-        if (found_commit := decimal_commit(node)) is not None:
-            offsets[partition] = found_commit
-        elif node != ZookeeperError.NO_NODE:  # NO_NODE: the node was deleted after its parent was listed
-            chunk.group.offsets = None
