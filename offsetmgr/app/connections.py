@@ -409,12 +409,12 @@ class Connections(Closeable):
         If ``every_kind`` is true, it also describes share groups and groups of the Streams protocol; otherwise their
         result is `OtherGroupKind`.
         """
+        from offsetmgr.core.model import GroupDescription
         from offsetmgr.groups.describe import (
             merged_members,
             registered_members,
             without_leftover_locks,
         )
-        from offsetmgr.kafka.groups.members import GroupDescription
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
