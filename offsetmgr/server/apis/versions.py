@@ -47,7 +47,7 @@ def api_versions(
             error = ErrorCode.INVALID_REQUEST
     answer: dict[str, Any] = {"error_code": error, "api_keys": [] if error else ranges}
     # Their names contain the name of the offsets topic, which concerns only users.
-    if not error and request.connection.authenticated:
+    if not error and request.connection.principal is not None:
         answer["supported_features"] = [
             {"name": name, "min_version": 1, "max_version": highest}
             for name, highest in sorted(context.backend.features().items())

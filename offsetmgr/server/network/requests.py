@@ -93,26 +93,15 @@ class ClientSession(TurnTaker):
         """State that handlers and the relay store for this connection, under different keys."""
         self.on_lost: list[Callable[[], object]] = []
         """Functions that are called once, after either side has closed the connection."""
-        self.session_ends_at: float | None = None
-        """When the login expires, by the event loop's clock; None for never."""
         self.collected_bytes = 0
         """Size of the parts of brokers' responses that the relay has received, but not passed on."""
         self.stalled_since: float | None = None
         """When the client stopped reading its responses; None while the client reads its responses."""
         self._loop = asyncio.get_running_loop()
 
-    @property
-    def authenticated(self) -> bool:
-        """Whether the client has logged in and its login is still valid."""
-        if self.principal is None:
-            return False
-        return self.session_ends_at is None or self._loop.time() < self.session_ends_at
-
-    def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
-        """Records a login or a re-authentication. The login expires after ``session_seconds``; it never expires if
-        ``session_seconds`` is None."""
+    def logged_in(self, principal: str) -> None:
+        """Records a login."""
         self.principal = principal
-        self.session_ends_at = self._loop.time() + session_seconds if session_seconds else None
 
     @property
     @abstractmethod

@@ -213,8 +213,8 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         self._unsent_before = unsent
         return self._last_progress
 
-    def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
-        super().logged_in(principal, session_seconds)
+    def logged_in(self, principal: str) -> None:
+        super().logged_in(principal)
         self.service.without_login.pop(self, None)
         self._set_frame_limit()
 
@@ -412,7 +412,7 @@ class Pipeline:
         elif not self._in_flight:
             self._concurrency = Concurrency.UNORDERED
         self._in_flight.append(request)
-        if not api.before_login and not self._connection.authenticated:
+        if not api.before_login and self._connection.principal is None:
             self._connection.reject(
                 InvalidRequest(f"API {request.api_key}", "the client has not logged in, or its login has expired")
             )
