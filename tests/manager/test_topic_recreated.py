@@ -186,9 +186,8 @@ def test_a_manager_that_starts_after_records_were_deleted_names_the_shards_that_
         port = ports.free_port()
         with serving(kafka, unique, metrics_listen=("127.0.0.1", port)) as manager:
             assert manager.entries == []
-            lost = (
-                f"topic {unique}: records of shards 0, 1, 2, 3, 4, 5, 6, 7 were deleted before this manager read them"
-            )
+            shards = "shards 0, 1, 2, 3, 4 and 3 more"
+            lost = f"topic {unique}: records of {shards} were deleted before this manager read them"
             assert [alarm.startswith(lost) for alarm in manager.alarms] == [True]
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
                 assert "offsetmgr_alarms 1.0" in page.read().decode().splitlines()
