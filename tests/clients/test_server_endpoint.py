@@ -163,9 +163,7 @@ def test_users_log_in_while_clients_without_a_login_hold_all_connections(tmp_pat
         settings = {"bootstrap.servers": listening.bootstrap, **login(certificate, "PLAIN", "alice", "a secret")}
         client = ck.Consumer({**settings, "group.id": "g", "enable.auto.commit": False})
         client.commit(offsets=[ck.TopicPartition("t", 0, 5)], asynchronous=False)
-        logged_in = {one for one in listening.service.connections if one.principal == "alice"}
         hold(b"\x16\x03\x01\x02")  # the begin of a TLS handshake
-        assert logged_in & listening.service.connections, "the user stays connected"  # librdkafka may close one itself
         assert client.committed([ck.TopicPartition("t", 0)], timeout=60)[0].offset == 5
         held.close()
         assert wait_until(lambda: {one.principal for one in listening.service.connections} == {"alice"})
