@@ -48,9 +48,12 @@ INSTALLED: Final = ("offsetmgr", "schemas", "pyproject.toml", "README.md", "LICE
 PIP: Final = "pip install --quiet "
 SETTING_UP: Final = ("python3 -m venv venv", ". venv/bin/activate")
 DONE: Final = "the command has ended"
-LEFT_OUT: Final = re.compile(r"bash: line \d+: +\d+ (Killed|Terminated) |watching commits for up to \d+ s$")
+LEFT_OUT: Final = re.compile(
+    r"bash: line \d+: +\d+ (Killed|Terminated) |watching commits for up to \d+ s$|%4\|\d+\.\d+\|METADATAUPDATE\|"
+)
 """Lines that are not compared: the shell's notice that a background process was killed, which comes with any later
-command, and the notice of a watch of commits that takes longer than 3 s on a busy machine."""
+command, the notice of a watch of commits that takes longer than 3 s on a busy machine, and librdkafka's warning about
+a leader of a new topic that it does not know yet."""
 PAGE_TIMEOUT_S: Final = 1200.0
 """The time after which a page that hangs is ended. ``--fresh`` allows `INSTALL_TIMEOUT_S` more."""
 INSTALL_TIMEOUT_S: Final = 900.0

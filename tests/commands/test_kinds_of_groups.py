@@ -191,10 +191,12 @@ class JavaPrograms:
         return self("run", TOOLS + name, *self._server, *options)
 
     def rows(self, columns: int, prefix: str, name: str, *options: str) -> set[tuple[str | None, ...]]:
-        """The rows of groups whose name begins with ``prefix``. The tools print "-" for an unknown value."""
+        """The rows of groups whose name begins with ``prefix``. The tools print "-" for an unknown value and "/" before
+        an address. The random id of a member can begin with "/" too."""
         lines = (re.sub(r"(:\d+) +\(\d+\)", r"\1", line) for line in self.tool(name, *options))
         cells = (line.split(None, columns - 1) for line in lines if line.startswith(prefix))
-        return {tuple(None if c.strip() == "-" else c.strip().removeprefix("/") for c in row) for row in cells}
+        address = re.compile(r"/(?=[\d.]+$)")
+        return {tuple(None if c.strip() == "-" else address.sub("", c.strip(), 1) for c in row) for row in cells}
 
 
 def join(bootstrap: str, group: str, protocol_type: str) -> None:
