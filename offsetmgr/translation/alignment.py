@@ -19,6 +19,8 @@ from offsetmgr.core.plurals import count_of
 _FOREIGN: Final = -1
 """The class of a record of B that equals no record of A."""
 _NOWHERE: Final = -1
+NO_KEY: Final = -1
+"""The hash of an absent key; `hash` never returns it."""
 
 
 @dataclass(slots=True)
@@ -26,8 +28,7 @@ class LogStretch:
     """The records of a log from ``first`` up to its end, as columns in the order of the log.
 
     ``prints`` are the fingerprints of the records. ``alternatives`` holds a second fingerprint, without the headers
-    that copiers add, for records that have such headers. ``keys`` are the fingerprints of the keys (None: no key), and
-    empty if they were not read. ``aborted`` are the indexes of the records of aborted transactions. ``start`` and ``end`` are
+    that copiers add, for records that have such headers. ``keys`` are hashes of the keys, and `NO_KEY`. ``aborted`` are the indexes of the records of aborted transactions. ``start`` and ``end`` are
     the range of the whole log. ``gaps`` tells whether offsets of the stretch have neither a record nor a transaction
     marker, as after compaction.
     """
@@ -38,7 +39,7 @@ class LogStretch:
     offsets: array[int] = field(default_factory=lambda: array("q"))
     prints: list[bytes] = field(default_factory=list)
     alternatives: dict[int, bytes] = field(default_factory=dict)
-    keys: list[bytes | None] = field(default_factory=list)
+    keys: array[int] = field(default_factory=lambda: array("q"))
     aborted: set[int] = field(default_factory=set)
     gaps: bool = False
     compacted: bool = False
@@ -150,12 +151,12 @@ class Alignment:
 
         Later means: a copy of a record that follows in ``here``, or, if ``there`` holds a record of the key that is no
         copy of an earlier record, that record."""
-        newest = {key: print_ for key, print_ in zip(there.keys, there.prints, strict=True) if key is not None}
-        seen_later: set[bytes] = set()
+        newest = {key: print_ for key, print_ in zip(there.keys, there.prints, strict=True) if key != NO_KEY}
+        seen_later: set[int] = set()
         excused = set()
         for index in range(len(here.prints) - 1, -1, -1):
             key = here.keys[index]
-            if key is None:
+            if key == NO_KEY:
                 continue
             if key in seen_later:
                 excused.add(index)
