@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.consumer.log_reader import PartitionLogReader, ReadResult
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, OffsetOutOfRange, UnknownVersion
 from offsetmgr.core.model import TopicPartition
@@ -16,6 +15,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.kafka.client.client import Client, ClientThread
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import FetchLimits
+from offsetmgr.kafka.client.log_reader import PartitionLogReader, ReadResult
 from offsetmgr.segments.batch_reader import Record, batches
 
 _FETCH_BYTES: Final = 64 * 1024

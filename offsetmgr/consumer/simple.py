@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.consumer.log_reader import OutOfRange, PartitionLogReader, ReadResult
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import (
@@ -48,6 +47,7 @@ from offsetmgr.kafka.client.client import (
 )
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import FetchLimits
+from offsetmgr.kafka.client.log_reader import OutOfRange, PartitionLogReader, ReadResult
 from offsetmgr.kafka.protocol.frames import Address
 from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS
 from offsetmgr.segments.batch_reader import Record, batches

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.check_result import CheckResult
     from offsetmgr.core.clock import Clock, ClockDifference
     from offsetmgr.kafka.client.client import ClientThread
+    from offsetmgr.kafka.client.log_reader import PartitionLogReader, ReadResult
     from offsetmgr.kafka.client.share_groups import ShareOffsets
     from offsetmgr.kafka.client.topics import ClusterBroker
 
@@ -37,6 +38,7 @@ class Logs:
 
     def __init__(self, thread: ClientThread) -> None:
         self._thread = thread
+        self._reader: PartitionLogReader | None = None
         self.on_slow: Callable[[float], None] | None = None
         """The function that is called with the seconds that are left, while a request about topics or logs waits."""
 
@@ -68,6 +70,24 @@ class Logs:
         from offsetmgr.kafka.client.fetch import log_ranges
 
         return self._ask(log_ranges, list(partitions))
+
+    def topic_ids(self, names: Iterable[str]) -> Mapping[str, str]:
+        """Returns the ids of these topics; empty for brokers before 2.8. Missing topics are left out. Raises
+        `Unreachable`, `TimedOut`."""
+        from offsetmgr.kafka.client.topics import topic_ids
+
+        return self._ask(topic_ids, set(names))
+
+    def read_log(self, tp: TopicPartition, offset: int, max_bytes: int) -> ReadResult | OffsetMgrError:
+        """Returns the bytes of a partition's log from an offset on, with at least one complete batch if the log has
+        records from there on. Raises the errors of `log_ranges`."""
+        from offsetmgr.kafka.client.fetch import FetchLimits
+        from offsetmgr.kafka.client.log_reader import PartitionLogReader
+
+        reader = self._reader = self._reader or PartitionLogReader(self._thread.client)
+        limits = FetchLimits(max_bytes)
+        found = self._thread.run(lambda deadline: reader.fetch({tp: offset}, limits, "raise", deadline))
+        return found[tp]
 
     def _ask(self, ask: Callable[..., Awaitable[T]], *arguments: object) -> T:
         client = self._thread.client

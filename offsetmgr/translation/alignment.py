@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -214,6 +214,12 @@ class Alignment:
                 earliest = last[index]
             self._earliest_after[index] = earliest
         self._last_copied = max((index for index in range(size) if unique[index] and last[index] >= 0), default=None)
+
+    def needs_earlier(self, positions: Iterable[int]) -> tuple[bool, bool]:
+        return False, False
+
+    def difference(self, translation: Translation, committed: int) -> tuple[int, int] | None:
+        return None
 
     # --- one position -------------------------------------------------------------------------------
 

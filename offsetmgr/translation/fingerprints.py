@@ -8,12 +8,13 @@ Records of older formats are encoded in the same way first.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from array import array
 from enum import IntEnum
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData
+from offsetmgr.core.model import LogRange
 from offsetmgr.core.varint import encode_varint
 from offsetmgr.segments.batch_reader import (
     BATCH_HEADER,
@@ -52,67 +53,72 @@ class Equality(IntEnum):
         return ("", "compared by key and value alone", "compared by key and value without schema ids")[self]
 
 
-class Piece:
-    """A part of a log that has been read, from one offset up to another."""
+class Comparison(NamedTuple):
+    """How records are compared. ``timestamps`` tells whether time stamps count; if it is None, they count unless the
+    broker set those of the first records. ``ignored_headers`` are left out of a second fingerprint of each record that
+    has one of them."""
 
-    def __init__(
-        self,
-        first: int,
-        equality: Equality = Equality.ALL,
-        *,
-        timestamps: bool = True,
-        copier_headers: Iterable[str] = (),
-    ) -> None:
-        """``copier_headers`` are left out of a second fingerprint of each record that has one."""
-        self.stretch = LogStretch(first, first, first)
-        self.read_bytes = 0
-        self.append_time = False
-        """Whether the broker set the time stamps of some of these records."""
-        self._equality, self._timestamps = equality, timestamps and equality is Equality.ALL
-        self._headers = frozenset(name.encode() for name in copier_headers)
+    equality: Equality = Equality.ALL
+    timestamps: bool | None = None
+    ignored_headers: tuple[str, ...] = ()
+
+
+class Piece:
+    """The part of a log from one offset up to another, which is read from its beginning to its end."""
+
+    def __init__(self, log: LogRange, first: int, stop: int, comparison: Comparison) -> None:
+        self.stretch = LogStretch(first, log.start, log.end)
+        self.next_offset, self.stop = first, stop
+        self.mixed_times = False
+        """Whether time stamps count, although the broker set some of them."""
+        self.timestamps = comparison.timestamps if comparison.equality is Equality.ALL else False
+        self._equality = comparison.equality
+        self._headers = frozenset(name.encode() for name in comparison.ignored_headers)
         self._open: dict[int, list[int]] = {}
         """For each producer, the indexes of its records whose transaction has no marker in this piece."""
         self._first_markers: dict[int, int] = {}
         """For each producer, the type of its first marker in this piece."""
 
-    @property
-    def next_offset(self) -> int:
-        """The offset at which the next read of the log continues."""
-        return self.stretch.end
-
-    def add(self, data: bytes, end: int) -> None:
-        """Adds the complete batches of ``data``, which begins at or before `next_offset`. Ignores records from ``end``
-        on. Raises `CorruptData`, `UnknownVersion` and `LimitExceeded`."""
-        stretch = self.stretch
+    def add(self, data: bytes) -> int:
+        """Adds the complete batches of ``data``, which begins at or before `next_offset`, up to `stop`. Returns the
+        number of their bytes. Raises `CorruptData`, `UnknownVersion` and `LimitExceeded`."""
+        added = 0
         for batch in raw_batches(data):
-            if batch.base_offset >= end:
-                stretch.gaps |= stretch.end < end
-                stretch.end = end
-                return
-            if batch.last_offset < stretch.end:
+            if batch.last_offset < self.next_offset:
                 continue
-            self.read_bytes += batch.end - batch.start
-            stretch.gaps |= batch.base_offset > stretch.end
             if batch.magic < 2:
-                (old,) = batches(data[batch.start : batch.end], stretch.end)
-                for record in old.records:
+                (old,) = batches(data[batch.start : batch.end], self.next_offset)
+                first, records = old.base_offset, old.records
+            else:
+                first, records = batch.base_offset, []
+            if first >= self.stop:
+                self.skip_to_stop()
+                break
+            added += batch.end - batch.start
+            self.stretch.gaps |= first > self.next_offset
+            if batch.magic < 2:
+                for record in records:
                     self._add_old(record)
             elif batch.attributes & CONTROL:
                 self._add_markers(data, batch)
             else:
-                self._add_batch(data, batch, end)
-            stretch.end = min(batch.last_offset + 1, end)
+                self._add_batch(data, batch)
+            self.next_offset = min(batch.last_offset + 1, self.stop)
+        return added
 
-    def before(self, later: Piece) -> None:
+    def skip_to_stop(self) -> None:
+        """Ends the piece: the log has no more records before `stop`."""
+        self.stretch.gaps |= self.next_offset < self.stop
+        self.next_offset = self.stop
+
+    def extend(self, later: Piece) -> None:
         """Adds the piece that begins where this one ends."""
         stretch, other = self.stretch, later.stretch
         shift = len(stretch.prints)
-        for producer, indexes in list(self._open.items()):
-            if producer in later._first_markers:
-                if later._first_markers[producer] == ABORT:
-                    stretch.aborted.update(indexes)
-                del self._open[producer]
         for producer, kind in later._first_markers.items():
+            if kind == ABORT:
+                stretch.aborted.update(self._open.get(producer, ()))
+            self._open.pop(producer, None)
             self._first_markers.setdefault(producer, kind)
         for producer, indexes in later._open.items():
             self._open.setdefault(producer, []).extend(index + shift for index in indexes)
@@ -120,15 +126,30 @@ class Piece:
         stretch.prints.extend(other.prints)
         stretch.keys.extend(other.keys)
         stretch.aborted.update(index + shift for index in other.aborted)
-        stretch.alternatives.update((index + shift, print_) for index, print_ in other.alternatives.items())
+        stretch.alternatives.update((index + shift, one) for index, one in other.alternatives.items())
         stretch.gaps |= other.gaps
-        stretch.end = other.end
-        self.read_bytes += later.read_bytes
-        self.append_time |= later.append_time
+        self.next_offset, self.stop = later.next_offset, later.stop
+        self.mixed_times |= later.mixed_times
 
-    def first_open(self) -> int | None:
-        """Returns the index of the first record of a transaction that is open at the end of the piece."""
-        return min((indexes[0] for indexes in self._open.values() if indexes), default=None)
+    def committed(self) -> LogStretch:
+        """Returns the records before the first transaction that is still open, which is all that a consumer with
+        ``isolation.level=read_committed`` gets now. Such a consumer gets no record of an aborted transaction either."""
+        stretch = self.stretch
+        stop = min((indexes[0] for indexes in self._open.values() if indexes), default=len(stretch.prints))
+        kept = [index for index in range(stop) if index not in stretch.aborted]
+        if len(kept) == len(stretch.prints):
+            return stretch
+        renumbered = {index: at for at, index in enumerate(kept)}
+        return LogStretch(
+            stretch.first,
+            stretch.start,
+            stretch.offset_at(stop),
+            array("q", (stretch.offsets[index] for index in kept)),
+            [stretch.prints[index] for index in kept],
+            {renumbered[index]: one for index, one in stretch.alternatives.items() if index in renumbered},
+            array("q", (stretch.keys[index] for index in kept)),
+            gaps=stretch.gaps,
+        )
 
     # --- records ------------------------------------------------------------------------------------
 
@@ -141,26 +162,31 @@ class Piece:
             if kind == ABORT:
                 self.stretch.aborted.update(indexes)
 
+    def _count_times(self, append_time: bool) -> None:
+        if self.timestamps is None:
+            self.timestamps = not append_time
+        self.mixed_times |= append_time and self.timestamps
+
     def _add_old(self, record: Record) -> None:
         """Adds a message of format 0 or 1, encoded like a record of format 2 without headers."""
         fields = (
             b"\1" if field is None else encode_varint(len(field) << 1) + field for field in (record.key, record.value)
         )
-        self.append_time |= record.log_append_time
+        self._count_times(record.log_append_time)
         self._append(record.offset, -1 if record.timestamp is None else record.timestamp, b"".join(fields) + b"\0")
         self.stretch.keys.append(NO_KEY if record.key is None else hash(record.key))
 
-    def _add_batch(self, data: bytes, batch: RawBatch, end: int) -> None:
+    def _add_batch(self, data: bytes, batch: RawBatch) -> None:
         header = BATCH_HEADER.unpack_from(data, batch.start + LOG_OVERHEAD)
         first_time, largest_time, count = header[5], header[6], header[10]
         what = f"batch at offset {batch.base_offset}"
         body = decompress(batch.codec, data[batch.start + RECORDS_FROM : batch.end], what)
         appended = largest_time if batch.attributes & LOG_APPEND_TIME else None
-        self.append_time |= appended is not None
+        self._count_times(appended is not None)
         self.stretch.gaps |= count != batch.last_offset - batch.base_offset + 1
         before = len(self.stretch.prints)
         try:
-            wanted = range(max(batch.base_offset, self.stretch.end), end)
+            wanted = range(max(batch.base_offset, self.next_offset), self.stop)
             self._add_records(body, count, wanted, batch.base_offset, first_time, appended)
         except (IndexError, ValueError) as error:
             raise CorruptData(what, f"it breaks Kafka's format: {error}") from error
@@ -173,7 +199,7 @@ class Piece:
         """Adds the wanted records of a batch. Of each record it reads the size, the differences of time and offset, and
         the key, and hashes the rest as it is. Short numbers are decoded inline, because a log has many records."""
         plain = self._equality is Equality.ALL and not any(name in body for name in self._headers)
-        stretch, times, at, pack = self.stretch, self._timestamps, 0, _TIME.pack
+        stretch, times, at, pack = self.stretch, self.timestamps, 0, _TIME.pack
         first, end = wanted.start, wanted.stop
         add_offset, add_print, add_key = stretch.offsets.append, stretch.prints.append, stretch.keys.append
         for _ in range(count):
@@ -210,7 +236,7 @@ class Piece:
     def _append(self, offset: int, time: int, content: bytes) -> None:
         """Adds a record that may have headers of a copier, or that is compared by a part of its content."""
         stretch = self.stretch
-        prefix = _TIME.pack(time) if self._timestamps else b""
+        prefix = _TIME.pack(time) if self.timestamps else b""
         key, value, headers = _fields(content)
         if self._equality is Equality.ALL:
             kept = [header for name, header in headers if name not in self._headers]

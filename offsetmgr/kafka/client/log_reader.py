@@ -1,7 +1,7 @@
-"""`PartitionLogReader`: reads partitions for `SimpleConsumer`, in the consumer's event loop.
+"""`PartitionLogReader`: reads partitions in the event loop of a client.
 
-It returns slices of logs without decoding them. The thread that called `SimpleConsumer` decodes the slices, so that
-decoding does not block the event loop.
+It returns slices of logs without decoding them. The caller's thread decodes the slices, so that decoding does not block
+the event loop.
 """
 
 from __future__ import annotations
