@@ -519,7 +519,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "--root /offsetmgr/periods/daily --from 2026-11-21T00:00:00 --length PT1H --name again --zookeeper z1:2181",
     ),
     "period abort": ("--root /offsetmgr/periods/daily --zookeeper z1:2181 --execute",),
-    "sandbox up": ("--old-consumers 2",),
+    "sandbox up": ("--old-consumers 2 --group shop --topic orders", "--clusters 2 --mirror"),
 }
 """Command -> the arguments of its examples (default: none)."""
 

@@ -64,6 +64,10 @@ def up(
         str, opt("--broker-version", "X.Y.Z", "The brokers' release, from 0.8.2.2 to 3.9.1.")
     ] = "3.9.1",
     kraft: Annotated[bool, flag("--kraft", "Start one Kafka 4.4 broker without ZooKeeper instead.")] = False,
+    clusters: Annotated[int, opt("--clusters", "N", "With 2: also start cluster B, one Kafka 4.4 broker.")] = 1,
+    mirror: Annotated[
+        bool, flag("--mirror", "Also start MirrorMaker 2, which copies topics and groups from A to B.")
+    ] = False,
     old_consumers: Annotated[
         int,
         opt("--old-consumers", "N", "Also start N real old consumers of --group.", min=0),
@@ -84,17 +88,22 @@ def up(
     """Start servers, and print the variables to export.
 
     ZooKeeper and Kafka get free ports of this machine; the command returns when they respond. While they run, a second
-    call starts only the old consumers that it names. After a crash the command first cleans up.
+    call starts only the old consumers that it names, and MirrorMaker if it has ended. After a crash the command first
+    cleans up.
     """
     if old_consumers and (group is None or topic is None):
         raise UsageError("--old-consumers", "needs a group and a topic", "add --group NAME --topic NAME")
     if old_consumers and kraft:
         raise UsageError("--old-consumers", "need ZooKeeper, and brokers before 4.0", "leave --kraft out")
+    if mirror and clusters < 2:
+        raise UsageError("--mirror", "needs two clusters", "add --clusters 2")
+    if mirror and not kraft and broker_version < "2":
+        raise UsageError("--mirror", "needs brokers from 2.1 on", "add --broker-version 2.8.2 or leave it out")
     from offsetmgr.sandbox import SampleGroup
 
     sandbox = _sandbox(state)
     try:
-        fresh = sandbox.up(brokers=brokers, kraft=kraft, version=broker_version, progress=note)
+        fresh = sandbox.up(brokers=brokers, kraft=kraft, version=broker_version, clusters=clusters, progress=note)
     except KeyboardInterrupt as stop:
         raise Interrupted("all started servers have been stopped") from stop
     note("the sandbox is up" if fresh else "the sandbox was up already")
@@ -104,6 +113,11 @@ def up(
             sandbox.start_old_consumers(sample, note)
         except KeyboardInterrupt as stop:
             raise Interrupted("the sandbox is up; not all old consumers are running") from stop
+    if mirror:
+        try:
+            sandbox.start_mirror(note)
+        except KeyboardInterrupt as stop:
+            raise Interrupted("the sandbox is up; MirrorMaker is not running") from stop
     _print_env(sandbox)
 
 

@@ -1,4 +1,4 @@
-"""The sandbox: real ZooKeeper servers, Kafka brokers and old high-level consumers as child processes on this machine.
+"""The sandbox: real ZooKeeper servers, Kafka brokers, old consumers and MirrorMaker as child processes on this machine.
 
 They run the jars of Kafka's and ZooKeeper's releases; nothing is simulated. Only the command line, scripts and tests
 import this package.
@@ -8,6 +8,7 @@ from offsetmgr.sandbox.broker import KafkaBroker as KafkaBroker
 from offsetmgr.sandbox.broker import KraftBroker as KraftBroker
 from offsetmgr.sandbox.legacy_consumer import ConsumedMessage as ConsumedMessage
 from offsetmgr.sandbox.legacy_consumer import OldConsumer as OldConsumer
+from offsetmgr.sandbox.mirror_maker import MirrorMaker as MirrorMaker
 from offsetmgr.sandbox.sandbox import SampleGroup as SampleGroup
 from offsetmgr.sandbox.sandbox import Sandbox as Sandbox
 from offsetmgr.sandbox.tool import java_tool as java_tool

@@ -24,6 +24,9 @@ from offsetmgr.sandbox.jars import Progress, silent
 from offsetmgr.sandbox.legacy_consumer import DEFAULT_VERSION as OLD_CONSUMER
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 from offsetmgr.sandbox.legacy_consumer import OldConsumer
+from offsetmgr.sandbox.mirror_maker import JARS as MIRROR_JARS
+from offsetmgr.sandbox.mirror_maker import VERSION as MIRROR_VERSION
+from offsetmgr.sandbox.mirror_maker import MirrorMaker
 from offsetmgr.sandbox.paths import state_directory
 from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import ServerProcess
@@ -34,6 +37,7 @@ from offsetmgr.spark.ivy import cache_lock
 
 MAX_BROKERS: Final = 9
 _DATA: Final = "data"
+_MIRROR: Final = "mirror-maker"
 _MARKER_FILE: Final = ".offsetmgr-sandbox"
 """A marker file in the data directory. A data directory without it is never removed."""
 
@@ -72,14 +76,16 @@ class Sandbox:
 
     def env(self) -> dict[str, str | None]:
         """Returns the environment variables through which every offsetmgr command finds this sandbox. If a value is
-        None, the variable must be unset.
+        None, the variable must be unset. A second cluster has the variable ``OFFSETMGR_BOOTSTRAP_SERVER_B``, which only
+        serves the user's own command lines.
 
         Raises `SandboxError` if no sandbox is running.
         """
         state = self.status()
         if state is None or not state.complete:
             raise SandboxError(f"no sandbox is up in {self.directory}", "", "start one: offsetmgr sandbox up")
-        return {"OFFSETMGR_BOOTSTRAP_SERVER": state.bootstrap, "OFFSETMGR_ZOOKEEPER": state.zookeeper}
+        exported = {"OFFSETMGR_BOOTSTRAP_SERVER": state.bootstrap, "OFFSETMGR_ZOOKEEPER": state.zookeeper}
+        return {**exported, "OFFSETMGR_BOOTSTRAP_SERVER_B": state.bootstrap_b} if state.clusters > 1 else exported
 
     def up(
         self,
@@ -87,10 +93,12 @@ class Sandbox:
         brokers: int = 1,
         kraft: bool = False,
         version: str = DEFAULT_VERSION,
+        clusters: int = 1,
         progress: Progress = silent,
     ) -> bool:
         """Starts ZooKeeper and Kafka brokers of release ``version`` (with ``kraft``: one Kafka 4.4 broker without
-        ZooKeeper), and waits until they are ready.
+        ZooKeeper), and waits until they are ready. With two ``clusters`` it also starts cluster B, one Kafka 4.4 broker
+        without ZooKeeper.
 
         Returns True if this call started the servers, False if they were already running. If an earlier sandbox in this
         directory did not end properly, first stops the remaining servers of the earlier sandbox and removes its data.
@@ -103,14 +111,16 @@ class Sandbox:
             )
         if version not in BROKER_JARS:
             raise UsageError(f"cannot start brokers {version!r}", f"known releases are {', '.join(BROKER_JARS)}")
+        if clusters not in (1, 2):
+            raise UsageError(f"cannot start {clusters} clusters", "it is 1 or 2")
+        wanted = SandboxState(brokers, kraft, broker_version=version, clusters=clusters)
         with self._locked(progress):
             old = self.status()
             if old is not None and old.intact():
-                if (old.brokers, old.kraft, old.broker_version) != (brokers, kraft, version):
+                if replace(old, complete=False, servers=()) != wanted:
                     raise SandboxError(
                         f"another sandbox is up in {self.directory}",
-                        f"it has {_shape(old.brokers, old.kraft, old.broker_version)}, "
-                        f"not {_shape(brokers, kraft, version)}",
+                        f"it has {_shape(old)}, not {_shape(wanted)}",
                         Advice("stop it first: offsetmgr sandbox down; or name another directory with {state}"),
                     )
                 return False
@@ -118,10 +128,32 @@ class Sandbox:
                 progress("cleaning up after a sandbox that did not end properly")
                 self._clear(old, progress)
             try:
-                self._start(brokers, kraft, version, _ports_of(old), progress)
+                self._start(wanted, _ports_of(old), progress)
             except BaseException:
                 self._clear(self.status(), progress)
                 raise
+            return True
+
+    def start_mirror(self, progress: Progress = silent) -> bool:
+        """Starts a MirrorMaker from cluster A to cluster B of a running sandbox. It copies all topics without a change
+        of their names, and the offsets of all groups. A MirrorMaker that has ended starts again in its old directory.
+
+        Returns True if this call started it, False if it was already running. Raises `SandboxError`.
+        """
+        with self._locked(progress):
+            state = self.status()
+            if state is None or not state.intact() or state.bootstrap_b is None:
+                hint = "start them: offsetmgr sandbox up --clusters 2"
+                raise SandboxError("cannot start MirrorMaker", "no sandbox with two clusters is up", hint)
+            if state.mirror is not None and state.mirror.running():
+                return False
+            jars.resolve(MIRROR_JARS, progress)
+            progress("starting MirrorMaker from cluster A to cluster B")
+            mirror = MirrorMaker(
+                self.directory / _DATA / _MIRROR, source=state.bootstrap, target=state.bootstrap_b, detached=True
+            )
+            mirror.on_launch = lambda it: self._record(it, partial(ServerRecord, _MIRROR, _MIRROR, MIRROR_VERSION))
+            mirror.start()
             return True
 
     def start_old_consumers(self, sample: SampleGroup, progress: Progress = silent) -> list[str]:
@@ -205,7 +237,7 @@ class Sandbox:
         with cache_lock(self.directory / "lock", lambda: report(waits)):
             yield
 
-    def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], report: Progress) -> None:
+    def _start(self, wanted: SandboxState, old_ports: Mapping[str, int], report: Progress) -> None:
         data = self._remove_data()
         if data.exists():
             raise SandboxError(
@@ -213,8 +245,9 @@ class Sandbox:
             )
         data.mkdir()
         (data / _MARKER_FILE).touch()
-        states.save(self.directory, SandboxState(brokers, kraft, broker_version=version))
-        for name in KRAFT_JARS[NEWEST_VERSION] if kraft else BROKER_JARS[version]:
+        states.save(self.directory, wanted)
+        newest = KRAFT_JARS[NEWEST_VERSION] if wanted.kraft or wanted.clusters > 1 else ()
+        for name in (*(() if wanted.kraft else BROKER_JARS[wanted.broker_version]), *newest):
             jars.resolve(name, report)
 
         def launch(server: ListeningServer, kind: str, name: str, version: str) -> None:
@@ -224,24 +257,29 @@ class Sandbox:
             )
             server.start()
 
-        if kraft:
-            port = old_ports.get("broker-1")
-            launch(KraftBroker(data / "broker-1", port=port, detached=True), "broker", "broker-1", NEWEST_VERSION)
+        def launch_kraft(name: str) -> None:
+            broker = KraftBroker(data / name, port=old_ports.get(name), detached=True)
+            launch(broker, "broker", name, NEWEST_VERSION)
+
+        if wanted.kraft:
+            launch_kraft("broker-1")
         else:
             zookeeper = ZooKeeperServer(data / "zookeeper", port=old_ports.get("zookeeper"), detached=True)
             launch(zookeeper, "zookeeper", "zookeeper", "3.8.4")
-            for number in range(brokers):
+            for number in range(wanted.brokers):
                 name = f"broker-{number}"
                 broker = KafkaBroker(
                     data / name,
                     zookeeper=zookeeper.connect + states.CHROOT,
                     broker_id=number,
                     port=old_ports.get(name),
-                    config=_replication(brokers),
+                    config=_replication(wanted.brokers),
                     detached=True,
-                    version=version,
+                    version=wanted.broker_version,
                 )
-                launch(broker, "broker", name, version)
+                launch(broker, "broker", name, wanted.broker_version)
+        if wanted.clusters > 1:
+            launch_kraft(states.BROKER_B)
         state = self.status()
         assert state is not None
         states.save(self.directory, replace(state, complete=True))
@@ -305,10 +343,10 @@ class Sandbox:
         return data
 
 
-def _shape(brokers: int, kraft: bool, version: str) -> str:
-    if kraft:
-        return "a Kafka 4.4 broker without ZooKeeper"
-    return count_of(brokers, f"Kafka {version} broker")
+def _shape(state: SandboxState) -> str:
+    of_a = count_of(state.brokers, f"Kafka {state.broker_version} broker")
+    cluster_a = "a Kafka 4.4 broker without ZooKeeper" if state.kraft else of_a
+    return f"{cluster_a}, and a second cluster" if state.clusters > 1 else cluster_a
 
 
 def _ports_of(old: SandboxState | None) -> dict[str, int]:

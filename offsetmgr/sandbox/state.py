@@ -22,7 +22,7 @@ class ServerRecord:
     """One process of the sandbox. ``address`` is ``HOST:PORT``, or empty if the process does not listen on a port."""
 
     kind: str
-    """``zookeeper``, ``broker`` or ``old-consumer``."""
+    """``zookeeper``, ``broker``, ``old-consumer`` or ``mirror-maker``."""
     name: str
     version: str
     directory: str
@@ -42,18 +42,34 @@ class ServerRecord:
 
 @dataclass(frozen=True, slots=True)
 class SandboxState:
-    """The content of a state file. ``complete`` becomes True when all servers are ready."""
+    """The content of a state file. ``complete`` becomes True when all servers are ready.
+
+    The sandbox has cluster A with ``brokers`` brokers of release ``broker_version``, or with one broker of Kafka 4.4 if
+    ``kraft`` is True. If ``clusters`` is 2, it also has cluster B with one broker of Kafka 4.4.
+    """
 
     brokers: int
     kraft: bool
     complete: bool = False
     servers: tuple[ServerRecord, ...] = ()
     broker_version: str = "3.9.1"
+    clusters: int = 1
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers: ``HOST:PORT,...``."""
-        return ",".join(server.address for server in self.servers if server.kind == "broker")
+        """The addresses of all brokers of cluster A: ``HOST:PORT,...``."""
+        brokers = (server for server in self.servers if server.kind == "broker")
+        return ",".join(broker.address for broker in brokers if broker.name != BROKER_B)
+
+    @property
+    def bootstrap_b(self) -> str | None:
+        """The address of the broker of cluster B; None without cluster B."""
+        return next((server.address for server in self.servers if server.name == BROKER_B), None)
+
+    @property
+    def mirror(self) -> ServerRecord | None:
+        """The MirrorMaker from A to B, also if it has ended; None if none was started."""
+        return next((server for server in self.servers if server.kind == "mirror-maker"), None)
 
     @property
     def zookeeper(self) -> str | None:
@@ -62,9 +78,11 @@ class SandboxState:
 
     def intact(self) -> bool:
         """Returns whether the sandbox has started completely and its ZooKeeper server and all its brokers still run."""
-        return self.complete and all(s.running() for s in self.servers if s.kind != "old-consumer")
+        return self.complete and all(s.running() for s in self.servers if s.kind in ("zookeeper", "broker"))
 
 
+BROKER_B: Final = "broker-b"
+"""The name of the broker of cluster B."""
 CHROOT: Final = "/kafka"
 """The chroot of the sandbox's brokers in their ZooKeeper, as in most real clusters."""
 

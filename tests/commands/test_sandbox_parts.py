@@ -11,7 +11,7 @@ import pytest
 from in_process import Output, command
 
 from offsetmgr.core.errors import SandboxError
-from offsetmgr.sandbox import ConsumedMessage, OldConsumer, Sandbox, jars, ports, state
+from offsetmgr.sandbox import ConsumedMessage, MirrorMaker, OldConsumer, Sandbox, jars, ports, state
 from offsetmgr.sandbox.java import java_program
 from offsetmgr.sandbox.paths import cache_directory, state_directory
 from offsetmgr.sandbox.process import log_tail
@@ -188,6 +188,10 @@ def test_the_command_line_of_a_directory_without_a_sandbox(tmp_path: Path) -> No
         assert f"error: cannot start {count} brokers" in run(f"up --brokers {count} {kraft}").stderr
     run("up --old-consumers 2")
     run("up --old-consumers 2 --group g --topic t --kraft")
+    assert run("up --mirror") == ("", "error: --mirror: needs two clusters\nhint: add --clusters 2\n")
+    assert run("up --clusters 3") == ("", "error: cannot start 3 clusters: it is 1 or 2\n")
+    old = run("up --clusters 2 --mirror --broker-version 0.10.2.2").stderr
+    assert old.startswith("error: --mirror: needs brokers from 2.1 on\n")
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
     file = tmp_path / "state.json"
     for text in ("", "[]", "{}", '{"version": 1}', '{"version": 1, "servers": [{}]}', '{"version": 7}'):
@@ -216,3 +220,26 @@ def test_messages_are_read_back_byte_for_byte_without_a_torn_last_line(tmp_path:
         ConsumedMessage(0, 41, None, b"", "t", 1_700_000_000_000),
         ConsumedMessage(3, 7, b"k\t", b"a\\n\xff", "u", 1_700_000_000_001),
     ]
+
+
+def test_a_mirror_maker_has_chosen_settings(tmp_path: Path) -> None:
+    plain = MirrorMaker(tmp_path, source="a:1", target="b:2").settings()
+    assert (plain["A->B.enabled"], plain["A->B.topics"], plain["B->A.enabled"]) == ("true", ".*", "false")
+    assert (plain["A.bootstrap.servers"], plain["B.bootstrap.servers"]) == ("a:1", "b:2")
+    assert (plain["offset-syncs.topic.replication.factor"], plain["emit.checkpoints.interval.seconds"]) == (1, 5)
+    assert str(plain["replication.policy.class"]).endswith(".IdentityReplicationPolicy")
+    chosen = MirrorMaker(
+        tmp_path,
+        source="b:2",
+        target="a:1",
+        aliases=("B", "A"),
+        topics="orders",
+        groups="shop.*,bank",
+        policy="default",
+        interval_s=1,
+        config={"A.offset.flush.interval.ms": 60_000, "tasks.max": 2},
+    ).settings()
+    assert (chosen["B->A.enabled"], chosen["B->A.topics"], chosen["B->A.groups"]) == ("true", "orders", "shop.*,bank")
+    assert (chosen["A->B.enabled"], chosen["sync.group.offsets.interval.seconds"]) == ("false", 1)
+    assert (chosen["A.offset.flush.interval.ms"], chosen["tasks.max"]) == (60_000, 2)
+    assert str(chosen["replication.policy.class"]).endswith(".DefaultReplicationPolicy")
