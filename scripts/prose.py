@@ -119,7 +119,7 @@ RULES = (
     ),
     _words("unknown", "it is not known|nobody knows", "'unknown', or the actor that knows"),
     _words("stands", r"(?:it|which|that|offsets (?:are|were)|group) stands|stands in|which offsets lie", "is"),
-    _words("verdict", r"verdicts?(?! carry\s+evidence)", "status or result"),
+    _words("verdict", r"verdicts? for each", "status or result"),
     _words("seizing", "taken for|takes .{0,60} for written|is there again|that is there|to be made", "plain verb"),
     _words("hang-up", "hung up on|hangs up on|lost its head|a look", "field term"),
     _words("wait-for", "(?:is|are|be) waited for|goes by|go by", "active verb"),

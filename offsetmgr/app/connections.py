@@ -722,6 +722,20 @@ class SourceAndTarget:
         cluster = self._connections.cluster_at(bootstrap, connection)
         return cast("KafkaCluster", LockWaitingCluster(cluster, SystemClock(), self._connections.waits))
 
+    def clusters(self) -> tuple[KafkaCluster, KafkaCluster]:
+        """Returns the cluster whose logs the source's offsets belong to, and that of the target: the brokers that the
+        URI names, or those that ZooKeeper lists. Raises `UsageError` if it lists none."""
+        from offsetmgr.stores.uri import bootstrap_of
+
+        found = []
+        for side, store in (("source", self.source), ("target", self.target)):
+            config = self._configs[side]
+            bootstrap = bootstrap_of(self._uris[side], config) or ",".join(sorted(store.log_origin().brokers))
+            if not bootstrap:
+                raise UsageError(store.uri, "names no brokers whose logs can be read", "start the cluster's brokers")
+            found.append(self._connections.cluster_at(bootstrap, config))
+        return found[0], found[1]
+
     def logs(self) -> Logs | None:
         """Like `cluster`, but the returned object can only read logs. If the target or the source can read logs itself,
         its connections are used."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, get_args
 
-from offsetmgr.app.connections import Connections
+from offsetmgr.app.connections import Connections, SourceAndTarget
 from offsetmgr.core import title_of
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import SystemClock
@@ -30,6 +31,7 @@ from offsetmgr.core.model import (
     is_valid_offset,
 )
 from offsetmgr.core.offset_store import OtherGroupKind, checked_offsets
+from offsetmgr.core.plurals import count_of
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import (
     ALL_GROUPS,
@@ -40,6 +42,7 @@ from offsetmgr.core.selection import (
     accept_names,
     literal_pattern,
 )
+from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.groups.scan import (
     TopicMatches,
     choose_groups,
@@ -52,6 +55,7 @@ from offsetmgr.groups.scan import (
 
 if TYPE_CHECKING:
     from offsetmgr.app.edits import PlannedEdit
+    from offsetmgr.config.connection import ConnectionConfig
     from offsetmgr.consumer.peek import NextRecord as NextRecord
     from offsetmgr.core.log_origin import FetchLogRanges, OffsetTranslation
     from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, RunningEdit
@@ -60,10 +64,13 @@ if TYPE_CHECKING:
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
+    from offsetmgr.kafka.cluster import KafkaCluster
     from offsetmgr.segments.batch_reader import Record as Record
     from offsetmgr.snapshots.base import SnapshotReport
     from offsetmgr.snapshots.group_images import GroupImages, ImagesKind
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+    from offsetmgr.translation.comparison import CommittedPositions, PositionCounts
+    from offsetmgr.translation.comparison import PositionDifference as PositionDifference
 
 T = TypeVar("T")
 
@@ -326,24 +333,22 @@ def diff(
     target: str | None = None,
     selection: GroupSelection = ALL_GROUPS,
     topics: TopicSelection = ALL_TOPICS,
+    *,
+    sides: Sequence[ConnectionConfig] | None = None,
 ) -> Found[OffsetDifference]:
     """Compares the committed offsets of two stores, and yields the differences. ``source`` and ``target`` are
-    URIs, or names of configured stores (default: zookeeper and kafka)."""
+    URIs, or names of configured stores (default: zookeeper and kafka). ``sides`` are the settings of the source and of
+    the target (default: those of the connections). Warns the user if the offsets belong to different Kafka clusters."""
+    from offsetmgr.core.log_origin import Relation, compare_origins
     from offsetmgr.groups.diff import diff
 
-    left = connections.store(connections.uri_of(source or "zookeeper", "source:from"))
-    right = connections.store(connections.uri_of(target or "kafka", "target:to"))
-    topics.within(left.capabilities.partitions, right.capabilities.partitions)
-    known, both = {*left.groups(), *right.groups()}, f"{left.uri} and {right.uri}"
-    try:
-        chosen = selection.within(known, both)
-    except GroupNotFound:
-        for name, store in product(sorted(selection.names - known), (left, right)):
-            require_kind(store, name)
-        raise
-    if not chosen:
-        why = f"no groups in {left.uri} nor in {right.uri}"
-        raise GroupNotFound("nothing to compare", why, "check the addresses and the chroot")
+    pair = _pair(connections, source, target, sides)
+    left, right = pair.source, pair.target
+    chosen, both = _groups_of_both(left, right, selection, topics)
+    compared = compare_origins(left.log_origin(), right.log_origin())
+    if compared.relation is Relation.OTHER:
+        text = "{}: equal offsets are not the same records; {translate=auto} compares the records"
+        connections.ui.note(Advice(text, compared.how), warning=True)
     found: Found[OffsetDifference] = Found(connections, left, chosen, topics)
 
     def differences() -> Iterator[OffsetDifference]:
@@ -355,6 +360,213 @@ def diff(
         found.check_topics(both)
 
     return found.of(differences())
+
+
+def _pair(
+    connections: Connections, source: str | None, target: str | None, sides: Sequence[ConnectionConfig] | None
+) -> SourceAndTarget:
+    uris = connections.uri_of(source or "zookeeper", "source:from"), connections.uri_of(target or "kafka", "target:to")
+    return SourceAndTarget(connections, *uris, sides)
+
+
+def _groups_of_both(
+    left: OffsetStore,
+    right: OffsetStore,
+    selection: GroupSelection,
+    topics: TopicSelection,
+    renames: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[list[str], str]:
+    """Returns the selected groups by their names in the left store, and the name of both stores for messages.
+    ``renames`` has the names of groups that have another name in the right store."""
+    topics.within(left.capabilities.partitions, right.capabilities.partitions)
+    old = {new: name for name, new in renames.items()}
+    known = {*left.groups(), *(old.get(name, name) for name in right.groups())}
+    both = f"{left.uri} and {right.uri}"
+    try:
+        chosen = selection.within(known, both)
+    except GroupNotFound:
+        for name, store in product(sorted(selection.names - known), (left, right)):
+            require_kind(store, name)
+        raise
+    if not chosen:
+        why = f"no groups in {left.uri} nor in {right.uri}"
+        raise GroupNotFound("nothing to compare", why, "check the addresses and the chroot")
+    return chosen, both
+
+
+class RecordComparison(NamedTuple):
+    """How `diff_translated` finds the right records.
+
+    ``topics`` are rules ``PATTERN=REPLACEMENT``, which give the names of topics in the target: the first rule whose
+    regular expression matches a whole name counts. ``groups`` maps groups to their names in the target. With
+    ``accept_inferred``, a position that is only inferred counts as known. The others limit the reading: ``max_read``
+    bytes of a partition in both logs together (default: 256 MiB), and ``throttle`` bytes in a second (default: no
+    limit). Headers with the names ``ignored_headers`` are ignored at the target, besides those of known copiers.
+    """
+
+    topics: tuple[str, ...] = ()
+    groups: Mapping[str, str] = MappingProxyType({})
+    accept_inferred: bool = False
+    max_read: int | None = None
+    throttle: int | None = None
+    ignored_headers: tuple[str, ...] = ()
+
+
+ALL_RECORDS: Final = RecordComparison()
+
+
+class FoundPositions(Found["PositionDifference"]):
+    """The result of `diff_translated`. After the last item, ``counts`` has the number of partitions by outcome."""
+
+    counts: PositionCounts
+
+
+def diff_translated(
+    connections: Connections,
+    source: str | None = None,
+    target: str | None = None,
+    selection: GroupSelection = ALL_GROUPS,
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    how: RecordComparison = ALL_RECORDS,
+    sides: Sequence[ConnectionConfig] | None = None,
+) -> FoundPositions:
+    """Compares the positions of groups in two Kafka clusters by the records, whose offsets differ there. Yields each
+    partition in which a group is not at the right record in the target, or is not known to be. The arguments are those
+    of `diff`. Reads the logs of both clusters, and writes nothing.
+
+    Raises `UsageError` if both stores belong to one cluster, `UnsupportedOperation` if one is a file, and the errors of
+    `diff`."""
+    rename, pair = TopicRenames(how.topics), _pair(connections, source, target, sides)
+    left, right = pair.source, pair.target
+    _require_two_logs(left, right, rename)
+    clusters = pair.clusters()
+    chosen, both = _groups_of_both(left, right, selection, topics, how.groups)
+    found = FoundPositions(connections, left, chosen, topics)
+    found.of(_translated(connections, found, (left, right), clusters, how, both))
+    return found
+
+
+def _require_two_logs(left: OffsetStore, right: OffsetStore, rename: TopicRenames) -> None:
+    from offsetmgr.core.log_origin import compare_origins
+    from offsetmgr.core.offset_store import PartitionKinds
+
+    for store in (left, right):
+        if store.uri.startswith("file:") or store.capabilities.partitions is PartitionKinds.OF_BROKERS:
+            why = "has no logs of Kafka 0.8 or later: translation reads the records at the committed offsets"
+            raise UnsupportedOperation(store.uri, why, "name the Kafka cluster or the ZooKeeper of the groups")
+    compared = compare_origins(left.log_origin(), right.log_origin())
+    if compared.keeps_epochs and not rename:
+        why = f"both stores belong to one cluster ({compared.how}), in which equal offsets are the same records"
+        raise UsageError(Advice("{translate=auto}"), why, Advice("compare the offsets: leave out {translate}"))
+
+
+def _translated(
+    connections: Connections,
+    found: FoundPositions,
+    stores: tuple[OffsetStore, OffsetStore],
+    clusters: tuple[KafkaCluster, KafkaCluster],
+    how: RecordComparison,
+    both: str,
+) -> Iterator[PositionDifference]:
+    from offsetmgr.groups.diff import NamesInRight, read_both
+    from offsetmgr.translation.alignment import Verdict
+    from offsetmgr.translation.comparison import CommittedPositions
+    from offsetmgr.translation.fingerprints import COPIERS_HEADERS
+    from offsetmgr.translation.translator import TranslationOptions, Translator
+
+    rename, (source, target) = TopicRenames(how.topics), clusters
+    old = rename.inverse(source.topics()) if rename else {}
+
+    def back(tp: TopicPartition) -> TopicPartition | None:
+        name = old.get(tp.topic) if rename else tp.topic
+        return None if name is None else TopicPartition(name, tp.partition)
+
+    accepted = [Verdict.SEEN, *([Verdict.INFERRED] if how.accept_inferred else [])]
+    committed = CommittedPositions(rename, accepted)
+    names = NamesInRight(lambda group: how.groups.get(group, group), rename.partition, back)
+    for in_left, in_right in read_both(
+        *stores, connections.ui.progress(found.groups, "reading", len(found.groups)), names
+    ):
+        found.errors += _add_group(committed, in_left, in_right, found.topics, back)
+    positions = committed.positions()
+    options = TranslationOptions(
+        how.max_read or TranslationOptions().max_read, how.throttle, (*COPIERS_HEADERS, *how.ignored_headers)
+    )
+    _note_reading(connections, source, positions, options.max_read)
+    translated = Translator(source, target, options).translate(positions, rename)
+    for one in connections.ui.progress(translated, "translating", len(positions)):
+        if isinstance(one.error, TopicNotAuthorized):
+            topics = f"topic {one.source.topic} in the source and {one.target.topic} in the target"
+            one.error.hint = f"a translation reads both logs: grant Read on {topics}"
+        found.errors += [] if one.error is None else [one.error]
+        committed.compare(one)
+    found.counts = committed.counts
+    yield from committed.differences()
+    found.check_topics(both)
+
+
+def _add_group(
+    committed: CommittedPositions,
+    in_left: GroupOffsets,
+    in_right: GroupOffsets,
+    topics: TopicMatches,
+    back: Callable[[TopicPartition], TopicPartition | None],
+) -> list[OffsetMgrError]:
+    """Adds the offsets of a group in both stores. Returns the errors of those that cannot be compared."""
+    from offsetmgr.core.model import state_in
+    from offsetmgr.groups.lag import state_of
+    from offsetmgr.translation.comparison import ONLY_TO, REFUSED, UNREADABLE, PositionDifference
+
+    committed.begin(in_left.name)
+    if (error := in_left.error or in_right.error or in_left.hidden or in_right.hidden) is not None:
+        topics.incomplete = True
+        committed.add_difference(PositionDifference("", None, None, UNREADABLE, note=error.why, error=error))
+        return [error]
+    errors: dict[str, OffsetMgrError] = {}
+    copies = {back(tp) or tp: tp for tp in (*in_right.offsets, *in_right.errors)}
+    for tp in sorted({*in_left.offsets, *in_left.errors, *copies}):
+        if not topics.matches(tp):
+            continue
+        copy = copies.get(tp)
+        left, right = in_left.offsets.get(tp), None if copy is None else in_right.offsets.get(copy)
+        offsets = left and left.offset, right and right.offset
+        if (error := in_left.errors.get(tp) or (in_right.errors.get(copy) if copy else None)) is not None:
+            verdict = state_of(error)
+        elif left is None:
+            verdict = ONLY_TO
+        elif (form := state_in(left.metadata)) is not None:
+            verdict, why = REFUSED, f"its commit metadata is {form}, which is valid for this offset and log alone"
+            error = UnsupportedOperation(f"group {in_left.name!r}", why, "move it with the tools of its client")
+        else:
+            committed.add(tp, left.offset, right and right.offset)
+            continue
+        note = "" if error is None else error.why
+        committed.add_difference(PositionDifference("", tp, copy, verdict, *offsets, note=note, error=error))
+        if error is not None:
+            errors.setdefault(str(error), error)
+    return list(errors.values())
+
+
+_LARGE_READ: Final = 1_000_000_000
+"""The command notes a read that may be larger than this number of bytes."""
+
+
+def _note_reading(
+    connections: Connections, source: KafkaCluster, positions: Mapping[TopicPartition, Collection[int]], max_read: int
+) -> None:
+    """Tells the user how much a translation reads, if it may be much."""
+    if len(positions) * max_read <= _LARGE_READ:
+        return
+    from offsetmgr.core.model import LogRange
+
+    ranges = source.log_ranges(positions)
+    records = sum(
+        max(0, log.end - max(log.start, min(positions[tp]))) for tp, log in ranges.items() if isinstance(log, LogRange)
+    )
+    most = f"at most {len(positions) * max_read / 1_000_000_000:,.0f} GB of {count_of(len(positions), 'partition')}"
+    text = "reading about {} in each cluster, {}; {max_read} and {throttle} limit it"
+    connections.ui.note(Advice(text, count_of(records, "record"), most))
 
 
 FilePath: TypeAlias = str | os.PathLike[str]

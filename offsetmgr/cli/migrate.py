@@ -35,6 +35,7 @@ from offsetmgr.cli.options import (
     file_to_write,
     flag,
     opt,
+    parse_renames,
     seconds_option,
 )
 from offsetmgr.cli.render import (
@@ -85,18 +86,6 @@ IfAhead = Annotated[
         "For targets that are ahead. Default: keep those that were written last, and refuse the others.",
     ),
 ]
-
-
-def parse_renames(pairs: list[str] | None) -> dict[str, str]:
-    renames: dict[str, str] = {}
-    for pair in pairs or []:
-        old, equals, new = pair.partition("=")
-        if not (equals and new):  # the empty group id is valid in Kafka
-            raise UsageError(f"--rename {pair!r}", "must be OLD=NEW")
-        if old in renames:
-            raise UsageError(f"--rename {pair!r}", f"{old} is renamed twice")
-        renames[old] = new
-    return renames
 
 
 _ONE_BEHIND: Final = (

@@ -23,8 +23,10 @@ from offsetmgr.cli.options import (
     OnlyWithLag,
     Overwrite,
     SavePlan,
+    SideConfigs,
     TopicFlags,
     TranslateOption,
+    TranslationFlags,
     UnterminatedOption,
     arg,
     check_topics,
@@ -67,7 +69,7 @@ from offsetmgr.core.scenario import (
 )
 
 if TYPE_CHECKING:
-    from offsetmgr.app.offsets import Found, LagRow, NextRecord, OffsetDifference, Record
+    from offsetmgr.app.offsets import Found, LagRow, NextRecord, OffsetDifference, PositionDifference, Record
 
 
 app = command_group("Committed offsets.")
@@ -500,6 +502,20 @@ KINDS: Final = {"only-left": "only-from", "only-right": "only-to"}
 options --from and --to."""
 
 
+TRANSLATED: Final = (
+    *GROUP_PARTITION,
+    Column("from_offset", right=True, title="FROM"),
+    Column("to_offset", right=True, title="TO"),
+    Column("right_offset", right=True, title="RIGHT"),
+    Column("right_end", right=True, detail=True),
+    Column("repeats", right=True),
+    Column("skips", right=True),
+    Column("verdict"),
+    Column("note", optional=True),
+    Column("to_topic", detail=True),
+)
+
+
 @command(app, "diff", many=True)
 def diff(
     connect: ConnectFlags,
@@ -514,17 +530,31 @@ def diff(
     *,
     groups: GroupFlags,
     topics: TopicFlags,
+    translation: TranslationFlags,
+    configs: SideConfigs,
     output: FormatOption = OutputFormat.TABLE,
 ) -> int:
     """Show the differences between two stores.
 
     The exit code is 1 on any difference. Without --from and --to, the command compares the configured ZooKeeper with
     the configured brokers, also of several contexts. Without --group it compares all groups of both stores.
+    With --translate auto, it reads the logs of two clusters, and shows each partition in which a group is not at the
+    right record in the target, or is not known to be. Only positions with the verdict seen count as known.
     """
     selection = groups._replace(all_groups=groups.all_groups or not groups.group).selection()
     given = {"--from": source not in TITLES and source, "--to": target not in TITLES and target}
     connect.reject_for_many(given, "it names a store of one cluster")
-    found = offsets.diff(connect, source, target, selection, topics.selection())
+    sides = connect.of_sides(*configs)
+    if (how := translation.comparison()) is not None:
+        connect.reject_for_many({"--translate": True}, "it compares two clusters")
+        positions = offsets.diff_translated(
+            connect, source, target, selection, topics.selection(), how=how, sides=sides
+        )
+        count = write_rows(TRANSLATED, map(_position_row, positions), output)
+        code = report_and_exit_code(positions.errors)
+        note(str(positions.counts))
+        return FAILED if count else code
+    found = offsets.diff(connect, source, target, selection, topics.selection(), sides=sides)
     count = write_rows(DIFFERENCES, map(_difference_row, found), output)
     code = report_and_exit_code(found.errors)
     if count:
@@ -532,6 +562,18 @@ def diff(
     elif not code:
         note(f"no difference in {count_of(len(found.groups), 'group')}")
     return FAILED if count else code
+
+
+def _position_row(one: PositionDifference) -> tuple[Any, ...]:
+    offsets = (one.from_offset, one.to_offset, one.right, one.right_end, one.repeats, one.skips)
+    return (
+        one.group,
+        *(one.partition or (None, None)),
+        *offsets,
+        one.verdict,
+        one.note or None,
+        one.target.topic if one.target else None,
+    )
 
 
 def _difference_row(one: OffsetDifference) -> tuple[Any, ...]:

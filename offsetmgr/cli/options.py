@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -22,6 +24,7 @@ from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import PlanSelection
+    from offsetmgr.app.offsets import RecordComparison
 
 
 def opt(names: str, metavar: str | None, help: str, **more: Any) -> Any:
@@ -303,6 +306,90 @@ Rename = Annotated[
 ]
 
 
+def parse_renames(pairs: list[str] | None) -> dict[str, str]:
+    """Returns the new names of the groups that `Rename` names. Raises `UsageError`."""
+    renames: dict[str, str] = {}
+    for pair in pairs or []:
+        old, equals, new = pair.partition("=")
+        if not (equals and new):  # the empty group id is valid in Kafka
+            raise UsageError(f"--rename {pair!r}", "must be OLD=NEW")
+        if old in renames:
+            raise UsageError(f"--rename {pair!r}", f"{old} is renamed twice")
+        renames[old] = new
+    return renames
+
+
+def bytes_option(option: str, help: str, metavar: str = "BYTES") -> Any:
+    """An option whose value is a number of bytes, or a size such as ``64MB``."""
+    return typer.Option(option, metavar=metavar, help=help, **parsed_by(lambda text: _parse_bytes(text, option)))
+
+
+def _parse_bytes(text: str, option: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15})\s*([kMGT]?)(i?)B?", text, re.IGNORECASE)
+    if found is None or not int(found[1]):
+        raise UsageError(option, f"{text!r} is not a number of bytes", "as in 500000, 64MB, 1GiB")
+    power = "kmgt".index(found[2].lower()) + 1 if found[2] else 0
+    size: int = int(found[1]) * (1024 if found[3] else 1000) ** power
+    return size
+
+
+class PositionTranslation(StrEnum):
+    """How a comparison finds the right positions of another cluster."""
+
+    AUTO = "auto"
+
+
+class AcceptedVerdict(StrEnum):
+    """A verdict that the user accepts."""
+
+    INFERRED = "inferred"
+
+
+class TranslationFlags(NamedTuple):
+    """The options of a comparison by the records."""
+
+    translate: Annotated[
+        PositionTranslation | None,
+        opt("--translate", None, "auto: compare the records of two Kafka clusters, whose offsets differ."),
+    ] = None
+    rename_topic: Annotated[
+        list[str] | None,
+        opt(
+            "--rename-topic",
+            "PATTERN=REPLACEMENT",
+            r"Names of topics in the target, as in '(.*)=east.\1'; the first matching pattern counts; repeatable.",
+        ),
+    ] = None
+    rename: Rename = None
+    accept: Annotated[
+        AcceptedVerdict | None,
+        opt("--accept", None, "inferred: also accept positions whose logs were not read to the end."),
+    ] = None
+    ignore_header: Annotated[
+        list[str] | None,
+        opt("--ignore-header", "NAME", "A header that the copier adds to records; repeatable."),
+    ] = None
+    max_read: Annotated[
+        int | None, bytes_option("--max-read", "Read at most this much of a partition, in both clusters (256MiB).")
+    ] = None
+    throttle: Annotated[int | None, bytes_option("--throttle", "Read at most this much in a second.", "BYTES/s")] = None
+
+    def comparison(self) -> RecordComparison | None:
+        """Returns how to compare the records; None without --translate. Raises `UsageError` for options that need
+        it."""
+        from offsetmgr.app.offsets import RecordComparison
+
+        if self.translate is None:
+            given = next((name for name, value in self._asdict().items() if value), None)
+            if given is not None:
+                why, hint = "is for a comparison by the records", "add --translate auto"
+                raise UsageError(f"--{given.replace('_', '-')}", why, hint)
+            return None
+        accepts, headers = self.accept is not None, tuple(self.ignore_header or ())
+        rules, groups = tuple(self.rename_topic or ()), parse_renames(self.rename)
+        return RecordComparison(rules, groups, accepts, self.max_read, self.throttle, headers)
+
+
 class SideConfigs(NamedTuple):
     """The files with the settings of the source and of the target."""
 
@@ -470,6 +557,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "offsets diff": (
         "--from zookeeper://z1:2181 --to kafka://k1:9092",
         "billing --from file:saved.avro --to kafka://k1:9092",
+        r"--from kafka://east:9092 --to kafka://west:9092 --translate auto --rename-topic '(.*)=east.\1'",
     ),
     "groups where": ("billing --context prod", "--all-groups --window 30"),
     "edits list": ("--last 10", "--group billing"),

@@ -378,6 +378,7 @@ _STREAMS_MIN_BYTES: Final = 9
 """The version byte and the time."""
 _MAX_TIME_MS: Final = 1 << 43
 _MIN_BYTES: Final = 4
+_OWN_TEXT: Final = "a client's own text"
 _DROPS: Final = "drops "
 
 
@@ -390,14 +391,20 @@ def form_of(metadata: str) -> str:
     try:
         data = b64decode(metadata, validate=True)
     except (binascii.Error, ValueError):
-        return "a client's own text"
+        return _OWN_TEXT
     if len(data) >= _STREAMS_MIN_BYTES and data[0] in (_STREAMS_TIMESTAMP, _STREAMS_STATE):
         exact = data[0] == _STREAMS_STATE or len(data) == _STREAMS_MIN_BYTES
         if exact and -1 <= int.from_bytes(data[1:_STREAMS_MIN_BYTES], signed=True) < _MAX_TIME_MS:
             return "Kafka Streams' timestamp"
     if len(data) >= _MIN_BYTES and data[0] in _PARALLEL_CONSUMER:
         return "parallel-consumer's encoding"
-    return "a client's own text"
+    return _OWN_TEXT
+
+
+def state_in(metadata: str) -> str | None:
+    """Returns the form of metadata with which a client stores its state; None for other metadata and for none."""
+    form = form_of(metadata) if metadata else _OWN_TEXT
+    return None if form is _OWN_TEXT else form
 
 
 def with_drop(note: str, metadata: str) -> str:

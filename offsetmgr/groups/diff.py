@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import tee
 from typing import Final, NamedTuple
 
@@ -46,16 +46,37 @@ def diff(
 
     A field that only one of the stores can hold (metadata, leader epoch) is not compared.
     """
-    for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)
-    read = zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True)
+    for in_left, in_right in read_both(left, right, groups):
+        yield from _group_differences(in_left, in_right, topics, capabilities)
+
+
+class NamesInRight(NamedTuple):
+    """How groups and partitions of the left store are named in the right store. ``back`` returns the partition of the
+    left store, or None if it has none of that name."""
+
+    group: Callable[[str], str] = str
+    partition: Callable[[TopicPartition], TopicPartition] = lambda tp: tp
+    back: Callable[[TopicPartition], TopicPartition | None] = lambda tp: tp
+
+
+_EQUAL_NAMES: Final = NamesInRight()
+
+
+def read_both(
+    left: OffsetStore, right: OffsetStore, groups: Iterable[str], names: NamesInRight = _EQUAL_NAMES
+) -> Iterator[tuple[GroupOffsets, GroupOffsets]]:
+    """Yields the offsets of each group in the left and in the right store, each with the names of its own store."""
+    for_left, for_right = tee(groups)
+    read = zip(scan_in_order(left, for_left), scan_in_order(right, map(names.group, for_right)), strict=True)
     for pairs in batched(read, _BATCH):
         lefts, rights = ([without_impossible(one) for one in side] for side in zip(*pairs, strict=True))
         # A partition that only one store lists may be hidden in the other.
-        lefts = with_unlisted(left, lefts, {one.name: one.offsets for one in rights})
-        rights = with_unlisted(right, rights, {one.name: one.offsets for one in lefts})
-        for in_left, in_right in zip(lefts, rights, strict=True):
-            yield from _group_differences(in_left, in_right, topics, capabilities)
+        listed = ([found for tp in one.offsets if (found := names.back(tp)) is not None] for one in rights)
+        lefts = with_unlisted(left, lefts, dict(zip((one.name for one in lefts), listed, strict=True)))
+        listed = ([names.partition(tp) for tp in one.offsets] for one in lefts)
+        rights = with_unlisted(right, rights, dict(zip((one.name for one in rights), listed, strict=True)))
+        yield from zip(lefts, rights, strict=True)
 
 
 def _group_differences(

@@ -17,6 +17,7 @@ ONLY_COMMANDS = ("completion", "context", "help", "mcp", "sandbox")
 agents, and test servers."""
 
 OF_OPTIONS = {
+    ("offsets", "diff_translated"): ("diff", "--translate"),
     ("migrate", "draft_partition_map"): ("plan", "--draft-partition-map"),
     ("migrate", "refresh"): ("apply", "--refresh"),
     ("migrate", "plan_reverse"): ("rollback", "--reverse-plan"),

@@ -1,0 +1,210 @@
+"""Compares the positions of groups in two clusters: is each group in the target at the right record? Pure.
+
+`CommittedPositions` first collects the offsets of all groups in both stores. So groups that share a position share its
+translation, and each log is read once. A position takes a few numbers in arrays, because there may be a million.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import count_of
+from offsetmgr.translation.alignment import Translation, Verdict
+from offsetmgr.translation.translator import TranslatedPartition
+
+_NONE: Final = -1
+"""The offset of a partition without a commit."""
+ONLY_TO: Final = "only-to"
+REFUSED: Final = "refused"
+UNREADABLE: Final = "unreadable"
+
+
+class PositionDifference(NamedTuple):
+    """A partition of a group that is not at the right record in the target, or not known to be.
+
+    ``partition`` is that of the source, and ``target`` is its copy. Both are None if the whole group is unreadable. For
+    an offset that only the target has, ``partition`` has the target's name if no topic of the source gets it.
+    ``verdict`` says how sure ``right`` is (see `Verdict`), or is ``only-to``, ``refused``, ``pending`` or
+    ``unreadable``; in the last three cases ``error`` is the reason. ``right`` is the right offset in the target, and
+    ``right_end`` is the largest offset that may be right, if this is not known exactly. From ``to_offset`` on, the
+    group repeats ``repeats`` records, and skips ``skips`` records. A value is None if it is unknown or absent.
+    """
+
+    group: str
+    partition: TopicPartition | None
+    target: TopicPartition | None
+    verdict: str
+    from_offset: int | None = None
+    to_offset: int | None = None
+    right: int | None = None
+    right_end: int | None = None
+    repeats: int | None = None
+    skips: int | None = None
+    note: str = ""
+    error: OffsetMgrError | None = None
+
+
+@dataclass
+class PositionCounts:
+    """The number of partitions by outcome. ``unknown`` has the number for each verdict that is not sure. ``repeated``
+    and ``skipped`` are numbers of records of the partitions in ``repeating`` and ``skipping``."""
+
+    right: int = 0
+    repeating: int = 0
+    repeated: int = 0
+    skipping: int = 0
+    skipped: int = 0
+    elsewhere: int = 0
+    only_from: int = 0
+    only_to: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    def add(self, one: PositionDifference, *, sure: bool) -> None:
+        """Counts a partition that is not at the right record."""
+        if one.verdict == ONLY_TO:
+            self.only_to += 1
+        elif not sure:
+            self.unknown[one.verdict] += 1
+        elif one.to_offset is None:
+            self.only_from += 1
+        elif one.skips:
+            self.skipping += 1
+            self.skipped += one.skips
+        elif one.repeats:
+            self.repeating += 1
+            self.repeated += one.repeats
+        else:
+            self.elsewhere += 1
+
+    def __str__(self) -> str:
+        unknown = self.unknown.total()
+        total = self.right + self.repeating + self.skipping + self.elsewhere + self.only_from + self.only_to + unknown
+        kinds = ", ".join(f"{number:,} {verdict}" for verdict, number in sorted(self.unknown.items()))
+        found = [
+            f"{self.right:,} at the right record",
+            _text(self.repeating, f"repeat{'s' * (self.repeating == 1)} {count_of(self.repeated, 'record')}"),
+            _text(self.skipping, f"skip{'s' * (self.skipping == 1)} {count_of(self.skipped, 'record')}"),
+            _text(self.elsewhere, "at another record"),
+            _text(self.only_from, "without an offset in the target"),
+            _text(self.only_to, "only in the target"),
+            _text(unknown, f"not known ({kinds})"),
+        ]
+        return f"{count_of(total, 'partition')}: {', '.join(filter(None, found))}"
+
+
+def _text(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number else ""
+
+
+class CommittedPositions:
+    """The offsets of groups in the source and in the target, in the order in which they are added.
+
+    Call in this order: 1. `add` and `fail` for each group; 2. `compare` for the translation of each partition of
+    `positions`; 3. `differences`. ``rename`` returns the target's name of a topic. ``accepted`` are the verdicts with
+    which a position counts as known.
+    """
+
+    def __init__(self, rename: Callable[[str], str], accepted: Collection[Verdict] = (Verdict.SEEN,)) -> None:
+        self._rename, self._accepted = cache(rename), frozenset(accepted)
+        self._groups: list[str] = []
+        self._first_rows = array("q")
+        """The number of rows before each group."""
+        self._from, self._to = array("q"), array("q")
+        self._outcomes: list[PositionDifference | None] = []
+        """The difference of each row, in which the group has no name; None for a row at the right record."""
+        self._rows: dict[TopicPartition, array[int]] = {}
+        """The rows of each partition that needs a translation."""
+        self._sources: dict[str, str] = {}
+        """The topic of the source by the topic of the target."""
+        self._sure: set[int] = set()
+        """The rows with a difference whose position is known."""
+        self.counts = PositionCounts()
+
+    def begin(self, group: str) -> None:
+        """Begins the rows of a group."""
+        self._groups.append(group)
+        self._first_rows.append(len(self._outcomes))
+
+    def add(self, tp: TopicPartition, source: int, target: int | None) -> None:
+        """Adds a partition with an offset in the source. Raises `UsageError` if two topics of the source have one name
+        in the target."""
+        topic = self._rename(tp.topic)
+        if (other := self._sources.setdefault(topic, tp.topic)) != tp.topic:
+            names = " and ".join(sorted((other, tp.topic)))
+            raise UsageError(f"topics {names}", f"both are topic {topic} in the target", "select one of them")
+        self._rows.setdefault(tp, array("q")).append(len(self._outcomes))
+        self._append(source, target, None)
+
+    def add_difference(self, one: PositionDifference) -> None:
+        """Adds a partition that needs no translation."""
+        self._append(one.from_offset, one.to_offset, one)
+
+    def _append(self, source: int | None, target: int | None, outcome: PositionDifference | None) -> None:
+        self._from.append(_NONE if source is None else source)
+        self._to.append(_NONE if target is None else target)
+        self._outcomes.append(outcome)
+
+    def positions(self) -> Mapping[TopicPartition, Collection[int]]:
+        """Returns the distinct positions of each partition of the source."""
+        return {tp: {self._from[row] for row in rows} for tp, rows in sorted(self._rows.items())}
+
+    def compare(self, found: TranslatedPartition) -> None:
+        """Compares the offsets of the groups in the target with the translation of a partition."""
+        if found.error is not None:
+            self._fail(found.source, found.error)
+            return
+        known: dict[tuple[int, int], tuple[PositionDifference | None, bool]] = {}
+        for row in self._rows.pop(found.source):
+            pair = self._from[row], self._to[row]
+            if pair not in known:
+                known[pair] = self._compared(found, *pair)
+            self._outcomes[row], sure = known[pair]
+            if self._outcomes[row] is None:
+                self.counts.right += 1
+            elif sure:
+                self._sure.add(row)
+
+    def _compared(self, found: TranslatedPartition, source: int, target: int) -> tuple[PositionDifference | None, bool]:
+        """Returns the difference, None if there is none, and whether the right position is known."""
+        right = found.translations.get(source) or Translation(Verdict.UNKNOWN, why="the log was not read")
+        sure = right.verdict in self._accepted
+        committed = None if target == _NONE else target
+        apart = None if committed is None else found.difference(source, committed)
+        if sure and committed is not None and (committed == right.offset or apart == (0, 0)):
+            return None, True
+        repeats, skips = apart or (None, None)
+        end = None if right.upper == right.offset else right.upper
+        notes = [
+            "no offset in the target" * (committed is None),
+            f"right is at most {end}" if end else "",
+            right.why,
+            found.note,
+        ]
+        note = "; ".join(filter(None, notes))
+        where = (found.source, found.target, str(right.verdict), source, committed)
+        return PositionDifference("", *where, right.offset, end, repeats, skips, note), sure
+
+    def _fail(self, tp: TopicPartition, error: OffsetMgrError) -> None:
+        verdict = REFUSED if isinstance(error, UnsupportedOperation) else UNREADABLE
+        target = TopicPartition(self._rename(tp.topic), tp.partition)
+        for row in self._rows.pop(tp):
+            offsets = (self._from[row], None if self._to[row] == _NONE else self._to[row])
+            self._outcomes[row] = PositionDifference("", tp, target, verdict, *offsets, note=error.why, error=error)
+
+    def differences(self) -> Iterator[PositionDifference]:
+        """Yields the partitions that are not at the right record, and counts them in ``counts``."""
+        for tp in list(self._rows):
+            self._fail(tp, OffsetMgrError(str(tp), "was not translated"))
+        ends = [*self._first_rows[1:], len(self._outcomes)]
+        for group, first, end in zip(self._groups, self._first_rows, ends, strict=True):
+            for row in range(first, end):
+                if (one := self._outcomes[row]) is not None:
+                    self.counts.add(one, sure=row in self._sure)
+                    yield one._replace(group=group)
