@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
     from offsetmgr.translation.comparison import CommittedPositions, PositionCounts
     from offsetmgr.translation.comparison import PositionDifference as PositionDifference
+    from offsetmgr.translation.translator import TranslatedPartition
 
 T = TypeVar("T")
 
@@ -496,14 +497,21 @@ def _translated(
     _note_reading(connections, source, positions, options.max_read)
     translated = Translator(source, target, options).translate(positions, rename)
     for one in connections.ui.progress(translated, "translating", len(positions)):
-        if isinstance(one.error, TopicNotAuthorized):
-            topics = f"topic {one.source.topic} in the source and {one.target.topic} in the target"
-            one.error.hint = f"a translation reads both logs: grant Read on {topics}"
-        found.errors += [] if one.error is None else [one.error]
+        found.errors += [] if one.error is None else [_with_hint(one, one.error)]
         committed.compare(one)
     found.counts = committed.counts
     yield from committed.differences()
     found.check_topics(both)
+
+
+def _with_hint(one: TranslatedPartition, error: OffsetMgrError) -> OffsetMgrError:
+    """Adds a hint at what a translation needs, if the error is that something is missing."""
+    if isinstance(error, TopicNotAuthorized):
+        topics = f"topic {one.source.topic} in the source, and on topic {one.target.topic} in the target"
+        error.hint = f"a translation reads the logs of both clusters: grant Read on {topics}"
+    elif isinstance(error, UnknownTopicOrPartition) and not error.hint:
+        error.hint = Advice("if the target's topic has another name: {rename_topic} {}", r"'(.*)=PREFIX.\1'")
+    return error
 
 
 def _add_group(

@@ -1,0 +1,224 @@
+"""``offsets diff --translate auto``: two real clusters, and a copier that does what replicators do."""
+
+from typing import Any
+
+import pytest
+from committed_offsets import commit
+from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import TopicPartition as Position
+from conftest import MakeTopic
+from in_process import command, rows
+
+from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
+from offsetmgr.core.errors import UnsupportedOperation, UsageError
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.translation.alignment import Translation, Verdict
+from offsetmgr.translation.comparison import CommittedPositions, PositionDifference
+from offsetmgr.translation.translator import TranslatedPartition
+
+RECORDS = 100
+
+
+class TwoClusters:
+    """Cluster A with records, and cluster B, to which `copy` copies them."""
+
+    def __init__(self, a: str, b: str, make_topic: MakeTopic) -> None:
+        self.a, self.b, self._make_topic = a, b, make_topic
+        self._to_b = Producer({"bootstrap.servers": b})
+
+    def topic(self, name: str, partitions: int = 1, *, copy: str | None = None, partitions_of_copy: int = 0) -> str:
+        """Creates the topic at A, with records in each partition, and an empty one at B."""
+        self._make_topic(name, partitions, bootstrap=self.a)
+        self._make_topic(copy or name, partitions_of_copy or partitions, bootstrap=self.b)
+        producer = Producer({"bootstrap.servers": self.a})
+        for partition in range(partitions):
+            for number in range(RECORDS):
+                headers: list[Any] = [("trace", str(number))]
+                producer.produce(name, f"record {number}", f"key {number}", partition, headers=headers)
+        assert producer.flush(60) == 0
+        return name
+
+    def copy(self, topic: str, start: int = 0, stop: int = RECORDS, partition: int = 0, to: str = "") -> None:
+        """Copies the records from ``start`` up to ``stop``, and adds the header of a copier."""
+        consumer = Consumer({"bootstrap.servers": self.a, "group.id": "copier", "enable.auto.commit": False})
+        consumer.assign([Position(topic, partition, start)])
+        found: list[Message] = []
+        while len(found) < stop - start:
+            found += consumer.consume(stop - start - len(found), 10)
+        consumer.close()
+        for one in found:
+            headers: list[Any] = [*(one.headers() or ()), ("x-original-offset", str(one.offset()))]
+            time = one.timestamp()[1]
+            self._to_b.produce(to or topic, one.value(), one.key(), partition, timestamp=time, headers=headers)
+        assert self._to_b.flush(60) == 0
+
+    def foreign(self, topic: str, count: int, partition: int = 0) -> None:
+        """Writes records to B that A does not hold."""
+        for number in range(count):
+            self._to_b.produce(topic, f"foreign {number}", partition=partition)
+        assert self._to_b.flush(60) == 0
+
+    def commit(
+        self, group: str, topic: str, a: dict[int, int], b: dict[int, int] | None = None, copy: str = ""
+    ) -> None:
+        """Commits offsets of the partitions in A and in B."""
+        commit(f"kafka://{self.a}", group, topic, a)
+        if b:
+            commit(f"kafka://{self.b}", group, copy or topic, b)
+
+    def arguments(self, *words: str) -> list[str]:
+        sides = ["--from", f"kafka://{self.a}", "--to", f"kafka://{self.b}"]
+        return ["offsets", "diff", *sides, "--translate", "auto", *words]
+
+    def diff(self, *words: str, code: int = 1) -> list[tuple[Any, ...]]:
+        """The rows: group, partition, from, to, right, repeats, skips, verdict."""
+        names = ("group", "partition", "from_offset", "to_offset", "right_offset", "repeats", "skips", "verdict")
+        return [tuple(row[name] for name in names) for row in rows(*self.arguments(*words), code=code)]
+
+
+@pytest.fixture
+def clusters(kafka: KafkaBroker, kraft: KraftBroker, make_topic: MakeTopic) -> TwoClusters:
+    return TwoClusters(kafka.bootstrap, kraft.bootstrap, make_topic)
+
+
+@pytest.mark.servers
+def test_each_position_is_compared_with_the_place_of_its_record(clusters: TwoClusters, unique: str) -> None:
+    # Given a copy behind 7 foreign records, and one in which the copier wrote 40 to 59 twice after a restart
+    topic = clusters.topic(unique, 2)
+    clusters.foreign(topic, 7)
+    clusters.copy(topic)
+    clusters.copy(topic, 0, 60, partition=1)
+    clusters.copy(topic, 40, RECORDS, partition=1)
+    for group, b in {"right": {0: 57, 1: 70}, "early": {0: 47, 1: 50}, "late": {0: 60, 1: 71}}.items():
+        clusters.commit(f"{unique}-{group}", topic, {0: 50, 1: 50}, b)
+    clusters.commit(f"{unique}-only-a", topic, {1: 20, 0: RECORDS})
+    # Then exactly the positions at other records are differences, by the number of records
+    assert clusters.diff(f"{unique}-*") == [
+        (f"{unique}-early", 0, 50, 47, 57, 10, 0, "seen"),
+        (f"{unique}-early", 1, 50, 50, 70, 20, 0, "seen"),
+        (f"{unique}-late", 0, 50, 60, 57, 0, 3, "seen"),
+        (f"{unique}-late", 1, 50, 71, 70, 0, 1, "seen"),
+        (f"{unique}-only-a", 0, RECORDS, None, 7 + RECORDS, None, None, "seen"),
+        (f"{unique}-only-a", 1, 20, None, 20, None, None, "seen"),
+    ]
+    shown = command(*clusters.arguments(f"{unique}-*"), code=1)
+    outcomes = "2 at the right record, 2 repeat 30 records, 2 skip 4 records, 2 without an offset in the target"
+    assert shown.stderr.endswith(f"8 partitions: {outcomes}\n")
+    titles = shown.stdout.splitlines()[0].split()
+    assert titles == ["GROUP", "TOPIC", "PARTITION", "FROM", "TO", "RIGHT", "REPEATS", "SKIPS", "VERDICT", "NOTE"]
+    # And a group at the right records has none
+    assert clusters.diff(f"{unique}-right", code=0) == []
+    assert "2 partitions: 2 at the right record" in command(*clusters.arguments(f"{unique}-right")).stderr
+    # And a comparison of the numbers warns that they belong to other logs
+    plain = clusters.arguments(f"{unique}-right")
+    assert "equal offsets are not the same records; --translate auto" in command(*plain[:6], *plain[8:], code=1).stderr
+
+
+@pytest.mark.servers
+def test_topics_and_groups_may_have_other_names_in_the_target(clusters: TwoClusters, unique: str) -> None:
+    copied = f"A.{unique}"
+    topic = clusters.topic(unique, copy=copied)
+    clusters.copy(topic, to=copied)
+    clusters.commit(unique, topic, {0: 30}, {0: 29}, copied)
+    rename = ("--rename-topic", r"(.*)=A.\1")
+    assert clusters.diff(unique, *rename) == [(unique, 0, 30, 29, 30, 1, 0, "seen")]
+    (row,) = rows(*clusters.arguments(unique, "--topic", topic, *rename), code=1)
+    assert (row["topic"], row["to_topic"]) == (topic, copied)
+    # Without the rule, the target has no copy of the topic, and its offset is one of another topic
+    shown = command(*clusters.arguments(unique), code=1)
+    assert f"topic {unique}: the target has no such topic\nhint: if the target's topic has another name" in shown.stderr
+    assert [row[7] for row in clusters.diff(unique)] == ["only-to", "unreadable"]
+    # And back, with another name of the group
+    commit(f"kafka://{clusters.a}", f"{unique}-back", topic, {0: 29})
+    back = ["--from", f"kafka://{clusters.b}", "--to", f"kafka://{clusters.a}", "--translate", "auto"]
+    names = ["--rename-topic", r"A\.(.*)=\1", "--rename", f"{unique}={unique}-back"]
+    assert command("offsets", "diff", unique, *back, *names).stdout == ""
+
+
+@pytest.mark.servers
+def test_topics_and_metadata_that_cannot_be_translated_are_refused_by_name(clusters: TwoClusters, unique: str) -> None:
+    topic = clusters.topic(unique, 2, partitions_of_copy=3)
+    clusters.commit(unique, topic, {0: 10, 1: 10})
+    other = clusters.topic(f"{unique}-other")
+    clusters.copy(other)
+    with open_store(f"kafka://{clusters.a}") as store:
+        state = OffsetAndMetadata(5, "bAAAABIgYml0cyBvZiByZWNvcmRz")
+        store.commit(unique, {TopicPartition(other, 0): state})
+    shown = command(*clusters.arguments(unique), code=1)
+    assert f"error: topic {topic}: it has 2 partitions in the source, and {topic} has 3 in the target" in shown.stderr
+    assert "its commit metadata is parallel-consumer's encoding" in shown.stderr
+    assert shown.stderr.endswith("3 partitions: 0 at the right record, 3 not known (3 refused)\n")
+    assert {row[7] for row in clusters.diff(unique)} == {"refused"}
+
+
+@pytest.mark.servers
+def test_stores_of_one_cluster_and_files_are_refused(clusters: TwoClusters, unique: str) -> None:
+    clusters.commit(unique, clusters.topic(unique), {0: 5})
+    here = f"kafka://{clusters.a}"
+    same = command("offsets", "diff", unique, "--from", here, "--to", here, "--translate", "auto", code=2).stderr
+    assert "both stores belong to one cluster" in same
+    assert "compare the offsets: leave out --translate" in same
+
+
+TP = TopicPartition("orders", 0)
+
+
+def compared(verdict: Verdict, to: int | None, *accepted: Verdict, right: int | None = 57) -> list[PositionDifference]:
+    committed = CommittedPositions(str, accepted)
+    committed.begin("g")
+    committed.add(TP, 50, to)
+    translation = Translation(verdict, right, upper=60 if verdict is Verdict.BRACKETED else None, why="why")
+    committed.compare(TranslatedPartition(TP, TP, {50: translation}))
+    return list(committed.differences())
+
+
+def test_only_accepted_verdicts_count_as_the_right_record() -> None:
+    seen, inferred = Verdict.SEEN, Verdict.INFERRED
+    assert compared(seen, 57, seen) == []
+    (one,) = compared(inferred, 57, seen)
+    assert (one.verdict, one.right, one.note) == ("inferred", 57, "why")
+    assert compared(inferred, 57, seen, inferred) == []
+    (one,) = compared(Verdict.BRACKETED, 57, seen, inferred)
+    assert (one.right, one.right_end, one.note) == (57, 60, "right is at most 60; why")
+    (one,) = compared(Verdict.UNKNOWN, None, seen, right=None)
+    assert (one.from_offset, one.to_offset, one.right, one.note) == (50, None, None, "no offset in the target; why")
+
+
+def test_two_topics_with_one_name_in_the_target_are_refused() -> None:
+    committed = CommittedPositions(lambda _: "all")
+    committed.begin("g")
+    committed.add(TP, 50, 50)
+    with pytest.raises(UsageError, match="topics orders and payments: both are topic all in the target"):
+        committed.add(TopicPartition("payments", 0), 50, 50)
+
+
+def test_a_partition_whose_log_cannot_be_read_is_no_partition_at_the_right_record() -> None:
+    committed = CommittedPositions(str)
+    committed.begin("g")
+    committed.add(TP, 50, 50)
+    committed.add(TopicPartition("orders", 1), 50, 50)
+    committed.compare(TranslatedPartition(TP, TP, {}, UnsupportedOperation("topic orders", "why")))
+    assert [one.verdict for one in committed.differences()] == ["refused", "unreadable"]
+    assert str(committed.counts) == "2 partitions: 0 at the right record, 2 not known (1 refused, 1 unreadable)"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rename-topic", "orders"], "--rename-topic 'orders': must be PATTERN=REPLACEMENT"),
+        (["--rename-topic", "(=x"], "--rename-topic '(=x': not a regular expression"),
+        (["--rename-topic", r"a=\2"], "invalid group reference 2"),
+        (["--max-read", "much"], "--max-read: 'much' is not a number of bytes"),
+        (["--rename", "old"], "--rename 'old': must be OLD=NEW"),
+    ],
+)
+def test_a_wrong_value_is_a_usage_error(words: list[str], message: str) -> None:
+    sides = ("--from", "file:a.csv", "--to", "file:b.csv")
+    assert message in command("offsets", "diff", *sides, "--translate", "auto", *words, code=2).stderr
+
+
+def test_the_options_of_a_translation_need_one() -> None:
+    sides = ("--from", "file:a.csv", "--to", "file:b.csv")
+    assert "add --translate auto" in command("offsets", "diff", *sides, "--throttle", "1MB", code=2).stderr
+    shown = command("offsets", "diff", *sides, "--translate", "auto", code=1).stderr
+    assert "has no logs of Kafka 0.8 or later" in shown
