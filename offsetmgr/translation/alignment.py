@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+from itertools import accumulate, repeat
 from typing import Final, NamedTuple
 
 from offsetmgr.core.plurals import count_of
 
 _FOREIGN: Final = -1
 """The class of a record of B that equals no record of A."""
-_NOWHERE: Final = -1
+_IGNORED: Final = -2
+"""The class of a record of B that does not count: an older value of a compacted key."""
+_ABSENT: Final = -1
+"""The place of a record that B does not hold."""
 NO_KEY: Final = -1
 """The hash of an absent key; `hash` never returns it."""
 
@@ -28,9 +33,10 @@ class LogStretch:
     """The records of a log from ``first`` up to its end, as columns in the order of the log.
 
     ``prints`` are the fingerprints of the records. ``alternatives`` holds a second fingerprint, without the headers
-    that copiers add, for records that have such headers. ``keys`` are hashes of the keys, and `NO_KEY`. ``aborted`` are the indexes of the records of aborted transactions. ``start`` and ``end`` are
-    the range of the whole log. ``gaps`` tells whether offsets of the stretch have neither a record nor a transaction
-    marker, as after compaction.
+    that copiers add, for records that have such headers. ``keys`` are hashes of the keys, and `NO_KEY`. ``aborted`` are
+    the indexes of the records of aborted transactions; a stretch of B has none, because they are left out. ``start``
+    and ``end`` are the range of the whole log. ``gaps`` tells whether offsets of the stretch have neither a record nor
+    a transaction marker, as after compaction.
     """
 
     first: int
@@ -49,6 +55,11 @@ class LogStretch:
         """Whether the stretch begins where the log begins."""
         return self.first <= self.start
 
+    @property
+    def empty(self) -> bool:
+        """Whether the stretch has no record that a consumer gets."""
+        return len(self.prints) == len(self.aborted)
+
     def index_of(self, offset: int) -> int:
         """Returns the index of the first record at or after an offset."""
         return bisect_left(self.offsets, offset)
@@ -56,6 +67,17 @@ class LogStretch:
     def offset_at(self, index: int) -> int:
         """Returns the offset of a record, or the log's end after the last one."""
         return self.offsets[index] if index < len(self.offsets) else self.end
+
+    def next_committed(self, index: int) -> int:
+        """Returns the index of the first record from ``index`` on that is not of an aborted transaction."""
+        while index in self.aborted:
+            index += 1
+        return index
+
+    @property
+    def may_lack_old_values(self) -> bool:
+        """Whether compaction may have removed records, and the keys are known."""
+        return (self.compacted or self.gaps) and len(self.keys) == len(self.prints)
 
 
 class Verdict(StrEnum):
@@ -72,10 +94,12 @@ class Verdict(StrEnum):
 class Translation(NamedTuple):
     """The position in B for a position in A.
 
-    ``offset`` is the answer, or None. For `Verdict.BRACKETED` the right position lies between ``offset`` and ``upper``:
-    a consumer that starts at ``offset`` gets up to ``repeats`` records again, and one that starts at ``upper`` skips up
-    to ``skips`` records. For `Verdict.MISSING`, ``skips`` is the number of records after the position that B does not
-    hold. For `Verdict.NOT_YET`, ``repeats`` is the number of records before the position that B does not hold yet.
+    ``offset`` is the answer, or None. If ``upper`` is not None, the right position lies between ``offset`` and
+    ``upper``: a consumer that starts at ``offset`` gets up to ``repeats`` records again, and one that starts at
+    ``upper`` skips up to ``skips`` records. `Verdict.BRACKETED` and `Verdict.MISSING` have both bounds. ``missing`` is
+    the number of records after the position that B does not hold although it holds later ones, and ``waits`` the number
+    of records before the position that B does not hold yet. ``earlier_a`` and ``earlier_b`` tell which log must be read
+    further back for a better answer.
     """
 
     verdict: Verdict
@@ -84,10 +108,21 @@ class Translation(NamedTuple):
     repeats: int = 0
     skips: int = 0
     why: str = ""
+    missing: int = 0
+    waits: int = 0
+    earlier_a: bool = False
+    earlier_b: bool = False
+
+
+class _Bounds(NamedTuple):
+    """For each index of A: the smallest and the largest place in B that may be right for a position there."""
+
+    lower: array[int]
+    upper: array[int]
 
 
 class Alignment:
-    """Which records of B are copies of which records of A.
+    """Matches the records of B with the records of A that they are copies of.
 
     The rules:
 
@@ -95,263 +130,328 @@ class Alignment:
       and that B holds. Records of aborted transactions and transaction markers are no records for A's consumer. At B
       they may be ordinary records, because a copier may read uncommitted records.
     - A record that occurs once in A's stretch is *unique*. Only unique records show a place.
-    - `Verdict.SEEN` needs all of these. *End*: B's last record is the copy of a unique record E of A; the next record of
-      A is unique and not at B, or there is none; and no record of B is the copy of a later one. *After*: B holds every
-      record from the position to E, in the same order, from the answer on, and no copy of an earlier record after the
-      answer. *Before*: the nearest unique record before the position lies at B before the answer, with the same
-      records between; or the answer begins a stretch that B holds twice, and this holds for an earlier copy.
-      *Nothing else*: between the first copy in B's stretch and the answer, B holds no record that A does not hold.
+    - `Verdict.SEEN` needs all of these. *End*: B's last record is the copy of a unique record E of A; the next record
+      of A is not at B, or there is none; and no record of B is the copy of a later unique one. *After*: B holds every
+      record from the position to E, in the same order, from the answer on; the last copy of a unique record lies after
+      the last copies of all unique records before it in A, also of those before the position. *Before*: the nearest
+      unique record before the position lies at B before the answer, with the same records between; or the answer
+      begins a stretch that B holds twice, and this holds for an earlier copy. If no record precedes the position since
+      offset 0 of A, no copy precedes the answer. *Nothing else*: between the first copy in B's stretch and the answer,
+      B holds no record that A does not hold.
     - If a log is compacted, a record that is missing on one side is excused if that side holds a later record of the
       same key.
+    - `Verdict.MISSING`: B lacks records after the position, and holds later ones. `Verdict.NOT_YET`: B ends before the
+      position, or a stretch that B already holds may be being copied again. Otherwise `Verdict.BRACKETED`, or
+      `Verdict.UNKNOWN` if no unique record shows a place.
+
+    Content does not distinguish equal records. If records without time stamps repeat in a cycle, A has deleted its
+    earlier ones, and B lacks as many records as a cycle has, then an older copy looks like the missing one.
     """
 
     def __init__(self, a: LogStretch, b: LogStretch) -> None:
         self.a, self.b = a, b
         self._classes_a, self._classes_b = _classes(a, b)
         self._unique = _unique(self._classes_a)
-        self._read_b()
-        self._end = self._copy_of_last()
+        self._find_copies()
+        self._find_foreign()
+        self._end, self._why_no_end = self._find_end()
         self._match_backward()
-        self._read_a()
+
+    def translate(self, position: int) -> Translation:
+        """Returns the answer for a position in A's log."""
+        a, b = self.a, self.b
+        if not a.start <= position <= a.end:
+            where = f"below the start {a.start}" if position < a.start else f"after the end {a.end}"
+            return Translation(Verdict.UNKNOWN, why=f"{position} is {where} of A; there auto.offset.reset decides")
+        if position < a.first:
+            return Translation(Verdict.UNKNOWN, why=f"A was read only from {a.first} on", earlier_a=True)
+        if a.whole and a.empty:
+            if b.whole and b.empty:
+                return Translation(Verdict.SEEN, b.end, why="A and B hold no record")
+            return Translation(Verdict.INFERRED, b.end, why="A holds no record")
+        index = a.next_committed(a.index_of(position))
+        if b.whole and b.empty and not b.end:
+            waits = index - bisect_left(sorted(a.aborted), index)
+            return Translation(Verdict.NOT_YET, why="B is empty", waits=waits)
+        if self.first_copied is None:
+            further = {"earlier_a": not a.whole, "earlier_b": not b.whole}
+            return Translation(Verdict.UNKNOWN, why="no record of B equals a record of A", **further)
+        if self._end is None:
+            return self._bracket(index, self._why_no_end, earlier_a=self._ends_foreign)
+        if self._copied_again:
+            return Translation(Verdict.NOT_YET, why="a stretch that B already holds may be being copied again")
+        waits = sum(at not in a.aborted for at in range(self._end + 1, index))
+        if waits:
+            why = f"B ends {count_of(waits, 'record')} before the position"
+            return Translation(Verdict.NOT_YET, why=why, waits=waits)
+        return self._between(min(index, self._end + 1))
+
+    def needs_earlier(self, positions: Collection[int]) -> tuple[bool, bool]:
+        """Returns whether A and whether B must be read further back for better answers to the positions."""
+        answers = [self.translate(position) for position in positions]
+        return any(answer.earlier_a for answer in answers), any(answer.earlier_b for answer in answers)
+
+    def difference(self, translation: Translation, committed: int) -> tuple[int, int] | None:
+        """Returns how many records of B a group that has committed an offset of B gets again, and how many records
+        after its position in A it skips, if the translation is the answer to this position.
+
+        If the translation has two bounds, both numbers are the largest possible ones. Returns None if there is no
+        answer, or the offset is outside of B, or the records there were not read."""
+        if translation.offset is None or not max(self.b.start, self.b.first) <= committed <= self.b.end:
+            return None
+        at, lower = self.b.index_of(committed), self.b.index_of(translation.offset)
+        upper = lower if translation.upper is None else self.b.index_of(translation.upper)
+        repeats = max(upper - at, 0)
+        skipped = {self._classes_b[index] for index in range(lower, at)}
+        # A class is skipped if all of its copies are; of a class with several records, some may be.
+        skips = sum(of >= 0 and self._last_copy[of] < at for of in skipped)
+        return repeats, skips
 
     # --- columns, each computed once for all positions -----------------------------------------------
 
-    def _read_b(self) -> None:
-        """Finds the places of each unique record in B, and counts the foreign records of B."""
-        unique, classes = self._unique, self._classes_b
-        self._first_copy = array("q", bytes(8 * len(unique)))
-        self._last_copy = array("q", bytes(8 * len(unique)))
-        first, last = self._first_copy, self._last_copy
-        for index in range(len(unique)):
-            first[index] = last[index] = _NOWHERE
-        for at, of in enumerate(classes):
+    def _find_copies(self) -> None:
+        """Finds the places in B of each record of A."""
+        self._last_copy = array("q", [_ABSENT]) * len(self._classes_a)
+        """For each class: the last place in B."""
+        self._earlier_copy = array("q", [_ABSENT]) * len(self._classes_b)
+        """For each place in B: the place before of the same class."""
+        last, earlier = self._last_copy, self._earlier_copy
+        for place, of in enumerate(self._classes_b):
             if of >= 0:
-                last[of] = at
-        for at in range(len(classes) - 1, -1, -1):
-            if classes[at] >= 0:
-                first[classes[at]] = at
-        self.first_copied = next((at for at, of in enumerate(classes) if of >= 0), None)
-        """The index of B's first record that is a copy; None if no record of B is one."""
-        excused = self._excused(self.b, self.a) if self._excuses else frozenset()
-        self._foreign_before = array("q", [0])
-        """For each index of B, the number of records before it that A does not hold."""
-        count = 0
-        for at, of in enumerate(classes):
-            count += of == _FOREIGN and at not in excused
-            self._foreign_before.append(count)
+                earlier[place] = last[of]
+                last[of] = place
+        self.first_copied = next((place for place, of in enumerate(self._classes_b) if of >= 0), None)
+        """The place of B's first record that is a copy; None if no record of B is one."""
+        of_unique = last if all(self._unique) else map(_place_if, self._unique, last)
+        self._latest_before = array("q", accumulate(of_unique, max, initial=_ABSENT))
+        """For each index of A: the last place in B of the copies of all unique records before it."""
 
-    @property
-    def _excuses(self) -> bool:
-        """Whether a record may be missing because a log was compacted."""
-        logs = (self.a, self.b)
-        return any(log.compacted or log.gaps for log in logs) and all(len(log.keys) == len(log.prints) for log in logs)
-
-    def _excused(self, here: LogStretch, there: LogStretch) -> frozenset[int]:
-        """Returns the indexes of records of ``here`` whose key has a later record ``there``.
-
-        Later means: a copy of a record that follows in ``here``, or, if ``there`` holds a record of the key that is no
-        copy of an earlier record, that record."""
-        newest = {key: print_ for key, print_ in zip(there.keys, there.prints, strict=True) if key != NO_KEY}
-        seen_later: set[int] = set()
-        excused = set()
-        for index in range(len(here.prints) - 1, -1, -1):
-            key = here.keys[index]
-            if key == NO_KEY:
+    def _find_foreign(self) -> None:
+        """Finds the records of B that A does not hold, without the older values of compacted keys."""
+        classes = self._classes_b
+        self._foreign = array("q")
+        """The places of the records of B that A does not hold."""
+        if _FOREIGN not in classes:
+            return
+        newest = self._newest_of_keys() if self.a.may_lack_old_values and self.b.keys else {}
+        for place, of in enumerate(classes):
+            if of != _FOREIGN:
                 continue
-            if key in seen_later:
-                excused.add(index)
-            elif key in newest:
-                if newest[key] != here.prints[index] and here is self.b:
-                    excused.add(index)
-                seen_later.add(key)
-        return frozenset(excused)
+            if newest and (newer := newest.get(self.b.keys[place])) is not None:
+                copy = self._last_copy[self._classes_a[newer]]
+                if copy == _ABSENT or copy > place:
+                    classes[place] = _IGNORED
+                    continue
+            self._foreign.append(place)
 
-    def _copy_of_last(self) -> int | None:
-        """Returns the index in A of the record that B's last record is the copy of."""
-        last = self._classes_b[-1] if len(self._classes_b) else _FOREIGN
-        return last if last >= 0 and self._unique[last] else None
+    def _newest_of_keys(self) -> dict[int, int]:
+        """Returns the index of the newest record of each key in A."""
+        return {key: at for at, key in enumerate(self.a.keys) if key != NO_KEY and at not in self.a.aborted}
+
+    def _find_end(self) -> tuple[int | None, str]:
+        """Returns the index of E, the record of A that B's last record is the copy of; or None and the reason."""
+        self._ends_foreign = self._copied_again = False
+        last = next((of for of in reversed(self._classes_b) if of != _IGNORED), _FOREIGN)
+        if last == _FOREIGN:
+            self._ends_foreign = True
+            return None, "B's last record equals no record of A that was read"
+        if not self._unique[last]:
+            return None, "B's last record equals several records of A"
+        following = self.a.next_committed(last + 1)
+        for index in range(last + 1, len(self._unique)):
+            if self._last_copy[self._classes_a[index]] == _ABSENT:
+                continue
+            if self._unique[index]:
+                self._copied_again = True
+                break
+            if index == following:
+                return None, "the record of A after the last copy occurs in A more than once"
+        return last, ""
 
     def _match_backward(self) -> None:
         """Finds the last places in B where A's records lie in the order of A, from E backward."""
-        size = len(self._classes_a)
-        self._places = array("q", bytes(8 * (size + 1)))
+        self._places = array("q", bytes(8 * (len(self._classes_a) + 1)))
         """For each index of A up to E: the last place in B from which all records up to E follow in A's order."""
-        self._missing = array("q", bytes(8 * (size + 1)))
-        """For each index of A up to E: the number of records from it to E that B does not hold there."""
+        self._missing, self._disordered = array("q"), array("q")
+        """The indexes of the records up to E that B does not hold, and of those that lie before a copy of an earlier
+        record."""
         if self._end is None:
             return
-        end, aborted = self._end, self.a.aborted
-        excused = self._excused(self.a, self.b) if self._excuses else frozenset()
-        places, missing, classes_a, classes_b = self._places, self._missing, self._classes_a, self._classes_b
-        earlier = _Occurrences(classes_b)
-        place, absent = len(classes_b), 0
-        places[end + 1] = place
-        for index in range(end, -1, -1):
+        classes, unique, last = self._classes_a, self._unique, self._last_copy
+        places, aborted, latest_before = self._places, self.a.aborted, self._latest_before
+        unread = array("q", last)
+        place = places[self._end + 1] = len(self._classes_b)
+        for index in range(self._end, -1, -1):
+            of = classes[index]
+            at = last[of]
+            if not unique[index]:
+                at = unread[of]
+                while at >= place:
+                    at = self._earlier_copy[at]
+                unread[of] = at
             if index not in aborted:
-                # The copy usually is the record before.
-                of = classes_a[index]
-                at = place - 1 if place and classes_b[place - 1] == of else earlier.before(of, place)
-                if at >= 0:
+                if at > latest_before[index]:
                     place = at
-                elif index not in excused:
-                    absent += 1
-            places[index], missing[index] = place, absent
+                elif at != _ABSENT and unique[index]:
+                    self._disordered.append(index)
+                elif index not in self._excused:
+                    self._missing.append(index)
+            places[index] = place
+        self._missing.reverse()
+        self._disordered.reverse()
 
-    def _read_a(self) -> None:
+    @cached_property
+    def _excused(self) -> Collection[int]:
+        """The indexes of records of A of which B holds a later record of the same key."""
+        if not self.b.may_lack_old_values or len(self.a.keys) != len(self.a.prints):
+            return ()
+        later = set[int]()
+        excused = set[int]()
+        for index in range(len(self.a.keys) - 1, -1, -1):
+            key = self.a.keys[index]
+            if key == NO_KEY:
+                continue
+            if key in later:
+                excused.add(index)
+            elif self._last_copy[self._classes_a[index]] != _ABSENT:
+                later.add(key)
+        return excused
+
+    @cached_property
+    def _bounds(self) -> _Bounds:
+        """The places that may be right, without the rules of `Verdict.SEEN`.
+
+        The upper bound is the last copy of a needed unique record, unless it lies before a copy of an earlier record.
+        The lower bound is the smallest place of a record that may be the last copy of a needed one. A record that is
+        not unique is no copy of a needed record if it lies between copies of unique records that lie before the
+        position and follow in the order of A."""
         size, last, unique = len(self._classes_a), self._last_copy, self._unique
-        self._latest_before = array("q", [_NOWHERE])
-        """For each index of A: the last place in B of the copies of all unique records before it."""
-        latest = _NOWHERE
-        for index in range(size):
-            if unique[index] and last[index] > latest:
-                latest = last[index]
-            self._latest_before.append(latest)
-        self._earliest_after = array("q", bytes(8 * (size + 1)))
-        """For each index of A: the smallest of the last places in B of all unique records from it on."""
-        earliest = len(self._classes_b)
-        for index in range(size, -1, -1):
-            if index < size and unique[index] and index not in self.a.aborted and 0 <= last[index] < earliest:
-                earliest = last[index]
-            self._earliest_after[index] = earliest
-        self._last_copied = max((index for index in range(size) if unique[index] and last[index] >= 0), default=None)
+        lower = array("q", [len(self._classes_b)]) * (size + 1)
+        upper = array("q", lower)
+        newest = array("q", [_ABSENT]) * size
+        for index, of in enumerate(self._classes_a):
+            if index not in self.a.aborted:
+                newest[of] = index
+        for place, neighbour in self._not_unique_places():
+            until = min(newest[self._classes_b[place]], neighbour)
+            if until >= 0:
+                lower[until] = min(lower[until], place)
+        for index in range(size - 1, -1, -1):
+            upper[index] = upper[index + 1]
+            if unique[index] and index not in self.a.aborted and last[index] != _ABSENT:
+                lower[index] = min(lower[index], last[index])
+                if last[index] > self._latest_before[index]:
+                    upper[index] = last[index]
+            lower[index] = min(lower[index], lower[index + 1])
+        return _Bounds(lower, upper)
 
-    def needs_earlier(self, positions: Iterable[int]) -> tuple[bool, bool]:
-        return False, False
-
-    def difference(self, translation: Translation, committed: int) -> tuple[int, int] | None:
-        return None
+    def _not_unique_places(self) -> Iterator[tuple[int, int]]:
+        """Yields the places of the copies of records that are not unique, each with the larger index in A of the unique
+        records before and after it in B; with the size of A if these do not follow in the order of A."""
+        waiting: list[int] = []
+        before = _ABSENT
+        for place, of in enumerate(self._classes_b):
+            if of < 0:
+                continue
+            if self._unique[of]:
+                yield from zip(waiting, repeat(of if of > before else len(self._unique)))
+                waiting, before = [], of
+            else:
+                waiting.append(place)
+        yield from zip(waiting, repeat(len(self._unique)))
 
     # --- one position -------------------------------------------------------------------------------
 
-    def translate(self, position: int) -> Translation:
-        """Returns the answer for a position within A's log, from its start to its end."""
-        index = self._next(self.a.index_of(position))
-        if self.first_copied is None:
-            return self._without_copies()
-        if self._end is None:
-            return self._bracket(index, self._why_no_end())
-        if self._last_copied is not None and self._last_copied > self._end:
-            return self._not_yet("a stretch that B already holds may be being copied again")
-        following = self._end + 1
-        if following < len(self._unique) and not self._unique[following]:
-            return self._bracket(index, "the record of A after the last copy occurs in A more than once")
-        if index > following:
-            waits = sum(1 for at in range(following, index) if at not in self.a.aborted)
-            if waits:
-                return self._not_yet(f"B ends {count_of(waits, 'record')} before the position", waits)
-        return self._within(index)
-
-    def _within(self, index: int) -> Translation:
-        """Returns the answer for a position whose records B holds."""
-        answer, absent = self._places[min(index, self._end + 1 if self._end is not None else 0)], self._missing[index]
-        if absent:
-            return self._with_missing(index, absent)
-        if self._latest_before[index] >= answer:
-            return self._bracket(index, "records before the position lie after it at B")
-        if self._foreign(answer):
-            return self._bracket(index, f"B holds {count_of(self._foreign(answer), 'record')} that A does not hold")
-        if self._begins(index, answer) or self._begins_second_copy(index, answer):
-            return Translation(Verdict.SEEN, self.b.offset_at(answer), why=self._older())
-        return self._bracket(index, "no unique record before the position lies directly before it at B")
-
-    def _next(self, index: int) -> int:
-        """Returns the index of the first record from ``index`` on that A's consumer gets."""
-        while index in self.a.aborted:
-            index += 1
-        return index
-
-    def _foreign(self, answer: int) -> int:
+    def _between(self, index: int) -> Translation:
+        """Returns the answer for a position that is not after the record that follows E."""
         assert self.first_copied is not None
-        return self._foreign_before[answer] - self._foreign_before[self.first_copied]
+        missing = _number_from(self._missing, index)
+        if missing:
+            why = f"B does not hold {count_of(missing, 'record')} after the position, and holds later ones"
+            return self._bracket(index, why, missing=missing, earlier_b=True)
+        if _number_from(self._disordered, index):
+            return self._bracket(index, "B holds records in another order than A", earlier_a=True)
+        answer = self._places[index]
+        foreign = bisect_left(self._foreign, answer) - bisect_left(self._foreign, self.first_copied)
+        if foreign:
+            return self._bracket(index, f"B holds {count_of(foreign, 'record')} that A does not hold", earlier_a=True)
+        preceded = self._preceded(index, answer) or self._begins_second_copy(index, answer)
+        if preceded:
+            older = f"B held {count_of(self.first_copied, 'other record')} before" if self.first_copied else ""
+            return Translation(Verdict.SEEN, self.b.offset_at(answer), why=older)
+        why = "no unique record before the position lies directly before it at B"
+        return self._bracket(index, why, earlier_a=preceded is None, earlier_b=True)
 
-    def _older(self) -> str:
-        return f"B held {count_of(self.first_copied, 'other record')} before" if self.first_copied else ""
-
-    def _begins(self, index: int, answer: int) -> bool:
-        """Whether the nearest unique record before A's ``index`` lies at B before ``answer``, with the same records
-        between."""
-        classes_a, classes_b, aborted = self._classes_a, self._classes_b, self.a.aborted
-        place, at = answer, index
-        while at > 0:
-            at -= 1
-            before = place - 1
-            if at in aborted:
-                place -= before >= 0 and classes_b[before] == classes_a[at]
-                continue
-            if before < 0 or classes_b[before] != classes_a[at]:
+    def _preceded(self, index: int, place: int) -> bool | None:
+        """Returns whether the nearest unique record before A's ``index`` lies at B before ``place``, with the same
+        records between; or None if A must be read further back."""
+        classes_a, classes_b = self._classes_a, self._classes_b
+        for at in range(index - 1, -1, -1):
+            while place and classes_b[place - 1] == _IGNORED:
+                place -= 1
+            if place and classes_b[place - 1] == classes_a[at]:
+                if self._unique[at]:
+                    return True
+                place -= 1
+            elif at not in self.a.aborted and at not in self._excused:
                 return False
-            place = before
-            if self._unique[at]:
-                return True
-        # No record precedes: A's log never had one.
-        return self.a.whole and self.a.start == 0 and place <= (self.first_copied or 0)
+        if self.a.whole and self.a.start:
+            return False
+        return place <= (self.first_copied or 0) if self.a.whole else None
 
-    def _begins_second_copy(self, index: int, answer: int) -> bool:
+    def _begins_second_copy(self, index: int, answer: int) -> bool | None:
+        """Returns whether the record at A's ``index`` is unique and an earlier copy of it is preceded; or None if A
+        must be read further back."""
         if index >= len(self._unique) or not self._unique[index]:
             return False
-        copies = (at for at in range(self._first_copy[index], answer) if self._classes_b[at] == index)
-        return any(self._begins(index, at) for at in copies)
+        preceded: bool | None = False
+        place = self._earlier_copy[answer]
+        while place != _ABSENT and not preceded:
+            preceded = self._preceded(index, place)
+            place = self._earlier_copy[place]
+        return preceded
 
-    # --- answers that are not sure ------------------------------------------------------------------
+    def _bracket(
+        self, index: int, why: str, *, missing: int = 0, earlier_a: bool = False, earlier_b: bool = False
+    ) -> Translation:
+        """Returns the range that holds the right position."""
+        lower, upper = self._range(index)
+        earlier = {"earlier_a": earlier_a and not self.a.whole, "earlier_b": earlier_b and not self.b.whole}
+        if not missing and lower < upper == len(self._classes_b) and self._latest_before[index] == _ABSENT:
+            return Translation(Verdict.UNKNOWN, why=why, **earlier)
+        places = range(lower, upper)
+        return Translation(
+            Verdict.MISSING if missing else Verdict.BRACKETED,
+            self.b.offset_at(lower),
+            self.b.offset_at(upper),
+            repeats=upper - lower,
+            skips=sum(self._classes_b[place] >= 0 for place in places),
+            why=why,
+            missing=missing,
+            **earlier,
+        )
 
-    def _without_copies(self) -> Translation:
-        return Translation(Verdict.UNKNOWN, why="no record of B equals a record of A")
-
-    def _why_no_end(self) -> str:
-        if self._classes_b[-1] == _FOREIGN:
-            return "B's last record equals no record of A that was read"
-        return "B's last record equals several records of A"
-
-    def _not_yet(self, why: str, waits: int = 0) -> Translation:
-        return Translation(Verdict.NOT_YET, repeats=waits, why=why)
-
-    def _with_missing(self, index: int, absent: int) -> Translation:
-        place = self._places[index]
-        why = f"B does not hold {count_of(absent, 'record')} after the position, and holds later ones"
-        return Translation(Verdict.MISSING, self.b.offset_at(place), skips=absent, why=why)
-
-    def _bracket(self, index: int, why: str) -> Translation:
-        """Returns the range that holds the right position: from the copy of an earlier record to the first copy of a
-        unique later record."""
-        upper = self._earliest_after[index]
-        lower = self._copy_before(index, upper) + 1
-        if lower > upper:
-            return Translation(Verdict.UNKNOWN, why=why)
-        repeats = upper - lower
-        skips = sum(1 for at in range(lower, upper) if self._classes_b[at] >= 0)
-        return Translation(Verdict.BRACKETED, self.b.offset_at(lower), self.b.offset_at(upper), repeats, skips, why)
-
-    def _copy_before(self, index: int, upper: int) -> int:
-        """Returns the last place before ``upper`` of the nearest unique record before A's ``index`` that B holds."""
-        for at in range(index - 1, -1, -1):
-            if self._unique[at] and 0 <= self._first_copy[at] < upper:
-                return max(place for place in range(self._first_copy[at], upper) if self._classes_b[place] == at)
-        return _NOWHERE
+    def _range(self, index: int) -> tuple[int, int]:
+        """Returns the smallest and the largest place in B that may be right for A's ``index``."""
+        end = self._end
+        if end is None or _number_from(self._missing, index) or _number_from(self._disordered, index):
+            return self._bounds.lower[index], self._bounds.upper[index]
+        if index > end or self._unique[index]:
+            return self._places[index], self._places[index]
+        return self._latest_before[index] + 1, self._bounds.upper[index]
 
 
-class _Occurrences:
-    """The places of each class in B, in order."""
-
-    def __init__(self, classes: Sequence[int]) -> None:
-        self._classes = classes
-        self._places: dict[int, list[int]] | None = None
-
-    def before(self, of: int, place: int) -> int:
-        """Returns the last place of a class before ``place``; -1 if there is none."""
-        if self._places is None:
-            self._places = {}
-            for at, one in enumerate(self._classes):
-                self._places.setdefault(one, []).append(at)
-        places = self._places.get(of, [])
-        at = bisect_left(places, place)
-        return places[at - 1] if at else _NOWHERE
+def _number_from(indexes: array[int], index: int) -> int:
+    """Returns how many of the ascending indexes are not below ``index``."""
+    return len(indexes) - bisect_left(indexes, index)
 
 
 def _classes(a: LogStretch, b: LogStretch) -> tuple[array[int], array[int]]:
     """Returns, for each record of both stretches, the index of the first record of A that equals it."""
-    first: dict[bytes, int] = {}
-    of_a = array("q", (first.setdefault(one, index) for index, one in enumerate(a.prints)))
-    of_b = array("q", (first.get(one, _FOREIGN) for one in b.prints))
+    size = len(a.prints)
+    first = dict(zip(reversed(a.prints), range(size - 1, -1, -1), strict=True))
+    of_a = array("q", range(size) if len(first) == size else map(first.__getitem__, a.prints))
+    of_b = array("q", map(first.get, b.prints, repeat(_FOREIGN)))
     for index, alternative in b.alternatives.items():
         if of_b[index] == _FOREIGN:
             of_b[index] = first.get(alternative, _FOREIGN)
@@ -365,3 +465,7 @@ def _unique(classes: Sequence[int]) -> bytearray:
         if of != index:
             unique[index] = unique[of] = 0
     return unique
+
+
+def _place_if(unique: int, place: int) -> int:
+    return place if unique else _ABSENT
