@@ -22,6 +22,7 @@ PURPOSES: Final = {
     "consumer": "consumers in old groups",
     "migration": "plan, apply, verify, finalize, rollback",
     "groups": "edits of groups, undo",
+    "translation": "positions of another cluster",
     "server": "listener, relay, security",
     "manager": "the offset manager",
     "stores": "ZooKeeper, Kafka, dual, files",
