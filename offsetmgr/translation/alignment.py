@@ -156,6 +156,7 @@ class Alignment:
         self._find_foreign()
         self._end, self._why_no_end = self._find_end()
         self._match_backward()
+        self._aborted = array("q", sorted(a.aborted))
 
     def translate(self, position: int) -> Translation:
         """Returns the answer for a position in A's log."""
@@ -171,17 +172,15 @@ class Alignment:
             return Translation(Verdict.INFERRED, b.end, why="A holds no record")
         index = a.next_committed(a.index_of(position))
         if b.whole and b.empty and not b.end:
-            waits = index - bisect_left(sorted(a.aborted), index)
-            return Translation(Verdict.NOT_YET, why="B is empty", waits=waits)
+            return Translation(Verdict.NOT_YET, why="B is empty", waits=self._committed_between(0, index))
         if self.first_copied is None:
             further = {"earlier_a": not a.whole, "earlier_b": not b.whole}
             return Translation(Verdict.UNKNOWN, why="no record of B equals a record of A", **further)
         if self._end is None:
-            return self._bracket(index, self._why_no_end, earlier_a=self._ends_foreign)
+            return self._bracket(index, self._why_no_end, earlier_a=self._ends_foreign, earlier_b=True)
         if self._copied_again:
             return Translation(Verdict.NOT_YET, why="a stretch that B already holds may be being copied again")
-        waits = sum(at not in a.aborted for at in range(self._end + 1, index))
-        if waits:
+        if waits := self._committed_between(self._end + 1, index):
             why = f"B ends {count_of(waits, 'record')} before the position"
             return Translation(Verdict.NOT_YET, why=why, waits=waits)
         return self._between(min(index, self._end + 1))
@@ -290,18 +289,30 @@ class Alignment:
                     at = self._earlier_copy[at]
                 unread[of] = at
             if index not in aborted:
-                if at > latest_before[index]:
+                if at > latest_before[index] and (unique[index] or self._surely_copies(index, at, place)):
                     place = at
-                elif at != _ABSENT and unique[index]:
+                elif at != _ABSENT and (unique[index] or at > latest_before[index]):
                     self._disordered.append(index)
-                elif index not in self._excused:
+                elif not self._excused(index):
                     self._missing.append(index)
             places[index] = place
         self._missing.reverse()
         self._disordered.reverse()
 
+    def _surely_copies(self, index: int, at: int, place: int) -> bool:
+        """Returns whether a record of B before ``place`` may be used as the copy of a record that is not unique. If
+        compaction may have removed the copy, the record must lie directly before."""
+        if index not in self._older_values:
+            return True
+        return all(of < 0 for of in self._classes_b[at + 1 : place])
+
+    def _excused(self, index: int) -> bool:
+        """Returns whether B may lack a record of A because of compaction. A record of A before all that B's stretch
+        holds may lie before the stretch."""
+        return index in self._older_values and (self.b.whole or self._latest_before[index] != _ABSENT)
+
     @cached_property
-    def _excused(self) -> Collection[int]:
+    def _older_values(self) -> Collection[int]:
         """The indexes of records of A of which B holds a later record of the same key."""
         if not self.b.may_lack_old_values or len(self.a.keys) != len(self.a.prints):
             return ()
@@ -370,17 +381,23 @@ class Alignment:
             why = f"B does not hold {count_of(missing, 'record')} after the position, and holds later ones"
             return self._bracket(index, why, missing=missing, earlier_b=True)
         if _number_from(self._disordered, index):
-            return self._bracket(index, "B holds records in another order than A", earlier_a=True)
+            return self._bracket(index, "B holds records in another order than A", earlier_a=True, earlier_b=True)
         answer = self._places[index]
         foreign = bisect_left(self._foreign, answer) - bisect_left(self._foreign, self.first_copied)
         if foreign:
             return self._bracket(index, f"B holds {count_of(foreign, 'record')} that A does not hold", earlier_a=True)
-        preceded = self._preceded(index, answer) or self._begins_second_copy(index, answer)
-        if preceded:
-            older = f"B held {count_of(self.first_copied, 'other record')} before" if self.first_copied else ""
-            return Translation(Verdict.SEEN, self.b.offset_at(answer), why=older)
+        preceded = [self._preceded(index, place) for place in self._copies(answer)]
+        if any(preceded):
+            older = self.first_copied if self.a.whole else 0
+            why = f"B held {count_of(older, 'other record')} before" if older else ""
+            return Translation(Verdict.SEEN, self.b.offset_at(answer), why=why)
         why = "no unique record before the position lies directly before it at B"
-        return self._bracket(index, why, earlier_a=preceded is None, earlier_b=True)
+        return self._bracket(index, why, earlier_a=None in preceded, earlier_b=True)
+
+    def _committed_between(self, index: int, stop: int) -> int:
+        """Returns how many records of A in a range of indexes are not of aborted transactions."""
+        aborted = _number_from(self._aborted, index) - _number_from(self._aborted, stop)
+        return max(stop - index - aborted, 0)
 
     def _preceded(self, index: int, place: int) -> bool | None:
         """Returns whether the nearest unique record before A's ``index`` lies at B before ``place``, with the same
@@ -393,32 +410,29 @@ class Alignment:
                 if self._unique[at]:
                     return True
                 place -= 1
-            elif at not in self.a.aborted and at not in self._excused:
+            elif at not in self.a.aborted and not self._excused(at):
                 return False
-        if self.a.whole and self.a.start:
-            return False
-        return place <= (self.first_copied or 0) if self.a.whole else None
+        if not self.a.whole:
+            return None
+        return not self.a.start and self.b.whole and place <= (self.first_copied or 0)
 
-    def _begins_second_copy(self, index: int, answer: int) -> bool | None:
-        """Returns whether the record at A's ``index`` is unique and an earlier copy of it is preceded; or None if A
-        must be read further back."""
-        if index >= len(self._unique) or not self._unique[index]:
-            return False
-        preceded: bool | None = False
-        place = self._earlier_copy[answer]
-        while place != _ABSENT and not preceded:
-            preceded = self._preceded(index, place)
-            place = self._earlier_copy[place]
-        return preceded
+    def _copies(self, answer: int) -> Iterator[int]:
+        """Yields a place in B, and the places of the earlier copies of its record if that is unique."""
+        yield answer
+        of = self._classes_b[answer] if answer < len(self._classes_b) else _FOREIGN
+        if of >= 0 and self._unique[of]:
+            while (answer := self._earlier_copy[answer]) != _ABSENT:
+                yield answer
 
     def _bracket(
         self, index: int, why: str, *, missing: int = 0, earlier_a: bool = False, earlier_b: bool = False
     ) -> Translation:
         """Returns the range that holds the right position."""
         lower, upper = self._range(index)
-        earlier = {"earlier_a": earlier_a and not self.a.whole, "earlier_b": earlier_b and not self.b.whole}
-        if not missing and lower < upper == len(self._classes_b) and self._latest_before[index] == _ABSENT:
-            return Translation(Verdict.UNKNOWN, why=why, **earlier)
+        earlier_a, earlier_b = earlier_a and not self.a.whole, earlier_b and not self.b.whole
+        anchored = lower == upper or upper < len(self._classes_b) or self._latest_before[index] != _ABSENT
+        if earlier_a or earlier_b or not (missing or anchored):
+            return Translation(Verdict.UNKNOWN, why=why, earlier_a=earlier_a, earlier_b=earlier_b)
         places = range(lower, upper)
         return Translation(
             Verdict.MISSING if missing else Verdict.BRACKETED,
@@ -428,7 +442,6 @@ class Alignment:
             skips=sum(self._classes_b[place] >= 0 for place in places),
             why=why,
             missing=missing,
-            **earlier,
         )
 
     def _range(self, index: int) -> tuple[int, int]:

@@ -1,0 +1,268 @@
+"""Simulates a source log and copiers that write its records to a target log. Each record has an identity, which the
+alignment does not see and which tells where a position truly belongs."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import NamedTuple
+
+from offsetmgr.translation.alignment import NO_KEY, LogStretch
+
+
+@dataclass(eq=False)
+class Record:
+    """A record that a producer wrote once. Its copies in a log are the same object."""
+
+    key: int | None
+    value: int | None
+    time: int
+    aborted: bool = False
+    open: bool = False
+
+
+class Entry(NamedTuple):
+    """A record at an offset of a log."""
+
+    offset: int
+    record: Record
+
+
+@dataclass
+class Log:
+    """The log of a partition. ``transactional`` tells whether a record of an aborted transaction is one in this log; for
+    a copier that reads uncommitted records, its copy is an ordinary record."""
+
+    compacted: bool = False
+    transactional: bool = True
+    start: int = 0
+    end: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    markers: set[int] = field(default_factory=set)
+    cleaned: int = 0
+    """The cleaner has removed older values below this offset."""
+
+    def append(self, record: Record) -> None:
+        self.entries.append(Entry(self.end, record))
+        self.end += 1
+
+    def append_marker(self) -> None:
+        self.markers.add(self.end)
+        self.end += 1
+
+    def delete_before(self, offset: int) -> None:
+        self.start = max(self.start, offset)
+        self.entries = [one for one in self.entries if one.offset >= self.start]
+
+    def compact(self, up_to: int, remove_tombstones: bool) -> None:
+        """Removes older values and aborted records below an offset, and tombstones that an earlier run has kept."""
+        below = [one for one in self.entries if one.offset < up_to and not (self.transactional and one.record.open)]
+        aborted = {one.offset for one in below if self.transactional and one.record.aborted}
+        newest = {one.record.key: one.offset for one in below if one.offset not in aborted}
+        gone = {
+            one.offset
+            for one in below
+            if one.offset in aborted
+            or newest[one.record.key] != one.offset
+            or (remove_tombstones and one.record.value is None and one.offset < self.cleaned)
+        }
+        self.entries = [one for one in self.entries if one.offset not in gone]
+        self.cleaned = max(self.cleaned, up_to)
+
+    def stretch(self, first: int, with_times: bool, read_committed: bool) -> LogStretch:
+        """Returns the columns of the log from an offset on."""
+        read = [one for one in self.entries if one.offset >= first]
+        if read_committed and self.transactional:
+            stop = next((at for at, one in enumerate(read) if one.record.open), len(read))
+            read = [one for one in read[:stop] if not one.record.aborted]
+        first = max(first, self.start)
+        there = {one.offset for one in self.entries} | self.markers
+        return LogStretch(
+            first,
+            self.start,
+            self.end,
+            array("q", (one.offset for one in read)),
+            [f"{one.record.key},{one.record.value},{one.record.time if with_times else ''}".encode() for one in read],
+            keys=array("q", (NO_KEY if one.record.key is None else one.record.key for one in read)),
+            aborted={at for at, one in enumerate(read) if self.transactional and one.record.aborted},
+            gaps=any(offset not in there for offset in range(first, self.end)),
+            compacted=self.compacted,
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """What producers, copiers and brokers do. Numbers from 0 to 1 are probabilities: ``restart``, ``hole``,
+    ``foreign``, and the compactions and deletions in each round; ``retry`` and ``reorder`` for each batch.
+
+    ``equal`` is the share of records with the same payload. ``cycle`` is the number of records after which payloads
+    repeat. ``keys`` is the number of keys, 0 for records without keys. ``done`` tells whether the copiers finish."""
+
+    name: str
+    least_seen: float = 0
+    equal: float = 0
+    cycle: int = 0
+    keys: int = 0
+    keeps_times: bool = True
+    same_times: float = 0.005
+    transactions: bool = False
+    committed_only: bool = False
+    copiers: int = 1
+    restart: float = 0
+    retry: float = 0
+    reorder: float = 0
+    hole: float = 0
+    foreign: float = 0
+    foreign_around: bool = False
+    compact_a: float = 0
+    compact_b: float = 0
+    tombstones: float = 0
+    remove_tombstones: bool = False
+    delete_a: float = 0
+    delete_b: float = 0
+    retained: int = 0
+    done: bool = True
+    equal_logs: bool = False
+    rounds: int = 12
+
+
+class World:
+    """A source log A and a target log B after some rounds of a case."""
+
+    def __init__(self, case: Case, random: Random) -> None:
+        self.case, self._random = case, random
+        compacted = bool(case.compact_a or case.compact_b)
+        self.a = Log(compacted)
+        self.b = Log(compacted, transactional=False)
+        self._clock = self._produced = 0
+        self._open: list[list[Record]] = [[], []]
+        self._copiers = [0] * case.copiers
+        """The offset of A that each copier reads next."""
+        if case.foreign_around:
+            self._write_foreign()
+        for _ in range(case.rounds):
+            self._round()
+        if case.done:
+            self._end_transactions()
+            self._copy(10**9)
+        if case.foreign_around:
+            self._write_foreign()
+        if case.equal_logs:
+            self.b = replace(self.a, entries=list(self.a.entries))
+
+    def right(self, position: int) -> int:
+        """Returns the last offset of B from which a consumer gets every record that A would still deliver from the
+        position on and that B holds."""
+        last = {one.record: one.offset for one in self.b.entries}
+        return min((last[one] for one in self.needed(position) if one in last), default=self.b.end)
+
+    def needed(self, position: int) -> list[Record]:
+        """Returns the records that A's consumer gets from a position on."""
+        return [one.record for one in self.a.entries if one.offset >= position and not one.record.aborted]
+
+    # --- the rounds ---------------------------------------------------------------------------------
+
+    def _happens(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+    def _round(self) -> None:
+        case, random = self.case, self._random
+        for _ in range(random.randint(5, 40)):
+            self._produce()
+        if self._happens(case.restart):
+            self._move_copier(-random.randint(1, 60))
+        if self._happens(case.hole):
+            self._move_copier(random.randint(1, 25))
+        self._copy(random.randint(0, 60))
+        if self._happens(case.foreign):
+            self._write_foreign()
+        if self._happens(case.compact_a):
+            self.a.compact(random.randint(self.a.start, self.a.end), case.remove_tombstones)
+        if self._happens(case.compact_b):
+            self.b.compact(random.randint(self.b.start, self.b.end), case.remove_tombstones)
+        if self._happens(case.delete_a):
+            self.a.delete_before(random.randint(self.a.start, (self.a.start + self.a.end) // 2))
+        if case.retained:
+            self.a.delete_before(self.a.end - case.retained)
+        if self._happens(case.delete_b):
+            self.b.delete_before(random.randint(self.b.start, (self.b.start + self.b.end) // 2))
+
+    def _produce(self) -> None:
+        case, random = self.case, self._random
+        value: int | None = self._produced % case.cycle if case.cycle else self._produced
+        if self._happens(case.equal):
+            value = -1
+        key = random.randrange(case.keys) if case.keys else None
+        if self._happens(case.tombstones):
+            value = None
+        self._produced += 1
+        self._clock += not self._happens(case.same_times)
+        record = Record(key, value, self._clock)
+        self.a.append(record)
+        if case.transactions:
+            record.open = True
+            producer = random.randrange(2)
+            self._open[producer].append(record)
+            if self._happens(0.2):
+                self._end_transaction(producer)
+
+    def _end_transaction(self, producer: int) -> None:
+        aborted = self._happens(0.3)
+        for record in self._open[producer]:
+            record.open, record.aborted = False, aborted
+        if self._open[producer]:
+            self.a.append_marker()
+        self._open[producer] = []
+
+    def _end_transactions(self) -> None:
+        self._end_transaction(0)
+        self._end_transaction(1)
+
+    def _write_foreign(self) -> None:
+        for _ in range(self._random.randint(1, 5)):
+            key = self._random.randrange(self.case.keys) if self.case.keys else None
+            self._produced += 1
+            self.b.append(Record(key, -self._produced - 1, self._clock))
+
+    # --- the copiers --------------------------------------------------------------------------------
+
+    def _move_copier(self, by: int) -> None:
+        copier = self._random.randrange(len(self._copiers))
+        moved = self._copiers[copier] + by
+        self._copiers[copier] = min(max(moved, self.a.start), self.a.end)
+
+    def _copy(self, records: int) -> None:
+        """Copies up to so many records, by all copiers in turn."""
+        streams = [self._batches(copier, records) for copier in range(len(self._copiers))]
+        while streams:
+            stream = self._random.choice(streams)
+            batch = next(stream, None)
+            if batch is None:
+                streams.remove(stream)
+                continue
+            if self._happens(self.case.reorder) and (following := next(stream, None)) is not None:
+                self._write(following)
+            self._write(batch)
+            if self._happens(self.case.retry):
+                self._write(batch)
+
+    def _write(self, batch: list[Record]) -> None:
+        for record in batch:
+            self.b.append(record)
+        if self.case.committed_only:
+            self.b.append_marker()
+
+    def _batches(self, copier: int, records: int) -> Iterator[list[Record]]:
+        """Yields the batches that a copier reads, and moves its position."""
+        readable = [one for one in self.a.entries if one.offset >= self._copiers[copier]]
+        if self.case.committed_only:
+            stop = next((at for at, one in enumerate(readable) if one.record.open), len(readable))
+            readable = [one for one in readable[:stop] if not one.record.aborted]
+        readable = readable[:records]
+        while readable:
+            size = self._random.randint(1, 10)
+            batch, readable = readable[:size], readable[size:]
+            self._copiers[copier] = batch[-1].offset + 1
+            yield [one.record for one in batch]

@@ -1,0 +1,125 @@
+"""The alignment of two logs, against an oracle that knows which record of B is the copy of which record of A."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
+from random import Random
+
+import pytest
+from copied_logs import Case, World
+
+from offsetmgr.translation.alignment import Alignment, Translation, Verdict
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
+POSITIONS = int(os.environ.get("OFFSETMGR_POSITIONS", "10000" if SOAK else "1000"))
+IN_A_WORLD = 25
+
+CASES = (
+    Case("distinct", 0.99),
+    Case("distinct, copy in progress", done=False),
+    Case("restarts", 0.99, restart=0.3),
+    Case("restarts, copy in progress", restart=0.5, done=False),
+    Case("retries", 0.99, retry=0.2),
+    Case("restarts and retries", 0.99, restart=0.3, retry=0.1),
+    Case("transactions", 0.99, transactions=True),
+    Case("transactions, restarts", 0.99, transactions=True, restart=0.3),
+    Case("transactions, committed", 0.99, transactions=True, committed_only=True),
+    Case("transactions, committed, in progress", transactions=True, committed_only=True, done=False),
+    Case("equal payloads, times", 0.99, equal=1),
+    Case("equal payloads, times, restarts", equal=1, restart=0.3, same_times=0.1),
+    Case("equal payloads, no times", equal=1, keeps_times=False),
+    Case("some equal, no times", equal=0.2, keeps_times=False),
+    Case("some equal, no times, in progress", equal=0.2, keeps_times=False, done=False, restart=0.2, retry=0.1),
+    Case("many equal, no times, restarts", equal=0.8, keeps_times=False, restart=0.3, retry=0.1),
+    Case("some equal, transactions", equal=0.3, keeps_times=False, transactions=True, restart=0.3),
+    Case("some equal, holes", equal=0.2, keeps_times=False, hole=0.2),
+    Case("long cycle, A deleted", cycle=190, keeps_times=False, retained=160, done=False, restart=0.1),
+    Case("long cycle, A deleted, done", cycle=190, keeps_times=False, retained=160, restart=0.1),
+    Case("long cycle, holes", cycle=190, keeps_times=False, retained=160, hole=0.2, restart=0.2, done=False),
+    Case("short cycle", cycle=17, keeps_times=False, restart=0.2),
+    Case("cycle about the length of A", cycle=150, keeps_times=False, delete_a=0.3, done=False, restart=0.2),
+    Case("compacted A", 0.95, keys=40, compact_a=0.4),
+    Case("compacted B", 0.95, keys=40, compact_b=0.4),
+    Case("compacted A and B", 0.95, keys=40, compact_a=0.4, compact_b=0.4),
+    Case("compacted, tombstones kept", 0.95, keys=40, compact_a=0.4, compact_b=0.4, tombstones=0.2),
+    Case("compacted, tombstones removed", keys=40, compact_a=0.4, compact_b=0.4, tombstones=0.2,
+         remove_tombstones=True),
+    Case("compacted, restarts", keys=40, compact_a=0.4, compact_b=0.4, restart=0.3, done=False),
+    Case("compacted, transactions", keys=40, compact_a=0.4, compact_b=0.4, transactions=True, restart=0.2),
+    Case("compacted, equal values", keys=10, equal=0.5, keeps_times=False, compact_a=0.4, compact_b=0.4, restart=0.2),
+    Case("compacted, foreign", keys=20, compact_a=0.4, compact_b=0.4, foreign=0.2),
+    Case("holes", hole=0.3),
+    Case("holes and restarts", hole=0.2, restart=0.3),
+    Case("deleted head of A", delete_a=0.3),
+    Case("deleted head of B", delete_b=0.3),
+    Case("deleted heads", delete_a=0.3, delete_b=0.3, restart=0.2, done=False),
+    Case("foreign records among", foreign=0.2),
+    Case("foreign records around", foreign_around=True, restart=0.2),
+    Case("foreign records before, B at the end", foreign=0.05, restart=0.2, done=False),
+    Case("reordered batches", reorder=0.2),
+    Case("reordered batches, in progress", reorder=0.2, done=False, restart=0.2),
+    Case("two copiers", copiers=2),
+    Case("two copiers, in progress", copiers=2, done=False, restart=0.2),
+    Case("equal logs", 0.99, transactions=True, equal_logs=True),
+    Case("equal compacted logs", 0.95, keys=40, compact_a=0.4, equal_logs=True),
+    Case("all at once", equal=0.05, keys=30, transactions=True, restart=0.2, retry=0.05, hole=0.05,
+         foreign=0.05, compact_a=0.1, compact_b=0.1, tombstones=0.1, delete_a=0.05, delete_b=0.05, done=False),
+    Case("all at once, no times", equal=0.1, keys=30, keeps_times=False, transactions=True, restart=0.2, retry=0.05,
+         foreign=0.05, compact_a=0.1, compact_b=0.1, tombstones=0.1, delete_a=0.05, done=False),
+)  # fmt: skip
+
+
+def aligned(world: World, positions: list[int], random: Random) -> Alignment:
+    """Reads both logs from their ends backward until the alignment needs no more of them."""
+    times, a_all, b_all = world.case.keeps_times, world.a, world.b
+    piece = random.choice([10, 50, 10**9])
+    first_a, first_b = max(a_all.start, a_all.end - piece), max(b_all.start, b_all.end - piece)
+    while True:
+        alignment = Alignment(a_all.stretch(first_a, times, False), b_all.stretch(first_b, times, True))
+        earlier_a, earlier_b = alignment.needs_earlier(positions)
+        assert not (earlier_a and first_a == a_all.start)
+        assert not (earlier_b and first_b == b_all.start)
+        if not (earlier_a or earlier_b):
+            return alignment
+        if earlier_a:
+            first_a = max(a_all.start, first_a - piece)
+        if earlier_b:
+            first_b = max(b_all.start, first_b - piece)
+
+
+def translations(case: Case) -> Iterator[tuple[World, Alignment, int, Translation]]:
+    """Yields answers to positions in the worlds of a case."""
+    for number in range(-(-POSITIONS // IN_A_WORLD)):
+        random = Random(f"{case.name} {SEED} {number}")
+        world = World(case, random)
+        positions = [random.randint(world.a.start, world.a.end) for _ in range(IN_A_WORLD)]
+        alignment = aligned(world, positions, random)
+        for position in positions:
+            yield world, alignment, position, alignment.translate(position)
+
+
+def is_right(world: World, position: int, answer: Translation) -> bool:
+    """Returns whether the right position is the answer, or within its bounds."""
+    if answer.offset is None:
+        return True
+    if answer.upper is None:
+        return answer.offset == world.right(position)
+    return answer.offset <= world.right(position) <= answer.upper
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_right_position_is_the_answer_or_within_its_bounds(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    found, wrong = Counter[Verdict](), list[str]()
+    for world, _, position, answer in translations(case):
+        found[answer.verdict] += 1
+        if not is_right(world, position, answer):
+            wrong.append(f"{position}: right is {world.right(position)}, not {answer}")
+    with capsys.disabled() if SOAK else nullcontext():
+        shares = "".join(f"{found[verdict] / found.total():12.2%}" for verdict in Verdict)
+        print(f"{case.name:40}{shares}{len(wrong):8} wrong")
+    assert wrong == []
+    assert found[Verdict.SEEN] >= case.least_seen * found.total()
