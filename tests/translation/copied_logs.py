@@ -1,5 +1,5 @@
 """Simulates a source log and copiers that write its records to a target log. Each record has an identity, which the
-alignment does not see and which tells where a position truly belongs."""
+alignment does not see. It shows the position in the target that is truly right."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Entry(NamedTuple):
 
 @dataclass
 class Log:
-    """The log of a partition. ``transactional`` tells whether a record of an aborted transaction is one in this log; for
-    a copier that reads uncommitted records, its copy is an ordinary record."""
+    """The log of a partition. ``transactional`` is False in a copy, where the copies of aborted records are ordinary
+    records."""
 
     compacted: bool = False
     transactional: bool = True
@@ -94,7 +94,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Case:
-    """What producers, copiers and brokers do. Numbers from 0 to 1 are probabilities: ``restart``, ``hole``,
+    """The faults of producers, copiers and brokers. Numbers from 0 to 1 are probabilities: ``restart``, ``hole``,
     ``foreign``, and the compactions and deletions in each round; ``retry`` and ``reorder`` for each batch.
 
     ``equal`` is the share of records with the same payload. ``cycle`` is the number of records after which payloads

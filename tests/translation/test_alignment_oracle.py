@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -120,6 +121,6 @@ def test_the_right_position_is_the_answer_or_within_its_bounds(case: Case, capsy
             wrong.append(f"{position}: right is {world.right(position)}, not {answer}")
     with capsys.disabled() if SOAK else nullcontext():
         shares = "".join(f"{found[verdict] / found.total():12.2%}" for verdict in Verdict)
-        print(f"{case.name:40}{shares}{len(wrong):8} wrong")
+        sys.stdout.write(f"{case.name:40}{shares}{len(wrong):8} wrong\n")
     assert wrong == []
     assert found[Verdict.SEEN] >= case.least_seen * found.total()
