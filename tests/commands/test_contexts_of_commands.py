@@ -57,7 +57,7 @@ def test_every_command_with_a_context_is_in_one_of_the_lists() -> None:
 
 def test_the_guide_lists_the_commands_that_accept_several_contexts() -> None:
     page = Path(__file__, "../../../docs/how-to/many-clusters.md").resolve().read_text()
-    listed = page.rpartition("The commands are ")[2].partition(". All other")[0]
+    listed = page.rpartition("The commands are ")[2].partition("All other")[0]
     found = set()
     for text in re.findall(r"`([^`]+)`", listed):
         group, _, names = text.partition(" ")
