@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
     from offsetmgr.translation.comparison import CommittedPositions, PositionCounts
     from offsetmgr.translation.comparison import PositionDifference as PositionDifference
-    from offsetmgr.translation.translator import TranslatedPartition
 
 T = TypeVar("T")
 
@@ -497,17 +496,17 @@ def _translated(
     _note_reading(connections, source, positions, options.max_read)
     translated = Translator(source, target, options).translate(positions, rename)
     for one in connections.ui.progress(translated, "translating", len(positions)):
-        found.errors += [] if one.error is None else [_with_hint(one, one.error)]
+        found.errors += [] if one.error is None else [_with_hint(one.error, one.source, one.target)]
         committed.compare(one)
     found.counts = committed.counts
     yield from committed.differences()
     found.check_topics(both)
 
 
-def _with_hint(one: TranslatedPartition, error: OffsetMgrError) -> OffsetMgrError:
+def _with_hint(error: OffsetMgrError, source: TopicPartition, target: TopicPartition) -> OffsetMgrError:
     """Adds a hint at what a translation needs, if the error is that something is missing."""
     if isinstance(error, TopicNotAuthorized):
-        topics = f"topic {one.source.topic} in the source, and on topic {one.target.topic} in the target"
+        topics = f"topic {source.topic} in the source, and on topic {target.topic} in the target"
         error.hint = f"a translation reads the logs of both clusters: grant Read on {topics}"
     elif isinstance(error, UnknownTopicOrPartition) and not error.hint:
         error.hint = Advice("if the target's topic has another name: {rename_topic} {}", r"'(.*)=PREFIX.\1'")
@@ -541,6 +540,7 @@ def _add_group(
         offsets = left and left.offset, right and right.offset
         if (error := in_left.errors.get(tp) or (in_right.errors.get(copy) if copy else None)) is not None:
             verdict = state_of(error)
+            error = _with_hint(error, tp, committed.target(tp))
         elif left is None:
             verdict = ONLY_TO
         elif (form := state_in(left.metadata)) is not None:
@@ -557,14 +557,16 @@ def _add_group(
 
 
 _LARGE_READ: Final = 1_000_000_000
-"""The command notes a read that may be larger than this number of bytes."""
+"""The command notes a read that may be larger than this number of bytes, if it has at least `_MANY_RECORDS`."""
+_MANY_RECORDS: Final = 100_000
 
 
 def _note_reading(
     connections: Connections, source: KafkaCluster, positions: Mapping[TopicPartition, Collection[int]], max_read: int
 ) -> None:
     """Tells the user how much a translation reads, if it may be much."""
-    if len(positions) * max_read <= _LARGE_READ:
+    limit = len(positions) * max_read
+    if limit <= _LARGE_READ:
         return
     from offsetmgr.core.model import LogRange
 
@@ -572,9 +574,10 @@ def _note_reading(
     records = sum(
         max(0, log.end - max(log.start, min(positions[tp]))) for tp, log in ranges.items() if isinstance(log, LogRange)
     )
-    most = f"at most {len(positions) * max_read / 1_000_000_000:,.0f} GB of {count_of(len(positions), 'partition')}"
-    text = "reading about {} in each cluster, {}; {max_read} and {throttle} limit it"
-    connections.ui.note(Advice(text, count_of(records, "record"), most))
+    if records > _MANY_RECORDS:
+        most = f"{limit / 1_000_000_000:,.0f} GB of {count_of(len(positions), 'partition')}"
+        text = "reading about {} in each cluster, at most {}; {max_read} and {throttle} limit it"
+        connections.ui.note(Advice(text, count_of(records, "record"), most))
 
 
 FilePath: TypeAlias = str | os.PathLike[str]

@@ -127,6 +127,10 @@ class CommittedPositions:
         """The rows with a difference whose position is known."""
         self.counts = PositionCounts()
 
+    def target(self, tp: TopicPartition) -> TopicPartition:
+        """Returns the partition of the target that a partition of the source has as its copy."""
+        return TopicPartition(self._rename(tp.topic), tp.partition)
+
     def begin(self, group: str) -> None:
         """Begins the rows of a group."""
         self._groups.append(group)
@@ -193,7 +197,7 @@ class CommittedPositions:
 
     def _fail(self, tp: TopicPartition, error: OffsetMgrError) -> None:
         verdict = REFUSED if isinstance(error, UnsupportedOperation) else UNREADABLE
-        target = TopicPartition(self._rename(tp.topic), tp.partition)
+        target = self.target(tp)
         for row in self._rows.pop(tp):
             offsets = (self._from[row], None if self._to[row] == _NONE else self._to[row])
             self._outcomes[row] = PositionDifference("", tp, target, verdict, *offsets, note=error.why, error=error)

@@ -12,7 +12,7 @@ from in_process import command, rows
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.errors import UnsupportedOperation, UsageError
-from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.translation.alignment import Translation, Verdict
 from offsetmgr.translation.comparison import CommittedPositions, PositionDifference
 from offsetmgr.translation.translator import TranslatedPartition
@@ -150,6 +150,20 @@ def test_topics_and_metadata_that_cannot_be_translated_are_refused_by_name(clust
     assert "its commit metadata is parallel-consumer's encoding" in shown.stderr
     assert shown.stderr.endswith("3 partitions: 0 at the right record, 3 not known (3 refused)\n")
     assert {row[7] for row in clusters.diff(unique)} == {"refused"}
+
+
+@pytest.mark.servers
+def test_the_source_may_be_zookeeper_whose_brokers_have_the_logs(
+    clusters: TwoClusters, zookeeper: ZooKeeperServer, unique: str
+) -> None:
+    topic = clusters.topic(unique)
+    clusters.copy(topic, 10)
+    source = f"zookeeper://{zookeeper.connect}/kafka"
+    commit(source, unique, topic, {0: 40})
+    commit(f"kafka://{clusters.b}", unique, topic, {0: 40})
+    sides = ("--from", source, "--to", f"kafka://{clusters.b}")
+    (row,) = rows("offsets", "diff", unique, *sides, "--translate", "auto", code=1)
+    assert (row["from_offset"], row["right_offset"], row["skips"]) == (40, 30, 10)
 
 
 @pytest.mark.servers
