@@ -71,12 +71,15 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
     "kafka-4.3": _without_zookeeper("4.3.1", log4j="2.25.4"),
     # Kafka 0.10.2 needs these classes, which recent releases of Java no longer contain.
     "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
-    # Contains MirrorMaker 2 and Kafka Connect.
-    "connect": (
-        Module("org.apache.kafka", "connect-mirror", "4.4.0"),
-        Module("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.5"),
+    "mirror-maker": (
+        Module("org.apache.kafka", "connect-mirror", "4.1.1"),
+        Module("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
     ),
     # Applications whose groups are no plain consumer groups, for tests.
+    "connect": (
+        Module("org.apache.kafka", "connect-runtime", "4.4.0"),
+        Module("org.slf4j", "slf4j-nop", "1.7.36"),
+    ),
     "streams": (Module("org.apache.kafka", "kafka-streams", "4.4.0", transitive=False),),
     # A Java compiler, for the programs of the sandbox.
     "janino": (Module("org.codehaus.janino", "janino", "3.1.9"),),

@@ -12,8 +12,8 @@ from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.log_settings import log4j_flags
 from offsetmgr.sandbox.process import ServerProcess, properties
 
-VERSION: Final = "4.4.0"
-JARS: Final = "connect"
+VERSION: Final = "4.1.1"
+JARS: Final = "mirror-maker"
 _STARTED: Final = re.compile(rb"Started Mirror(Source|Checkpoint)Connector with ")
 _POLICIES: Final = {"identity": "IdentityReplicationPolicy", "default": "DefaultReplicationPolicy"}
 
@@ -41,7 +41,7 @@ class MirrorMakerOptions(TypedDict, total=False):
 
 
 class MirrorMaker(ServerProcess):
-    """MirrorMaker 2 of Kafka 4.4 in dedicated mode, as a child process: one direction, with one worker.
+    """MirrorMaker 2 of Kafka 4.1 in dedicated mode, as a child process: one direction, with one worker.
 
     ``source`` and ``target`` are bootstrap servers; the brokers are of release 2.1 or later. `start` returns after the
     connectors have started, and MirrorMaker begins to copy records a few seconds later. The positions up to which it

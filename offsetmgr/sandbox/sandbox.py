@@ -143,14 +143,19 @@ class Sandbox:
         with self._locked(progress):
             state = self.status()
             if state is None or not state.intact() or state.bootstrap_b is None:
-                hint = "start them: offsetmgr sandbox up --clusters 2"
+                hint = "start both with offsetmgr sandbox up"
                 raise SandboxError("cannot start MirrorMaker", "no sandbox with two clusters is up", hint)
             if state.mirror is not None and state.mirror.running():
                 return False
             jars.resolve(MIRROR_JARS, progress)
             progress("starting MirrorMaker from cluster A to cluster B")
             mirror = MirrorMaker(
-                self.directory / _DATA / _MIRROR, source=state.bootstrap, target=state.bootstrap_b, detached=True
+                self.directory / _DATA / _MIRROR,
+                source=state.bootstrap,
+                target=state.bootstrap_b,
+                # MirrorMaker stores this topic in cluster A, which rejects writes to topics with too few replicas.
+                config={"offset-syncs.topic.replication.factor": min(3, state.brokers)},
+                detached=True,
             )
             mirror.on_launch = lambda it: self._record(it, partial(ServerRecord, _MIRROR, _MIRROR, MIRROR_VERSION))
             mirror.start()
@@ -346,7 +351,7 @@ class Sandbox:
 def _shape(state: SandboxState) -> str:
     of_a = count_of(state.brokers, f"Kafka {state.broker_version} broker")
     cluster_a = "a Kafka 4.4 broker without ZooKeeper" if state.kraft else of_a
-    return f"{cluster_a}, and a second cluster" if state.clusters > 1 else cluster_a
+    return f"{cluster_a} and cluster B" if state.clusters > 1 else cluster_a
 
 
 def _ports_of(old: SandboxState | None) -> dict[str, int]:

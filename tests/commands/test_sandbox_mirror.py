@@ -88,8 +88,8 @@ def test_the_command_starts_two_clusters_and_a_mirror_and_stops_them(directory: 
     assert "the sandbox was up already\nstarting MirrorMaker from cluster A to cluster B\n" in again.stderr
     until(lambda: ends(b, "orders", 2) >= [35, 25])
     assert run("status").returncode == 0
-    assert "it has 1 Kafka 3.9.1 broker, and a second cluster, not 1 Kafka" in run("up", code=1).stderr
-    # And it stops all processes
+    assert "it has 1 Kafka 3.9.1 broker and cluster B, not 1 Kafka" in run("up", code=1).stderr
+    # Then `down` stops all processes
     state = Sandbox(directory).status()
     assert state is not None
     assert run("down").stderr.endswith("stopped mirror-maker, broker-b, broker-0, zookeeper\n")
