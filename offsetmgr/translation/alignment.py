@@ -190,6 +190,17 @@ class Alignment:
         answers = [self.translate(position) for position in positions]
         return any(answer.earlier_a for answer in answers), any(answer.earlier_b for answer in answers)
 
+    @property
+    def following(self) -> int | None:
+        """The offset in A of the first record after E, unless B's stretch shows whether B holds a copy of it.
+
+        If B holds a copy before the stretch, a part of the log is being copied again, and no answer is sure. Therefore
+        a reader asks for B's first record with a time stamp that is not older, and reads B from there."""
+        if self.b.whole or self._end is None or self._copied_again:
+            return None
+        index = self.a.next_committed(self._end + 1)
+        return self.a.offsets[index] if index < len(self.a.offsets) else None
+
     def difference(self, translation: Translation, committed: int) -> tuple[int, int] | None:
         """Returns how many records of B a group that has committed an offset of B gets again, and how many records
         after its position in A it skips, if the translation is the answer to this position.
@@ -289,7 +300,7 @@ class Alignment:
                     at = self._earlier_copy[at]
                 unread[of] = at
             if index not in aborted:
-                if at > latest_before[index] and (unique[index] or self._surely_copies(index, at, place)):
+                if at > latest_before[index] and (unique[index] or not self._shows_nothing(index)):
                     place = at
                 elif at != _ABSENT and (unique[index] or at > latest_before[index]):
                     self._disordered.append(index)
@@ -299,12 +310,11 @@ class Alignment:
         self._missing.reverse()
         self._disordered.reverse()
 
-    def _surely_copies(self, index: int, at: int, place: int) -> bool:
-        """Returns whether a record of B before ``place`` may be used as the copy of a record that is not unique. If
-        compaction may have removed the copy, the record must lie directly before."""
-        if index not in self._older_values:
-            return True
-        return all(of < 0 for of in self._classes_b[at + 1 : place])
+    def _shows_nothing(self, index: int) -> bool:
+        """Returns whether a record of A equals others, and compaction may have removed it or its copy. Another record
+        may then seem to be its copy."""
+        compacted = self.a.may_lack_old_values or self.b.may_lack_old_values
+        return not self._unique[index] and compacted and self.a.keys[index] != NO_KEY
 
     def _excused(self, index: int) -> bool:
         """Returns whether B may lack a record of A because of compaction. A record of A before all that B's stretch
@@ -448,10 +458,18 @@ class Alignment:
         """Returns the smallest and the largest place in B that may be right for A's ``index``."""
         end = self._end
         if end is None or _number_from(self._missing, index) or _number_from(self._disordered, index):
-            return self._bounds.lower[index], self._bounds.upper[index]
+            upper = len(self._classes_b) if self._may_hold_older() else self._bounds.upper[index]
+            return self._bounds.lower[index], upper
         if index > end or self._unique[index]:
             return self._places[index], self._places[index]
         return self._latest_before[index] + 1, self._bounds.upper[index]
+
+    def _may_hold_older(self) -> bool:
+        """Returns whether a record of B that equals a unique record of A may be the copy of an older record, which A
+        has deleted or which was not read."""
+        if not self.a.whole:
+            return True
+        return self.a.start > 0 and _number_from(self._foreign, self.first_copied or 0) > 0
 
 
 def _number_from(indexes: array[int], index: int) -> int:

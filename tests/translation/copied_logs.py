@@ -28,6 +28,8 @@ class Entry(NamedTuple):
 
     offset: int
     record: Record
+    appended: int
+    """The time of the append."""
 
 
 @dataclass
@@ -44,8 +46,8 @@ class Log:
     cleaned: int = 0
     """The cleaner has removed older values below this offset."""
 
-    def append(self, record: Record) -> None:
-        self.entries.append(Entry(self.end, record))
+    def append(self, record: Record, now: int) -> None:
+        self.entries.append(Entry(self.end, record, now))
         self.end += 1
 
     def append_marker(self) -> None:
@@ -162,6 +164,13 @@ class World:
         """Returns the records that A's consumer gets from a position on."""
         return [one.record for one in self.a.entries if one.offset >= position and not one.record.aborted]
 
+    def first_not_older(self, offset: int) -> int:
+        """Returns the offset of B's first record with a time at or after the time of the record at an offset of A."""
+        time = next(one.record.time for one in self.a.entries if one.offset == offset)
+        of_entry = (one.record.time if self.case.keeps_times else one.appended for one in self.b.entries)
+        found = zip(self.b.entries, of_entry, strict=True)
+        return next((one.offset for one, entry_time in found if entry_time >= time), self.b.end)
+
     # --- the rounds ---------------------------------------------------------------------------------
 
     def _happens(self, probability: float) -> bool:
@@ -200,7 +209,7 @@ class World:
         self._produced += 1
         self._clock += not self._happens(case.same_times)
         record = Record(key, value, self._clock)
-        self.a.append(record)
+        self.a.append(record, self._clock)
         if case.transactions:
             record.open = True
             producer = random.randrange(2)
@@ -224,7 +233,7 @@ class World:
         for _ in range(self._random.randint(1, 5)):
             key = self._random.randrange(self.case.keys) if self.case.keys else None
             self._produced += 1
-            self.b.append(Record(key, -self._produced - 1, self._clock))
+            self.b.append(Record(key, -self._produced - 1, self._clock), self._clock)
 
     # --- the copiers --------------------------------------------------------------------------------
 
@@ -250,7 +259,7 @@ class World:
 
     def _write(self, batch: list[Record]) -> None:
         for record in batch:
-            self.b.append(record)
+            self.b.append(record, self._clock)
         if self.case.committed_only:
             self.b.append_marker()
 

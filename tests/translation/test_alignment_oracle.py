@@ -84,12 +84,14 @@ def aligned(world: World, positions: list[int], random: Random) -> Alignment:
         earlier_a, earlier_b = alignment.needs_earlier(positions)
         assert not (earlier_a and first_a == a_all.start)
         assert not (earlier_b and first_b == b_all.start)
-        if not (earlier_a or earlier_b):
+        if alignment.following is not None and (newer := world.first_not_older(alignment.following)) < first_b:
+            first_b = newer
+        elif not (earlier_a or earlier_b):
             return alignment
+        elif earlier_b:
+            first_b = max(b_all.start, first_b - piece)
         if earlier_a:
             first_a = max(a_all.start, first_a - piece)
-        if earlier_b:
-            first_b = max(b_all.start, first_b - piece)
 
 
 def translations(case: Case) -> Iterator[tuple[World, Alignment, int, Translation]]:
