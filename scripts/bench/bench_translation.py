@@ -42,16 +42,16 @@ BATCH = 10_000
 
 
 def fill(bootstraps: tuple[str, str], partitions: int, records: int) -> None:
+    now_ms = int(time.time() * 1000)
     for shift, bootstrap in zip((0, SHIFT), bootstraps, strict=True):
-        created = AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(TOPIC, partitions, 1)])
-        created[TOPIC].result()
-        producer = Producer(
-            {"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000}
-        )
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result()
+        settings = {"linger.ms": 50, "queue.buffering.max.messages": 1_000_000, "enable.idempotence": True}
+        producer = Producer({"bootstrap.servers": bootstrap, **settings})
         for partition in range(partitions):
             for number in range(-shift, records):
                 value = f"record {number} of partition {partition}".encode().ljust(100, b".")
-                producer.produce(TOPIC, value, b"%d" % (number % 1000), partition, timestamp=1_700_000_000_000 + number)
+                producer.produce(TOPIC, value, b"%d" % (number % 1000), partition, timestamp=now_ms + number)
             producer.poll(0)
             producer.flush() if partition % 20 == 19 else None
         producer.flush()
@@ -77,7 +77,7 @@ def consumed(bootstraps: tuple[str, str], partitions: int, records: int) -> str:
         consumer.assign([Partition(TOPIC, one, OFFSET_BEGINNING) for one in range(partitions)])
         left = partitions * (records + shift)
         while left:
-            left -= len(consumer.consume(BATCH, 5))
+            left -= len(consumer.consume(min(BATCH, left), 5))
         consumer.close()
     return ""
 
@@ -130,9 +130,9 @@ def main() -> int:
             peers.append(run(consumed, *arguments)[0])
     ratio = min(ours) / min(peers)
     good = ratio <= args.most and peak <= MAX_MB
-    verdict = "ok" if good else "too slow or too large"
+    outcome = "ok" if good else "too slow or too large"
     print(
-        f"translation takes {ratio:.1f} times as long (bound {args.most:g}), {peak:.0f} MB (bound {MAX_MB})  {verdict}"
+        f"translation takes {ratio:.1f} times as long (bound {args.most:g}), {peak:.0f} MB (bound {MAX_MB})  {outcome}"
     )
     return 0 if good else 1
 
