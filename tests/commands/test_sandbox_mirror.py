@@ -47,7 +47,8 @@ def test_a_mirror_maker_copies_the_chosen_topics_and_continues_after_a_kill(dire
         fill(a, topic, 40)
     commit(f"kafka://{a}", "shop", "chosen", {0: 40})
     commit(f"kafka://{a}", "bank", "chosen", {0: 40})
-    with MirrorMaker(tmp_path, source=a, target=b, topics="chosen", groups="shop", policy="default") as mirror:
+    mirror = MirrorMaker(tmp_path, source=a, target=b, topics="chosen", groups="shop", policy="default", interval_s=1)
+    with mirror:
         until(lambda: committed(f"kafka://{b}", "shop") == {0: 40})
         mirror.kill()
         assert not mirror.running()
