@@ -505,11 +505,15 @@ def _translated(
 
 def _with_hint(error: OffsetMgrError, source: TopicPartition, target: TopicPartition) -> OffsetMgrError:
     """Adds a hint at what a translation needs, if the error is that something is missing."""
+    from offsetmgr.translation.translator import TooMuch
+
     if isinstance(error, TopicNotAuthorized):
         topics = f"topic {source.topic} in the source, and on topic {target.topic} in the target"
         error.hint = f"a translation reads the logs of both clusters: grant Read on {topics}"
     elif isinstance(error, UnknownTopicOrPartition) and not error.hint:
         error.hint = Advice("if the target's topic has another name: {rename_topic} {}", r"'(.*)=PREFIX.\1'")
+    elif isinstance(error, TooMuch):
+        error.hint = Advice("a larger {max_read} reads further back")
     return error
 
 

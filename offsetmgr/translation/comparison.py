@@ -185,13 +185,15 @@ class CommittedPositions:
             return None, True
         repeats, skips = apart or (None, None)
         end = None if right.upper == right.offset else right.upper
-        notes = [
-            "no offset in the target" * (committed is None),
-            f"right is at most {end}" if end else "",
-            right.why,
-            found.note,
-        ]
-        note = "; ".join(filter(None, notes))
+        notes = ["no offset in the target" * (committed is None), f"right is at most {end}" if end else "", right.why]
+        if apart is None and committed is not None and found.alignment is not None:
+            log = found.alignment.b
+            if not log.start <= committed <= log.end:
+                notes.append(f"{committed} is outside the target's log, {log.start} to {log.end}")
+            elif right.offset is not None and committed < log.first:
+                repeats, skips = (end or right.offset) - committed, 0
+                notes.append("repeats are counted by offsets: these records were not read")
+        note = "; ".join(filter(None, [*notes, found.note]))
         where = (found.source, found.target, str(right.verdict), source, committed)
         return PositionDifference("", *where, right.offset, end, repeats, skips, note), sure
 

@@ -1,7 +1,8 @@
 """``offsets diff --translate auto``: two real clusters, and a copier that does what replicators do."""
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from committed_offsets import commit
@@ -13,7 +14,7 @@ from in_process import command, rows
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.errors import UnsupportedOperation, UsageError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
-from offsetmgr.translation.alignment import Translation, Verdict
+from offsetmgr.translation.alignment import Alignment, LogStretch, Translation, Verdict
 from offsetmgr.translation.comparison import CommittedPositions, PositionDifference
 from offsetmgr.translation.translator import TranslatedPartition
 
@@ -178,12 +179,14 @@ def test_stores_of_one_cluster_and_files_are_refused(clusters: TwoClusters, uniq
 TP = TopicPartition("orders", 0)
 
 
-def compared(verdict: Verdict, to: int | None, *accepted: Verdict, right: int | None = 57) -> list[PositionDifference]:
+def compared(
+    verdict: Verdict, to: int | None, *accepted: Verdict, right: int | None = 57, alignment: Alignment | None = None
+) -> list[PositionDifference]:
     committed = CommittedPositions(str, accepted)
     committed.begin("g")
     committed.add(TP, 50, to)
     translation = Translation(verdict, right, upper=60 if verdict is Verdict.BRACKETED else None, why="why")
-    committed.compare(TranslatedPartition(TP, TP, {50: translation}))
+    committed.compare(TranslatedPartition(TP, TP, {50: translation}, alignment=alignment))
     return list(committed.differences())
 
 
@@ -197,6 +200,20 @@ def test_only_accepted_verdicts_count_as_the_right_record() -> None:
     assert (one.right, one.right_end, one.note) == (57, 60, "right is at most 60; why")
     (one,) = compared(Verdict.UNKNOWN, None, seen, right=None)
     assert (one.from_offset, one.to_offset, one.right, one.note) == (50, None, None, "no offset in the target; why")
+
+
+@pytest.mark.parametrize(
+    ("to", "repeats", "note"),
+    [
+        (10, 47, "repeats are counted by offsets: these records were not read"),
+        (3, None, "3 is outside the target's log, 5 to 110"),
+        (111, None, "111 is outside the target's log, 5 to 110"),
+    ],
+)
+def test_an_offset_of_the_target_may_be_one_whose_records_were_not_read(to: int, repeats: int, note: str) -> None:
+    stretch = SimpleNamespace(b=LogStretch(first=30, start=5, end=110), difference=lambda *_: None)
+    (one,) = compared(Verdict.SEEN, to, Verdict.SEEN, alignment=cast(Any, stretch))
+    assert (one.repeats, one.note) == (repeats, f"why; {note}")
 
 
 def test_two_topics_with_one_name_in_the_target_are_refused() -> None:
