@@ -473,7 +473,7 @@ def _translated(
     from offsetmgr.translation.alignment import Verdict
     from offsetmgr.translation.comparison import CommittedPositions
     from offsetmgr.translation.fingerprints import COPIERS_HEADERS
-    from offsetmgr.translation.translator import TranslationOptions, Translator
+    from offsetmgr.translation.translator import PositionTranslator, TranslationOptions
 
     rename, (source, target) = TopicRenames(how.topics), clusters
     old = rename.inverse(source.topics()) if rename else {}
@@ -494,7 +494,7 @@ def _translated(
         how.max_read or TranslationOptions().max_read, how.throttle, (*COPIERS_HEADERS, *how.ignored_headers)
     )
     _note_reading(connections, source, positions, options.max_read)
-    translated = Translator(source, target, options).translate(positions, rename)
+    translated = PositionTranslator(source, target, options).translate(positions, rename)
     for one in connections.ui.progress(translated, "translating", len(positions)):
         found.errors += [] if one.error is None else [_with_hint(one.error, one.source, one.target)]
         committed.compare(one)

@@ -71,6 +71,20 @@ class Logs:
 
         return self._ask(log_ranges, list(partitions))
 
+    def offsets_for_time(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
+        """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``
+        (milliseconds since 1970), None if there is no such record, or the error of the partition.
+
+        If no broker has responded yet, raises the error of the connection (`Unreachable`, `TimedOut`,
+        `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
+        are errors of single partitions.
+        """
+        from offsetmgr.kafka.client.fetch import offsets_for_time
+
+        return self._ask(offsets_for_time, list(partitions), timestamp_ms)
+
     def topic_ids(self, names: Iterable[str]) -> Mapping[str, str]:
         """Returns the ids of these topics; empty for brokers before 2.8. Missing topics are left out. Raises
         `Unreachable`, `TimedOut`."""
@@ -135,20 +149,6 @@ class KafkaCluster(Logs, Closeable):
         from offsetmgr.kafka.client.topics import describe_brokers
 
         return self._thread.run(lambda deadline: describe_brokers(self._thread.client, deadline))
-
-    def offsets_for_time(
-        self, partitions: Iterable[TopicPartition], timestamp_ms: int
-    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
-        """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``
-        (milliseconds since 1970), None if there is no such record, or the error of the partition.
-
-        If no broker has responded yet, raises the error of the connection (`Unreachable`, `TimedOut`,
-        `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
-        are errors of single partitions.
-        """
-        from offsetmgr.kafka.client.fetch import offsets_for_time
-
-        return self._ask(offsets_for_time, list(partitions), timestamp_ms)
 
     def describe_groups(
         self, groups: Iterable[str], *, every_kind: bool = False

@@ -53,7 +53,7 @@ class Equality(IntEnum):
         return ("", "compared by key and value alone", "compared by key and value without schema ids")[self]
 
 
-class Comparison(NamedTuple):
+class FingerprintRules(NamedTuple):
     """How records are compared. ``timestamps`` tells whether time stamps count; if it is None, they count unless the
     broker set those of the first records. ``ignored_headers`` are left out of a second fingerprint of each record that
     has one of them."""
@@ -66,7 +66,7 @@ class Comparison(NamedTuple):
 class Piece:
     """The part of a log from one offset up to another, which is read from its beginning to its end."""
 
-    def __init__(self, log: LogRange, first: int, stop: int, comparison: Comparison) -> None:
+    def __init__(self, log: LogRange, first: int, stop: int, comparison: FingerprintRules) -> None:
         self.stretch = LogStretch(first, log.start, log.end)
         self.next_offset, self.stop = first, stop
         self.mixed_times = False

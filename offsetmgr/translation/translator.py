@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import (
     CorruptData,
@@ -16,12 +15,20 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster import Logs
-from offsetmgr.translation.alignment import Alignment, Translation
-from offsetmgr.translation.fingerprints import COPIERS_HEADERS, Comparison, Equality, Piece
+from offsetmgr.segments.batch_reader import BATCH_HEADER, LOG_OVERHEAD, batches
+from offsetmgr.segments.raw_batches import raw_batches
+from offsetmgr.translation.alignment import Alignment, LogStretch, Translation, Verdict
+from offsetmgr.translation.fingerprints import COPIERS_HEADERS, Equality, FingerprintRules, Piece
 
 _FETCH_BYTES: Final = 8 * 1024 * 1024
 _MARGIN: Final = 1_000
 """The number of offsets that are read before the positions at first."""
+_FIRST_OFFSETS: Final = 200_000
+"""The number of offsets at the end of each log that are read at first. After that, as many again, and so on."""
+_NEIGHBOURS: Final = 50
+"""The number of records on each side of a position that must be equal if not everything was read."""
+_SAMPLE: Final = 1_000
+"""The number of offsets that are read around a place, to look for a record."""
 _RECORD_BYTES: Final = 128
 """The memory that a fingerprint takes, so that a log of tiny records is not read without a limit."""
 
@@ -48,24 +55,27 @@ class TranslatedPartition(NamedTuple):
     def difference(self, position: int, committed: int) -> tuple[int, int] | None:
         """Returns the numbers of records that a group repeats and skips if it resumes at ``committed`` in the target
         instead of ``position`` in the source; None if they are not known."""
-        if self.alignment is None or position not in self.translations:
+        answer = self.translations.get(position)
+        if answer is None or answer.offset is None:
             return None
-        return self.alignment.difference(self.translations[position], committed)
+        if self.alignment is None:  # equal logs: offsets count as records
+            return max(answer.offset - committed, 0), max(committed - answer.offset, 0)
+        return self.alignment.difference(answer, committed)
 
 
 class TooMuch(OffsetMgrError):
-    """The logs have more bytes between the position and their ends than may be read."""
+    """More bytes lie between a position and the end of its log than may be read."""
 
 
-class Translator:
+class PositionTranslator:
     """Translates positions of the cluster of ``source`` into positions of the cluster of ``target``.
 
-    Each log is read at most once, from the position that lies furthest back up to the end that it had at first; only a
-    comparison that finds nothing, or a log whose time stamps change their kind, needs another read.
+    The logs are read backward, in pieces, from their ends to the position that lies furthest back. No piece is read
+    twice, unless no record equals another by the strictest comparison.
     """
 
-    def __init__(self, source: Logs, target: Logs, options: TranslationOptions = TranslationOptions()) -> None:  # noqa: B008
-        self._source, self._target, self._options = source, target, options
+    def __init__(self, source: Logs, target: Logs, options: TranslationOptions | None = None) -> None:
+        self._source, self._target, self._options = source, target, options or TranslationOptions()
 
     def translate(
         self, positions: Mapping[TopicPartition, Collection[int]], rename: Callable[[str], str] = str
@@ -79,67 +89,90 @@ class Translator:
         topics = {tp.topic: targets[tp].topic for tp in positions}
         ids = self._topic_ids(topics)
         refused = self._refused(topics)
-        ends = self._target.log_ranges([targets[tp] for tp in positions])
-        starts = self._source.log_ranges(list(positions))
+        in_target = self._target.log_ranges(targets.values())
+        in_source = self._source.log_ranges(positions)
         for tp, wanted in positions.items():
-            target = targets[tp]
-            outcome = refused.get(tp.topic) or _first_error(starts[tp], ends[target])
-            if outcome is None:
-                ranges = starts[tp], ends[target]
-                assert isinstance(ranges[0], LogRange)
-                assert isinstance(ranges[1], LogRange)
-                logs = _Log(self._source, tp, ranges[0]), _Log(self._target, target, ranges[1])
-                yield self._partition(logs, wanted, ids)
-            else:
-                yield TranslatedPartition(tp, target, {}, outcome)
+            ranges = in_source[tp], in_target[targets[tp]]
+            try:
+                if tp.topic in refused:
+                    raise refused[tp.topic]
+                logs = (_Log(self._source, tp, _known(ranges[0])), _Log(self._target, targets[tp], _known(ranges[1])))
+                translated = self._partition(logs, wanted, ids)
+            except OffsetMgrError as error:
+                translated = TranslatedPartition(tp, targets[tp], {}, error)
+            yield translated
 
-    def _partition(
-        self, logs: tuple[_Log, _Log], wanted: Collection[int], ids: tuple[Mapping[str, str], Mapping[str, str]]
-    ) -> TranslatedPartition:
+    def _partition(self, logs: _Pair, wanted: Collection[int], ids: _Ids) -> TranslatedPartition:
+        """Raises the error of the partition."""
         source, target = logs
-        try:
-            aligned, note = self._align(source, target, wanted)
-            found = {position: aligned.translate(position) for position in wanted}
-            now = self._topic_ids({source.tp.topic: target.tp.topic})
-            for log, before, after in zip(logs, ids, now, strict=True):
-                if before.get(log.tp.topic) != after.get(log.tp.topic):
-                    raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
-        except OffsetMgrError as error:
-            return TranslatedPartition(source.tp, target.tp, {}, error)
-        return TranslatedPartition(source.tp, target.tp, found, note=note, alignment=aligned)
-
-    def _align(self, source: _Log, target: _Log, wanted: Collection[int]) -> tuple[Alignment, str]:
-        for equality in Equality:
-            aligned = self._read(source, target, wanted, equality)
-            if aligned.first_copied is not None or not (aligned.a.prints and aligned.b.prints):
-                break
+        alignment, note = None, ""
+        found: Mapping[int, Translation]
+        if equal := _equal_logs(logs, wanted):
+            why = "both logs have equal batches at equal offsets"
+            found = {position: Translation(Verdict.SEEN, position, why=why) for position in equal}
         else:
-            equality = Equality.ALL
-        return aligned, equality.text
+            reading = self._read(logs, wanted)
+            alignment, note = reading.alignment, reading.equality.text
+            found = {one: self._answer(logs, alignment, one) for one in wanted}
+            if all(one.verdict in (Verdict.UNKNOWN, Verdict.MISSING) for one in found.values()):
+                self._refuse_other_partitions(reading, target)
+        now = self._topic_ids({source.tp.topic: target.tp.topic})
+        for log, before, after in zip(logs, ids, now, strict=True):
+            if before.get(log.tp.topic) != after.get(log.tp.topic):
+                raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
+        return TranslatedPartition(source.tp, target.tp, found, note=note, alignment=alignment)
 
-    def _read(self, source: _Log, target: _Log, wanted: Collection[int], equality: Equality) -> Alignment:
-        """Reads both logs backward until they pass the positions."""
-        inside = [one for one in wanted if source.range.start <= one <= source.range.end]
-        distance = source.range.end - min(inside, default=source.range.end) + _MARGIN
-        budget = _Budget(self._options)
-        headers, timestamps = self._options.ignored_headers, None
-        while True:
-            b = target.read(target.range.end - distance, Comparison(equality, timestamps, headers), budget)
-            a = source.read(source.range.end - distance, Comparison(equality, bool(b.timestamps)), budget)
-            while True:
-                aligned = Alignment(a.stretch, b.committed())
-                earlier_a, earlier_b = aligned.needs_earlier(inside)
-                if b.mixed_times or not (earlier_a or earlier_b):
-                    break
-                if earlier_a:
-                    a = source.read_before(a, Comparison(equality, bool(b.timestamps)), budget)
-                if earlier_b:
-                    b = target.read_before(b, Comparison(equality, b.timestamps, headers), budget)
-            if not b.mixed_times:
-                return aligned
-            timestamps = False
+    def _read(self, logs: _Pair, wanted: Collection[int]) -> _AlignedLogs:
+        """Reads both logs with the strictest comparison for which records are equal."""
+        first = None
+        for equality in Equality:
+            reading = _AlignedLogs(logs, self._options, equality)
+            reading.align(wanted)
+            first = first or reading
+            if reading.alignment.first_copied is not None:
+                return reading
+            if not (reading.alignment.a.prints and reading.alignment.b.prints):
+                break
+        return first or reading
 
-    def _topic_ids(self, topics: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    def _answer(self, logs: _Pair, alignment: Alignment, position: int) -> Translation:
+        answer = alignment.translate(position)
+        if not (answer.earlier_a or answer.earlier_b) or answer.verdict in (Verdict.SEEN, Verdict.NOT_YET):
+            return answer
+        return self._inferred(logs, position) or answer._replace(why=f"{answer.why}; more bytes than may be read")
+
+    def _inferred(self, logs: _Pair, position: int) -> Translation | None:
+        """Compares the records around a position, and others that lie as far from both, without those between."""
+        source, target = logs
+        if not source.range.start <= position < source.range.end:
+            return None
+        timestamp = source.timestamp_at(position)
+        hint = None if timestamp is None else target.offset_at_time(timestamp)
+        for equality in Equality:
+            readings = _AlignedLogs(logs, self._options, equality)
+            for place in filter(None, (hint, target.range.end - (source.range.end - position))):
+                if (shift := readings.shift(position, place)) is not None:
+                    why = f"the records around it are equal, and those between were not read; {equality.text}"
+                    return Translation(Verdict.INFERRED, position + shift, why=why.removesuffix("; "))
+        return None
+
+    def _refuse_other_partitions(self, reading: _AlignedLogs, target: _Log) -> None:
+        """Raises `UnsupportedOperation` if the records lie in other partitions of the target."""
+        records = set(reading.alignment.a.prints)
+        topic = target.tp.topic
+        others = [TopicPartition(topic, number) for number in range(self._target.topics([topic]).get(topic, 0))]
+        found = []
+        for tp, log in self._target.log_ranges(one for one in others if one != target.tp).items():
+            if isinstance(log, LogRange):
+                comparison, budget = reading.comparison(target), _Budget(self._options)
+                piece = _Log(self._target, tp, log).read(log.end - _SAMPLE, comparison, budget)
+                if not records.isdisjoint(piece.stretch.prints):
+                    found.append(str(tp))
+        if found:
+            why = f"records of this partition lie in {', '.join(found)} of the target: the copier assigned them by another rule"
+            raise UnsupportedOperation(str(target.tp), why)
+
+    def _topic_ids(self, topics: Mapping[str, str]) -> _Ids:
         return self._source.topic_ids(topics), self._target.topic_ids(topics.values())
 
     def _refused(self, topics: Mapping[str, str]) -> dict[str, OffsetMgrError]:
@@ -173,39 +206,172 @@ class _Budget:
             time.sleep(read / self._throttle)
 
 
-@dataclass(frozen=True)
-class _Log:
+class _Log(NamedTuple):
     """The log of a partition, with the range that it had at first."""
 
     logs: Logs
     tp: TopicPartition
     range: LogRange
 
-    def read(self, first: int, comparison: Comparison, budget: _Budget, stop: int | None = None) -> Piece:
+    def read(self, first: int, comparison: FingerprintRules, budget: _Budget, stop: int | None = None) -> Piece:
         """Reads the log from an offset, or from its start, up to ``stop`` or its end. Raises `OffsetMgrError`."""
         first = max(first, self.range.start)
-        piece = Piece(self.range, first, self.range.end if stop is None else stop, comparison)
+        end = self.range.end if stop is None else min(stop, self.range.end)
+        piece = Piece(self.range, first, max(first, end), comparison)
         while piece.next_offset < piece.stop:
-            found = self.logs.read_log(self.tp, piece.next_offset, _FETCH_BYTES)
-            if isinstance(found, OffsetMgrError):
-                raise found
+            data = self.bytes_at(piece.next_offset, _FETCH_BYTES)
             before, records = piece.next_offset, len(piece.stretch.prints)
-            added = piece.add(found.slice.data)
+            added = piece.add(data)
             if piece.next_offset == before:
-                if not found.slice.data and found.slice.high_watermark >= piece.stop:
-                    piece.skip_to_stop()
-                    break
-                raise CorruptData(f"log of {self.tp}", f"the broker returns no records from offset {before} on")
+                if data:
+                    raise CorruptData(f"log of {self.tp}", f"the broker returns no records from offset {before} on")
+                piece.skip_to_stop()
             budget.spend(added, len(piece.stretch.prints) - records)
         return piece
 
-    def read_before(self, piece: Piece, comparison: Comparison, budget: _Budget) -> Piece:
-        """Reads as much again before a piece, and returns both as one."""
-        first = piece.stretch.first
-        earlier = self.read(first - (self.range.end - first), comparison, budget, stop=first)
-        earlier.extend(piece)
-        return earlier
+    def bytes_at(self, offset: int, max_bytes: int = 1) -> bytes:
+        """Returns the log from an offset on, with at least one complete batch if there is one."""
+        found = self.logs.read_log(self.tp, offset, max_bytes)
+        if isinstance(found, OffsetMgrError):
+            raise found
+        return found.slice.data
+
+    def timestamp_at(self, offset: int) -> int | None:
+        """Returns the time stamp of the first record from an offset on."""
+        read = (record for batch in batches(self.bytes_at(offset), offset) for record in batch.records)
+        record = next(read, None)
+        return None if record is None else record.timestamp
+
+    def offset_at_time(self, timestamp: int) -> int | None:
+        """Returns the offset of the first record with this time stamp or a later one."""
+        found = self.logs.offsets_for_time([self.tp], timestamp)[self.tp]
+        return found if isinstance(found, int) else None
+
+    def checksum_at(self, offset: int) -> tuple[int, int] | None:
+        """Returns the base offset and the checksum of the batch that contains an offset. The checksum of a message of
+        an older format does not tell, so the result is None for it."""
+        data = self.bytes_at(offset)
+        batch = next(raw_batches(data), None)
+        if batch is None or batch.magic < 2:
+            return None
+        return batch.base_offset, BATCH_HEADER.unpack_from(data, batch.start + LOG_OVERHEAD)[2]
 
 
-def _first_error(*outcomes: LogRange | OffsetMgrError) -> OffsetMgrError | None:
-    return next((one for one in outcomes if isinstance(one, OffsetMgrError)), None)
+def _known(range_: LogRange | OffsetMgrError) -> LogRange:
+    """Raises the error of a log whose range is not known."""
+    if isinstance(range_, OffsetMgrError):
+        raise range_
+    return range_
+
+
+_Pair: TypeAlias = tuple[_Log, _Log]
+_Ids: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
+
+
+def _equal_logs(logs: _Pair, wanted: Collection[int]) -> Collection[int]:
+    """Returns the positions if both logs have equal batches at equal offsets around each of them and at the target's
+    end, as the logs of linked clusters have; otherwise nothing."""
+    source, target = logs
+    start, end = (max(source.range.start, target.range.start), target.range.end)
+    if end > source.range.end or end <= start or not all(start <= position <= end for position in wanted):
+        return ()
+    places = sorted({end - 1, *(place for one in wanted for place in (one - 1, one) if start <= place < end)})
+    for place in reversed(places):
+        checksum = target.checksum_at(place)
+        if checksum is None or checksum != source.checksum_at(place):
+            return ()
+    return wanted
+
+
+class _AlignedLogs:
+    """The reads of both logs of a partition with one comparison."""
+
+    def __init__(self, logs: _Pair, options: TranslationOptions, equality: Equality) -> None:
+        self._logs, self._options, self.equality = logs, options, equality
+        self.alignment: Alignment
+        self._budget = _Budget(options)
+        self._timestamps: bool | None = None
+
+    def align(self, wanted: Collection[int]) -> None:
+        """Reads the logs back to the positions, and further if the answers need it, or as far as may be read."""
+        source, target = self._logs
+        inside = [one for one in wanted if source.range.start <= one <= source.range.end]
+        needed = source.range.end - min(inside, default=source.range.end) + _MARGIN
+        distance = min(needed, _FIRST_OFFSETS)
+        b = target.read(target.range.end - distance, self.comparison(target), self._budget)
+        self._timestamps = b.timestamps
+        a = source.read(source.range.end - distance, self.comparison(source), self._budget)
+        pieces = {source: a, target: b}
+        try:
+            while distance < needed and not pieces[target].mixed_times:
+                self._read_earlier(pieces, source, target)
+                distance *= 2
+            while not pieces[target].mixed_times:
+                self.alignment = self._aligned(pieces)
+                needs = zip(self._logs, self.alignment.needs_earlier(inside), strict=True)
+                further = [log for log, need in needs if need] or self._may_hold_following()
+                if all(pieces[log].stretch.whole for log in further):
+                    return
+                self._read_earlier(pieces, *further)
+        except TooMuch:
+            self.alignment = self._aligned(pieces)
+            return
+        self._timestamps, self._budget = False, _Budget(self._options)
+        self.align(wanted)
+
+    def comparison(self, log: _Log) -> FingerprintRules:
+        headers = self._options.ignored_headers if log is self._logs[1] else ()
+        return FingerprintRules(self.equality, self._timestamps, headers)
+
+    def _aligned(self, pieces: Mapping[_Log, Piece]) -> Alignment:
+        a, b = (pieces[log] for log in self._logs)
+        return Alignment(a.stretch, b.committed())
+
+    def _read_earlier(self, pieces: dict[_Log, Piece], *logs: _Log) -> None:
+        """Reads as much again before what was read of these logs. Raises `TooMuch`."""
+        for log in logs:
+            first = pieces[log].stretch.first
+            earlier = log.read(first - (log.range.end - first), self.comparison(log), self._budget, stop=first)
+            earlier.extend(pieces[log])
+            pieces[log] = earlier
+
+    def _may_hold_following(self) -> list[_Log]:
+        """Returns the target if an earlier part of it may hold copies of records that its end does not hold."""
+        source, target = self._logs
+        if self.alignment.following is None:
+            return []
+        timestamp = source.timestamp_at(self.alignment.following)
+        first = None if timestamp is None else target.offset_at_time(timestamp)
+        return [target] if first is not None and first < self.alignment.b.first else []
+
+    def shift(self, position: int, place: int) -> int | None:
+        """Returns the difference of the offsets if the records around both places are equal, and those halfway to the
+        ends of the logs too; otherwise None."""
+        source, target = self._logs
+        b = self._around(target, place).stretch
+        a = self._around(source, position).stretch
+        index = a.index_of(position)
+        at = b.prints.index(a.prints[index]) if index < len(a.prints) and a.prints[index] in b.prints else None
+        if at is None or not _equal_neighbours(a, b, index, at):
+            return None
+        shift = b.offsets[at] - a.offsets[index]
+        start = max(source.range.start, target.range.start - shift)
+        end = min(source.range.end, target.range.end - shift)
+        for anchor in ((start + position) // 2, (position + end) // 2):
+            a, b = self._around(source, anchor).stretch, self._around(target, anchor + shift).stretch
+            index, at = a.index_of(anchor), b.index_of(anchor + shift)
+            if not _equal_neighbours(a, b, index, at) or b.offset_at(at) - a.offset_at(index) != shift:
+                return None
+        return shift
+
+    def _around(self, log: _Log, place: int) -> Piece:
+        piece = log.read(place - _SAMPLE, self.comparison(log), _Budget(self._options), stop=place + _SAMPLE)
+        if log is self._logs[1] and self._timestamps is None:
+            self._timestamps = piece.timestamps
+        return piece
+
+
+def _equal_neighbours(a: LogStretch, b: LogStretch, index: int, at: int) -> bool:
+    before, after = slice(-_NEIGHBOURS, None), slice(0, _NEIGHBOURS)
+    sides = ((a.prints[:index][before], b.prints[:at][before]), (a.prints[index:][after], b.prints[at:][after]))
+    return all(len(ours) == _NEIGHBOURS and ours == theirs for ours, theirs in sides)

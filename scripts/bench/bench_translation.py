@@ -31,7 +31,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from offsetmgr import KafkaCluster, TopicPartition
 from offsetmgr.sandbox import KraftBroker
 from offsetmgr.translation.alignment import Verdict
-from offsetmgr.translation.translator import Translator
+from offsetmgr.translation.translator import PositionTranslator
 
 TOPIC = "bench"
 SHIFT = 300
@@ -58,11 +58,11 @@ def fill(bootstraps: tuple[str, str], partitions: int, records: int) -> None:
 
 
 def translated(bootstraps: tuple[str, str], partitions: int, records: int) -> str:
-    """Translates, and returns a description of what is wrong; empty if nothing is."""
+    """Translates, and returns a description of the first wrong answer; empty if none is wrong."""
     step = records // PLACES
     positions = {TopicPartition(TOPIC, one): range(0, records, step) for one in range(partitions)}
     with KafkaCluster(bootstraps[0]) as source, KafkaCluster(bootstraps[1]) as target:
-        for found in Translator(source, target).translate(positions):
+        for found in PositionTranslator(source, target).translate(positions):
             if found.error is not None:
                 return f"{found.source}: {found.error}"
             for position, one in found.translations.items():
