@@ -169,8 +169,8 @@ class PositionTranslator:
                 if not records.isdisjoint(piece.stretch.prints):
                     found.append(str(tp))
         if found:
-            why = f"records of this partition lie in {', '.join(found)} of the target: the copier assigned them by another rule"
-            raise UnsupportedOperation(str(target.tp), why)
+            why = f"its records lie in {', '.join(found)} of the target: the copier chose partitions by another rule"
+            raise UnsupportedOperation(str(reading.source.tp), why)
 
     def _topic_ids(self, topics: Mapping[str, str]) -> _Ids:
         return self._source.topic_ids(topics), self._target.topic_ids(topics.values())
