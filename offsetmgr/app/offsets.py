@@ -31,7 +31,7 @@ from offsetmgr.core.model import (
     is_valid_offset,
 )
 from offsetmgr.core.offset_store import OtherGroupKind, checked_offsets
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import (
     ALL_GROUPS,
@@ -498,6 +498,9 @@ def _translated(
     for one in connections.ui.progress(translated, "translating", len(positions)):
         found.errors += [] if one.error is None else [_with_hint(one.error, one.source, one.target)]
         committed.compare(one)
+    if committed.no_copies:
+        named = list_of(sorted(committed.no_copies), _MAX_NAMED)
+        connections.ui.note(f"not compared: offsets in topics of the target that are no copies: {named}")
     found.counts = committed.counts
     yield from committed.differences()
     found.check_topics(both)
@@ -535,10 +538,12 @@ def _add_group(
         committed.add_difference(PositionDifference("", None, None, UNREADABLE, note=error.why, error=error))
         return [error]
     errors: dict[str, OffsetMgrError] = {}
-    copies = {back(tp) or tp: tp for tp in (*in_right.offsets, *in_right.errors)}
-    for tp in sorted({*in_left.offsets, *in_left.errors, *copies}):
-        if not topics.matches(tp):
-            continue
+    listed = set(filter(topics.matches, (*in_left.offsets, *in_left.errors)))
+    known = {committed.target(tp): tp for tp in listed}
+    found = {tp: known.get(tp) or back(tp) for tp in (*in_right.offsets, *in_right.errors)}
+    committed.no_copies.update(tp.topic for tp, source in found.items() if source is None and topics.matches(tp))
+    copies = {source: tp for tp, source in found.items() if source is not None and topics.matches(source)}
+    for tp in sorted({*listed, *copies}):
         copy = copies.get(tp)
         left, right = in_left.offsets.get(tp), None if copy is None else in_right.offsets.get(copy)
         offsets = left and left.offset, right and right.offset
@@ -560,6 +565,7 @@ def _add_group(
     return list(errors.values())
 
 
+_MAX_NAMED: Final = 5
 _LARGE_READ: Final = 1_000_000_000
 """The command notes a read that may be larger than this number of bytes, if it has at least `_MANY_RECORDS`."""
 _MANY_RECORDS: Final = 100_000

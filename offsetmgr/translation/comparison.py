@@ -29,12 +29,12 @@ UNREADABLE: Final = "unreadable"
 class PositionDifference(NamedTuple):
     """A partition of a group that is not at the right record in the target, or not known to be.
 
-    ``partition`` is that of the source, and ``target`` is its copy. Both are None if the whole group is unreadable. For
-    an offset that only the target has, ``partition`` has the target's name if no topic of the source gets it.
-    ``verdict`` says how sure ``right`` is (see `Verdict`), or is ``only-to``, ``refused``, ``pending`` or
-    ``unreadable``; in the last three cases ``error`` is the reason. ``right`` is the right offset in the target, and
-    ``right_end`` is the largest offset that may be right, if this is not known exactly. From ``to_offset`` on, the
-    group repeats ``repeats`` records, and skips ``skips`` records. A value is None if it is unknown or absent.
+    ``partition`` is that of the source, and ``target`` is its copy. Both are None if the whole group is unreadable.
+    ``verdict`` says how sure ``right`` is (see `Verdict`), or is ``only-to`` for an offset that only the target has,
+    ``refused``, ``pending`` or ``unreadable``; in the last three cases ``error`` is the reason. ``right`` is the right
+    offset in the target, and ``right_end`` is the largest offset that may be right, if this is not known exactly. From
+    ``to_offset`` on, the group repeats ``repeats`` records, and skips ``skips`` records. A value is None if it is
+    unknown or absent.
     """
 
     group: str
@@ -125,6 +125,8 @@ class CommittedPositions:
         """The topic of the source by the topic of the target."""
         self._sure: set[int] = set()
         """The rows with a difference whose position is known."""
+        self.no_copies: set[str] = set()
+        """Topics with offsets in the target that are no copies of the source's topics."""
         self.counts = PositionCounts()
 
     def target(self, tp: TopicPartition) -> TopicPartition:

@@ -25,13 +25,13 @@ class TwoClusters:
     """Cluster A with records, and cluster B, to which `copy` copies them."""
 
     def __init__(self, a: str, b: str, make_topic: MakeTopic) -> None:
-        self.a, self.b, self._make_topic = a, b, make_topic
+        self.a, self.b, self.make_topic = a, b, make_topic
         self._to_b = Producer({"bootstrap.servers": b})
 
     def topic(self, name: str, partitions: int = 1, *, copy: str | None = None, partitions_of_copy: int = 0) -> str:
         """Creates the topic at A, with records in each partition, and an empty one at B."""
-        self._make_topic(name, partitions, bootstrap=self.a)
-        self._make_topic(copy or name, partitions_of_copy or partitions, bootstrap=self.b)
+        self.make_topic(name, partitions, bootstrap=self.a)
+        self.make_topic(copy or name, partitions_of_copy or partitions, bootstrap=self.b)
         producer = Producer({"bootstrap.servers": self.a})
         for partition in range(partitions):
             for number in range(RECORDS):
@@ -130,11 +130,17 @@ def test_topics_and_groups_may_have_other_names_in_the_target(clusters: TwoClust
     shown = command(*clusters.arguments(unique, "--format", "json"), code=1)
     assert f"topic {unique}: the target has no such topic\nhint: if the target's topic has another name" in shown.stderr
     assert [row["verdict"] for row in json.loads(shown.stdout)] == ["only-to", "unreadable"]
+    # A topic of the target that has the source's name is no copy
+    clusters.make_topic(topic, bootstrap=clusters.b)
+    commit(f"kafka://{clusters.b}", unique, topic, {0: 0})
+    shown = command(*clusters.arguments(unique, *rename), code=1)
+    assert f"not compared: offsets in topics of the target that are no copies: {topic}\n1 partition: 0" in shown.stderr
     # And back, with another name of the group
     commit(f"kafka://{clusters.a}", f"{unique}-back", topic, {0: 29})
     back = ["--from", f"kafka://{clusters.b}", "--to", f"kafka://{clusters.a}", "--translate", "auto"]
     names = ["--rename-topic", r"A\.(.*)=\1", "--rename", f"{unique}={unique}-back"]
-    assert command("offsets", "diff", unique, *back, *names).stdout == ""
+    topics = ("--topic", copied)
+    assert command("offsets", "diff", unique, *topics, *back, *names).stdout == ""
 
 
 @pytest.mark.servers
