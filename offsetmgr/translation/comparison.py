@@ -17,7 +17,7 @@ from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageErr
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.translation.alignment import Translation, Verdict
-from offsetmgr.translation.translator import TranslatedPartition
+from offsetmgr.translation.translator import TooMuch, TranslatedPartition
 
 _NONE: Final = -1
 """The offset of a partition without a commit."""
@@ -200,7 +200,8 @@ class CommittedPositions:
         return PositionDifference("", *where, right.offset, end, repeats, skips, note), sure
 
     def _fail(self, tp: TopicPartition, error: OffsetMgrError) -> None:
-        verdict = REFUSED if isinstance(error, UnsupportedOperation) else UNREADABLE
+        kinds = {UnsupportedOperation: REFUSED, TooMuch: str(Verdict.UNKNOWN)}
+        verdict = next((verdict for kind, verdict in kinds.items() if isinstance(error, kind)), UNREADABLE)
         target = self.target(tp)
         for row in self._rows.pop(tp):
             offsets = (self._from[row], None if self._to[row] == _NONE else self._to[row])

@@ -16,7 +16,7 @@ from offsetmgr.core.errors import UnsupportedOperation, UsageError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.translation.alignment import Alignment, LogStretch, Translation, Verdict
 from offsetmgr.translation.comparison import CommittedPositions, PositionDifference
-from offsetmgr.translation.translator import TranslatedPartition
+from offsetmgr.translation.translator import TooMuch, TranslatedPartition
 
 RECORDS = 100
 
@@ -234,10 +234,14 @@ def test_a_partition_whose_log_cannot_be_read_is_no_partition_at_the_right_recor
     committed = CommittedPositions(str)
     committed.begin("g")
     committed.add(TP, 50, 50)
-    committed.add(TopicPartition("orders", 1), 50, 50)
+    other, third = TopicPartition("orders", 1), TopicPartition("orders", 2)
+    committed.add(other, 50, 50)
+    committed.add(third, 50, 50)
     committed.compare(TranslatedPartition(TP, TP, {}, UnsupportedOperation("topic orders", "why")))
-    assert [one.verdict for one in committed.differences()] == ["refused", "unreadable"]
-    assert str(committed.counts) == "2 partitions: 0 at the right record, 2 not known (1 refused, 1 unreadable)"
+    committed.compare(TranslatedPartition(other, other, {}, TooMuch("reading the logs", "why")))
+    assert [one.verdict for one in committed.differences()] == ["refused", "unknown", "unreadable"]
+    kinds = "1 refused, 1 unknown, 1 unreadable"
+    assert str(committed.counts) == f"3 partitions: 0 at the right record, 3 not known ({kinds})"
 
 
 @pytest.mark.parametrize(
