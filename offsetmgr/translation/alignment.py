@@ -36,7 +36,8 @@ class LogStretch:
     that copiers add, for records that have such headers. ``keys`` are hashes of the keys, and `NO_KEY`. ``aborted`` are
     the indexes of the records of aborted transactions; a stretch of B has none, because they are left out. ``start``
     and ``end`` are the range of the whole log. ``gaps`` tells whether offsets of the stretch have neither a record nor
-    a transaction marker, as after compaction.
+    a transaction marker, as after compaction. ``timed`` tells whether the fingerprints contain the time stamps, so that
+    a record hardly equals one that the log held before.
     """
 
     first: int
@@ -48,7 +49,7 @@ class LogStretch:
     keys: array[int] = field(default_factory=lambda: array("q"))
     aborted: set[int] = field(default_factory=set)
     gaps: bool = False
-    compacted: bool = False
+    timed: bool = False
 
     @property
     def whole(self) -> bool:
@@ -77,7 +78,7 @@ class LogStretch:
     @property
     def may_lack_old_values(self) -> bool:
         """Whether compaction may have removed records, and the keys are known."""
-        return (self.compacted or self.gaps) and len(self.keys) == len(self.prints)
+        return self.gaps and len(self.keys) == len(self.prints)
 
 
 class Verdict(StrEnum):
@@ -211,11 +212,13 @@ class Alignment:
             return None
         at, lower = self.b.index_of(committed), self.b.index_of(translation.offset)
         upper = lower if translation.upper is None else self.b.index_of(translation.upper)
-        repeats = max(upper - at, 0)
-        skipped = {self._classes_b[index] for index in range(lower, at)}
-        # A class is skipped if all of its copies are; of a class with several records, some may be.
-        skips = sum(of >= 0 and self._last_copy[of] < at for of in skipped)
-        return repeats, skips
+        if translation.verdict is Verdict.SEEN:
+            # Each record of A up to E that B holds has its own place.
+            first, stop = (bisect_left(self._places, place, 0, (self._end or 0) + 2) for place in (lower, at))
+            skips = len(set(self._places[first:stop]))
+        else:
+            skips = sum(of >= 0 for of in self._classes_b[lower:at])
+        return max(upper - at, 0), skips
 
     # --- columns, each computed once for all positions -----------------------------------------------
 
@@ -402,7 +405,7 @@ class Alignment:
             why = f"B held {count_of(older, 'other record')} before" if older else ""
             return Translation(Verdict.SEEN, self.b.offset_at(answer), why=why)
         why = "no unique record before the position lies directly before it at B"
-        return self._bracket(index, why, earlier_a=None in preceded, earlier_b=True)
+        return self._bracket(index, why, earlier_a=None in preceded, earlier_b=self._unique.find(1, 0, index) >= 0)
 
     def _committed_between(self, index: int, stop: int) -> int:
         """Returns how many records of A in a range of indexes are not of aborted transactions."""
@@ -439,6 +442,7 @@ class Alignment:
     ) -> Translation:
         """Returns the range that holds the right position."""
         lower, upper = self._range(index)
+        earlier_b |= lower < upper and self._latest_before[index] == _ABSENT
         earlier_a, earlier_b = earlier_a and not self.a.whole, earlier_b and not self.b.whole
         anchored = lower == upper or upper < len(self._classes_b) or self._latest_before[index] != _ABSENT
         if earlier_a or earlier_b or not (missing or anchored):
@@ -467,9 +471,8 @@ class Alignment:
     def _may_hold_older(self) -> bool:
         """Returns whether a record of B that equals a unique record of A may be the copy of an older record, which A
         has deleted or which was not read."""
-        if not self.a.whole:
-            return True
-        return self.a.start > 0 and _number_from(self._foreign, self.first_copied or 0) > 0
+        a = self.a
+        return not a.timed and (not a.whole or a.start > 0 or a.may_lack_old_values)
 
 
 def _number_from(indexes: array[int], index: int) -> int:

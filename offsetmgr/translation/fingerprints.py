@@ -67,11 +67,11 @@ class Piece:
     """The part of a log from one offset up to another, which is read from its beginning to its end."""
 
     def __init__(self, log: LogRange, first: int, stop: int, comparison: FingerprintRules) -> None:
-        self.stretch = LogStretch(first, log.start, log.end)
         self.next_offset, self.stop = first, stop
         self.mixed_times = False
         """Whether time stamps count, although the broker set some of them."""
         self.timestamps = comparison.timestamps if comparison.equality is Equality.ALL else False
+        self.stretch = LogStretch(first, log.start, log.end, timed=bool(self.timestamps))
         self._equality = comparison.equality
         self._headers = frozenset(name.encode() for name in comparison.ignored_headers)
         self._open: dict[int, list[int]] = {}

@@ -90,7 +90,7 @@ class Log:
             keys=array("q", (NO_KEY if one.record.key is None else one.record.key for one in read)),
             aborted={at for at, one in enumerate(read) if self.transactional and one.record.aborted},
             gaps=any(offset not in there for offset in range(first, self.end)),
-            compacted=self.compacted,
+            timed=with_times,
         )
 
 
@@ -135,9 +135,7 @@ class World:
 
     def __init__(self, case: Case, random: Random) -> None:
         self.case, self._random = case, random
-        compacted = bool(case.compact_a or case.compact_b)
-        self.a = Log(compacted)
-        self.b = Log(compacted, transactional=False)
+        self.a, self.b = Log(), Log(transactional=False)
         self._clock = self._produced = 0
         self._open: list[list[Record]] = [[], []]
         self._copiers = [0] * case.copiers
