@@ -208,13 +208,15 @@ class Alignment:
 
         If the translation has two bounds, both numbers are the largest possible ones. Returns None if there is no
         answer, or the offset is outside of B, or the records there were not read."""
-        if translation.offset is None or not max(self.b.start, self.b.first) <= committed <= self.b.end:
+        b = self.b
+        if translation.offset is None or min(translation.offset, committed) < b.first or committed > b.end:
             return None
-        at, lower = self.b.index_of(committed), self.b.index_of(translation.offset)
-        upper = lower if translation.upper is None else self.b.index_of(translation.upper)
+        at, lower = b.index_of(committed), b.index_of(translation.offset)
+        upper = lower if translation.upper is None else b.index_of(translation.upper)
         if translation.verdict is Verdict.SEEN:
             # Each record of A up to E that B holds has its own place.
-            first, stop = (bisect_left(self._places, place, 0, (self._end or 0) + 2) for place in (lower, at))
+            last = 0 if self._end is None else self._end + 2
+            first, stop = (bisect_left(self._places, place, 0, last) for place in (lower, at))
             skips = len(set(self._places[first:stop]))
         else:
             skips = sum(of >= 0 for of in self._classes_b[lower:at])
@@ -405,7 +407,9 @@ class Alignment:
             why = f"B held {count_of(older, 'other record')} before" if older else ""
             return Translation(Verdict.SEEN, self.b.offset_at(answer), why=why)
         why = "no unique record before the position lies directly before it at B"
-        return self._bracket(index, why, earlier_a=None in preceded, earlier_b=self._unique.find(1, 0, index) >= 0)
+        # In vain after the first records of A were deleted.
+        more = not self.a.start or self._unique.find(1, 0, index) >= 0
+        return self._bracket(index, why, earlier_a=None in preceded, earlier_b=more)
 
     def _committed_between(self, index: int, stop: int) -> int:
         """Returns how many records of A in a range of indexes are not of aborted transactions."""

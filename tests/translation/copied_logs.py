@@ -6,6 +6,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from random import Random
 from typing import NamedTuple
 
@@ -73,12 +74,16 @@ class Log:
         self.entries = [one for one in self.entries if one.offset not in gone]
         self.cleaned = max(self.cleaned, up_to)
 
+    def delivered(self) -> list[Entry]:
+        """Returns the records that a consumer gets which reads only committed ones."""
+        if not self.transactional:
+            return self.entries
+        stop = next((at for at, one in enumerate(self.entries) if one.record.open), len(self.entries))
+        return [one for one in self.entries[:stop] if not one.record.aborted]
+
     def stretch(self, first: int, with_times: bool, read_committed: bool) -> LogStretch:
         """Returns the columns of the log from an offset on."""
-        read = [one for one in self.entries if one.offset >= first]
-        if read_committed and self.transactional:
-            stop = next((at for at, one in enumerate(read) if one.record.open), len(read))
-            read = [one for one in read[:stop] if not one.record.aborted]
+        read = [one for one in (self.delivered() if read_committed else self.entries) if one.offset >= first]
         first = max(first, self.start)
         there = {one.offset for one in self.entries} | self.markers
         return LogStretch(
@@ -155,12 +160,22 @@ class World:
     def right(self, position: int) -> int:
         """Returns the last offset of B from which a consumer gets every record that A would still deliver from the
         position on and that B holds."""
-        last = {one.record: one.offset for one in self.b.entries}
+        last = self._last_copies
         return min((last[one] for one in self.needed(position) if one in last), default=self.b.end)
+
+    @cached_property
+    def _last_copies(self) -> dict[Record, int]:
+        return {one.record: one.offset for one in self.b.entries}
 
     def needed(self, position: int) -> list[Record]:
         """Returns the records that A's consumer gets from a position on."""
         return [one.record for one in self.a.entries if one.offset >= position and not one.record.aborted]
+
+    def difference(self, position: int, committed: int) -> tuple[int, int]:
+        """Returns how many records of B a consumer at an offset of B gets again, and how many of A it skips."""
+        skipped = [one for one in self.needed(position) if self._last_copies.get(one, committed) < committed]
+        right, delivered = self.right(position), self.b.delivered()
+        return sum(committed <= one.offset < right for one in delivered), len(skipped)
 
     def first_not_older(self, offset: int) -> int:
         """Returns the offset of B's first record with a time at or after the time of the record at an offset of A."""

@@ -114,13 +114,28 @@ def is_right(world: World, position: int, answer: Translation) -> bool:
     return answer.offset <= world.right(position) <= answer.upper
 
 
+def differs(world: World, alignment: Alignment, position: int, answer: Translation, committed: int) -> bool:
+    """Returns whether the numbers of repeated and skipped records are wrong. Equal records are not counted exactly."""
+    found = alignment.difference(answer, committed)
+    if found is None:
+        return False
+    repeats, skips = world.difference(position, committed)
+    if answer.verdict is Verdict.SEEN:
+        return found[0] != repeats or (found[1] != skips and world.case.keeps_times)
+    return found[0] < repeats or found[1] < skips
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_right_position_is_the_answer_or_within_its_bounds(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     found, wrong = Counter[Verdict](), list[str]()
-    for world, _, position, answer in translations(case):
+    for world, alignment, position, answer in translations(case):
         found[answer.verdict] += 1
         if not is_right(world, position, answer):
             wrong.append(f"{position}: right is {world.right(position)}, not {answer}")
+        committed = (position * 7919) % (world.b.end + 1)
+        if differs(world, alignment, position, answer, committed):
+            apart = alignment.difference(answer, committed)
+            wrong.append(f"{position}, at {committed}: {world.difference(position, committed)}, not {apart}, {answer}")
     with capsys.disabled() if SOAK else nullcontext():
         shares = "".join(f"{found[verdict] / found.total():12.2%}" for verdict in Verdict)
         sys.stdout.write(f"{case.name:40}{shares}{len(wrong):8} wrong\n")
