@@ -115,7 +115,7 @@ class PositionTranslator:
             alignment, note = reading.alignment, reading.equality.text
             found = {one: self._answer(logs, alignment, one) for one in wanted}
             if all(one.verdict in (Verdict.UNKNOWN, Verdict.MISSING) for one in found.values()):
-                self._refuse_other_partitions(reading, target)
+                self._refuse_other_partitions(reading, source.tp, target)
         now = self._topic_ids({source.tp.topic: target.tp.topic})
         for log, before, after in zip(logs, ids, now, strict=True):
             if before.get(log.tp.topic) != after.get(log.tp.topic):
@@ -156,7 +156,7 @@ class PositionTranslator:
                     return Translation(Verdict.INFERRED, position + shift, why=why.removesuffix("; "))
         return None
 
-    def _refuse_other_partitions(self, reading: _AlignedLogs, target: _Log) -> None:
+    def _refuse_other_partitions(self, reading: _AlignedLogs, source: TopicPartition, target: _Log) -> None:
         """Raises `UnsupportedOperation` if the records lie in other partitions of the target."""
         records = set(reading.alignment.a.prints)
         topic = target.tp.topic
@@ -166,11 +166,11 @@ class PositionTranslator:
             if isinstance(log, LogRange):
                 comparison, budget = reading.comparison(target), _Budget(self._options)
                 piece = _Log(self._target, tp, log).read(log.end - _SAMPLE, comparison, budget)
-                if not records.isdisjoint(piece.stretch.prints):
+                if not records.isdisjoint((*piece.stretch.prints, *piece.stretch.alternatives.values())):
                     found.append(str(tp))
         if found:
             why = f"its records lie in {', '.join(found)} of the target: the copier chose partitions by another rule"
-            raise UnsupportedOperation(str(reading.source.tp), why)
+            raise UnsupportedOperation(str(source), why)
 
     def _topic_ids(self, topics: Mapping[str, str]) -> _Ids:
         return self._source.topic_ids(topics), self._target.topic_ids(topics.values())

@@ -36,12 +36,21 @@ class TwoClusters:
         for partition in range(partitions):
             for number in range(RECORDS):
                 headers: list[Any] = [("trace", str(number))]
-                producer.produce(name, f"record {number}", f"key {number}", partition, headers=headers)
+                producer.produce(name, f"record {number}", f"key {partition} {number}", partition, headers=headers)
         assert producer.flush(60) == 0
         return name
 
-    def copy(self, topic: str, start: int = 0, stop: int = RECORDS, partition: int = 0, to: str = "") -> None:
+    def copy(
+        self,
+        topic: str,
+        start: int = 0,
+        stop: int = RECORDS,
+        partition: int = 0,
+        to: str = "",
+        to_partition: int | None = None,
+    ) -> None:
         """Copies the records from ``start`` up to ``stop``, and adds the header of a copier."""
+        at = partition if to_partition is None else to_partition
         consumer = Consumer({"bootstrap.servers": self.a, "group.id": "copier", "enable.auto.commit": False})
         consumer.assign([Position(topic, partition, start)])
         found: list[Message] = []
@@ -51,7 +60,7 @@ class TwoClusters:
         for one in found:
             headers: list[Any] = [*(one.headers() or ()), ("x-original-offset", str(one.offset()))]
             time = one.timestamp()[1]
-            self._to_b.produce(to or topic, one.value(), one.key(), partition, timestamp=time, headers=headers)
+            self._to_b.produce(to or topic, one.value(), one.key(), at, timestamp=time, headers=headers)
         assert self._to_b.flush(60) == 0
 
     def foreign(self, topic: str, count: int, partition: int = 0) -> None:
@@ -152,10 +161,15 @@ def test_topics_and_metadata_that_cannot_be_translated_are_refused_by_name(clust
     with open_store(f"kafka://{clusters.a}") as store:
         state = OffsetAndMetadata(5, "bAAAABIgYml0cyBvZiByZWNvcmRz")
         store.commit(unique, {TopicPartition(other, 0): state})
+    anew = clusters.topic(f"{unique}-anew", 2)
+    clusters.copy(anew, to_partition=1)
+    clusters.copy(anew, partition=1, to_partition=0)
+    clusters.commit(unique, anew, {0: 10})
     shown = command(*clusters.arguments(unique), code=1)
+    assert f"error: {anew}-0: its records lie in {anew}-1 of the target" in shown.stderr
     assert f"error: topic {topic}: it has 2 partitions in the source, and {topic} has 3 in the target" in shown.stderr
     assert "its commit metadata is parallel-consumer's encoding" in shown.stderr
-    assert shown.stderr.endswith("3 partitions: 0 at the right record, 3 not known (3 refused)\n")
+    assert shown.stderr.endswith("4 partitions: 0 at the right record, 4 not known (4 refused)\n")
     assert {row[7] for row in clusters.diff(unique)} == {"refused"}
 
 
