@@ -503,6 +503,10 @@ def _translated(
         connections.ui.note(f"not compared: offsets in topics of the target that are no copies: {named}")
     found.counts = committed.counts
     yield from committed.differences()
+    if not (found.counts.total or found.errors):
+        found.errors.append(
+            OffsetMgrError("nothing to compare", "no selected group has an offset in a topic to compare")
+        )
     found.check_topics(both)
 
 

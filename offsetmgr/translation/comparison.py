@@ -83,9 +83,12 @@ class PositionCounts:
         else:
             self.elsewhere += 1
 
+    @property
+    def total(self) -> int:
+        known = self.right + self.repeating + self.skipping + self.elsewhere
+        return known + self.only_from + self.only_to + self.unknown.total()
+
     def __str__(self) -> str:
-        unknown = self.unknown.total()
-        total = self.right + self.repeating + self.skipping + self.elsewhere + self.only_from + self.only_to + unknown
         kinds = ", ".join(f"{number:,} {verdict}" for verdict, number in sorted(self.unknown.items()))
         found = [
             f"{self.right:,} at the right record",
@@ -94,9 +97,9 @@ class PositionCounts:
             _text(self.elsewhere, "at another record"),
             _text(self.only_from, "without an offset in the target"),
             _text(self.only_to, "only in the target"),
-            _text(unknown, f"not known ({kinds})"),
+            _text(self.unknown.total(), f"not known ({kinds})"),
         ]
-        return f"{count_of(total, 'partition')}: {', '.join(filter(None, found))}"
+        return f"{count_of(self.total, 'partition')}: {', '.join(filter(None, found))}"
 
 
 def _text(number: int, what: str) -> str:

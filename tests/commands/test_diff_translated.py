@@ -93,7 +93,9 @@ def clusters(kafka: KafkaBroker, kraft: KraftBroker, make_topic: MakeTopic) -> T
 
 
 @pytest.mark.servers
-def test_each_position_is_compared_with_the_place_of_its_record(clusters: TwoClusters, unique: str) -> None:
+def test_each_position_is_compared_with_the_place_of_its_record(
+    clusters: TwoClusters, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Given a copy behind 7 foreign records, and one in which the copier wrote 40 to 59 twice after a restart
     topic = clusters.topic(unique, 2)
     clusters.foreign(topic, 7)
@@ -117,6 +119,10 @@ def test_each_position_is_compared_with_the_place_of_its_record(clusters: TwoClu
     assert shown.stderr.endswith(f"8 partitions: {outcomes}\n")
     titles = shown.stdout.splitlines()[0].split()
     assert titles == ["GROUP", "TOPIC", "PART", "FROM", "TO", "RIGHT", "REPEATS", "SKIPS", "VERDICT", "NOTE"]
+    # And a large read is announced
+    monkeypatch.setattr("offsetmgr.app.offsets._MANY_RECORDS", 100)
+    large = command(*clusters.arguments(f"{unique}-*", "--max-read", "1GB"), code=1).stderr
+    assert large.startswith("reading about 130 records in each cluster, at most 2 GB of 2 partitions; --max-read")
     # And a group at the right records has none
     assert clusters.diff(f"{unique}-right", code=0) == []
     assert "2 partitions: 2 at the right record" in command(*clusters.arguments(f"{unique}-right")).stderr
@@ -150,6 +156,9 @@ def test_topics_and_groups_may_have_other_names_in_the_target(clusters: TwoClust
     names = ["--rename-topic", r"A\.(.*)=\1", "--rename", f"{unique}={unique}-back"]
     topics = ("--topic", copied)
     assert command("offsets", "diff", unique, *topics, *back, *names).stdout == ""
+    # And a comparison of nothing is an error
+    other = ("--rename-topic", r"(.*)=other.\1", "--topic", copied)
+    assert "nothing to compare" in command(*clusters.arguments(unique, *other), code=1).stderr
 
 
 @pytest.mark.servers
