@@ -31,6 +31,7 @@ _SAMPLE: Final = 1_000
 """The number of offsets that are read around a place, to look for a record."""
 _RECORD_BYTES: Final = 128
 """The memory that a fingerprint takes, so that a log of tiny records is not read without a limit."""
+_PLACED: Final = (Verdict.SEEN, Verdict.INFERRED, Verdict.BRACKETED)
 
 
 class TranslationOptions(NamedTuple):
@@ -114,8 +115,8 @@ class PositionTranslator:
             reading = self._read(logs, wanted)
             alignment, note = reading.alignment, reading.equality.text
             found = {one: self._answer(logs, alignment, one) for one in wanted}
-            if all(one.verdict in (Verdict.UNKNOWN, Verdict.MISSING) for one in found.values()):
-                self._refuse_other_partitions(reading, source.tp, target)
+            if not any(one.verdict in _PLACED for one in found.values()):
+                self._refuse_other_partitions(logs)
         now = self._topic_ids({source.tp.topic: target.tp.topic})
         for log, before, after in zip(logs, ids, now, strict=True):
             if before.get(log.tp.topic) != after.get(log.tp.topic):
@@ -151,26 +152,33 @@ class PositionTranslator:
         for equality in Equality:
             readings = _AlignedLogs(logs, self._options, equality)
             for place in filter(None, (hint, target.range.end - (source.range.end - position))):
-                if (shift := readings.shift(position, place)) is not None:
+                try:
+                    shift = readings.shift(position, place)
+                except TooMuch:
+                    return None
+                if shift is not None:
                     why = f"the records around it are equal, and those between were not read; {equality.text}"
                     return Translation(Verdict.INFERRED, position + shift, why=why.removesuffix("; "))
         return None
 
-    def _refuse_other_partitions(self, reading: _AlignedLogs, source: TopicPartition, target: _Log) -> None:
-        """Raises `UnsupportedOperation` if the records lie in other partitions of the target."""
-        records = set(reading.alignment.a.prints)
-        topic = target.tp.topic
-        others = [TopicPartition(topic, number) for number in range(self._target.topics([topic]).get(topic, 0))]
-        found = []
-        for tp, log in self._target.log_ranges(one for one in others if one != target.tp).items():
-            if isinstance(log, LogRange):
-                comparison, budget = reading.comparison(target), _Budget(self._options)
-                piece = _Log(self._target, tp, log).read(log.end - _SAMPLE, comparison, budget)
-                if not records.isdisjoint((*piece.stretch.prints, *piece.stretch.alternatives.values())):
-                    found.append(str(tp))
+    def _refuse_other_partitions(self, logs: _Pair) -> None:
+        """Raises `UnsupportedOperation` if records of the source's partition lie in other partitions of the target."""
+        source, target = logs
+        count = self._target.topics([target.tp.topic]).get(target.tp.topic, 0)
+        others = [tp for number in range(count) if (tp := TopicPartition(target.tp.topic, number)) != target.tp]
+        ranges = self._target.log_ranges(others).items()
+        found: set[TopicPartition] = set()
+        for equality in Equality:
+            rules, budget = FingerprintRules(equality, timestamps=False), _Budget(self._options)
+            records = set(source.read(source.range.end - 10 * _SAMPLE, rules, budget).stretch.prints)
+            for tp, log in ranges:
+                if isinstance(log, LogRange):
+                    piece = _Log(self._target, tp, log).read(log.end - _SAMPLE, rules, _Budget(self._options))
+                    found.update([tp] * (not records.isdisjoint(piece.stretch.prints)))
         if found:
-            why = f"its records lie in {', '.join(found)} of the target: the copier chose partitions by another rule"
-            raise UnsupportedOperation(str(source), why)
+            names = ", ".join(map(str, sorted(found)))
+            why = f"its records lie in {names} of the target: the copier chose partitions by another rule"
+            raise UnsupportedOperation(str(source.tp), why)
 
     def _topic_ids(self, topics: Mapping[str, str]) -> _Ids:
         return self._source.topic_ids(topics), self._target.topic_ids(topics.values())
@@ -297,11 +305,7 @@ class _AlignedLogs:
         source, target = self._logs
         inside = [one for one in wanted if source.range.start <= one <= source.range.end]
         needed = source.range.end - min(inside, default=source.range.end) + _MARGIN
-        distance = min(needed, _FIRST_OFFSETS)
-        b = target.read(target.range.end - distance, self.comparison(target), self._budget)
-        self._timestamps = b.timestamps
-        a = source.read(source.range.end - distance, self.comparison(source), self._budget)
-        pieces = {source: a, target: b}
+        distance, pieces = self._read_ends(min(needed, _FIRST_OFFSETS))
         try:
             while distance < needed and not pieces[target].mixed_times:
                 self._read_earlier(pieces, source, target)
@@ -316,8 +320,25 @@ class _AlignedLogs:
         except TooMuch:
             self.alignment = self._aligned(pieces)
             return
-        self._timestamps, self._budget = False, _Budget(self._options)
+        self._timestamps = False
         self.align(wanted)
+
+    def _read_ends(self, distance: int) -> tuple[int, dict[_Log, Piece]]:
+        """Reads the ends of both logs, fewer offsets if they have more bytes than may be read. Returns the number of
+        offsets too."""
+        source, target = self._logs
+        while True:
+            self._budget = _Budget(self._options)
+            try:
+                b = target.read(target.range.end - distance, self.comparison(target), self._budget)
+                self._timestamps = b.timestamps if self._timestamps is None else self._timestamps
+                a = source.read(source.range.end - distance, self.comparison(source), self._budget)
+            except TooMuch:
+                if distance == 1:
+                    raise
+                distance = max(distance // 16, 1)
+            else:
+                return distance, {source: a, target: b}
 
     def comparison(self, log: _Log) -> FingerprintRules:
         headers = self._options.ignored_headers if log is self._logs[1] else ()
