@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import (
@@ -166,15 +166,13 @@ class PositionTranslator:
         source, target = logs
         count = self._target.topics([target.tp.topic]).get(target.tp.topic, 0)
         others = [tp for number in range(count) if (tp := TopicPartition(target.tp.topic, number)) != target.tp]
-        ranges = self._target.log_ranges(others).items()
+        known = {tp: log for tp, log in self._target.log_ranges(others).items() if isinstance(log, LogRange)}
         found: set[TopicPartition] = set()
-        for equality in Equality:
-            rules, budget = FingerprintRules(equality, timestamps=False), _Budget(self._options)
-            records = set(source.read(source.range.end - 10 * _SAMPLE, rules, budget).stretch.prints)
-            for tp, log in ranges:
-                if isinstance(log, LogRange):
-                    piece = _Log(self._target, tp, log).read(log.end - _SAMPLE, rules, _Budget(self._options))
-                    found.update([tp] * (not records.isdisjoint(piece.stretch.prints)))
+        for equality in Equality if known else ():
+            rules = FingerprintRules(equality, timestamps=False)
+            records = set(_end_of(source, rules, self._options))
+            ends = {tp: _end_of(_Log(self._target, tp, log), rules, self._options) for tp, log in known.items()}
+            found.update(tp for tp, end in ends.items() if not records.isdisjoint(end))
         if found:
             names = ", ".join(map(str, sorted(found)))
             why = f"its records lie in {names} of the target: the copier chose partitions by another rule"
@@ -263,6 +261,14 @@ class _Log(NamedTuple):
         if batch is None or batch.magic < 2:
             return None
         return batch.base_offset, BATCH_HEADER.unpack_from(data, batch.start + LOG_OVERHEAD)[2]
+
+
+def _end_of(log: _Log, rules: FingerprintRules, options: TranslationOptions) -> Sequence[bytes]:
+    """Returns the fingerprints of the last records of a log; none if they have more bytes than may be read."""
+    try:
+        return log.read(log.range.end - _SAMPLE, rules, _Budget(options)).stretch.prints
+    except TooMuch:
+        return ()
 
 
 def _known(range_: LogRange | OffsetMgrError) -> LogRange:
@@ -366,8 +372,8 @@ class _AlignedLogs:
         return [target] if first is not None and first < self.alignment.b.first else []
 
     def shift(self, position: int, place: int) -> int | None:
-        """Returns the difference of the offsets if the records around both places are equal, and those halfway to the
-        ends of the logs too; otherwise None."""
+        """Returns the difference of the offsets if the records around both places are equal, those halfway to the start
+        of the logs too, and the last records of the target; otherwise None."""
         source, target = self._logs
         b = self._around(target, place).stretch
         a = self._around(source, position).stretch
@@ -377,8 +383,7 @@ class _AlignedLogs:
             return None
         shift = b.offsets[at] - a.offsets[index]
         start = max(source.range.start, target.range.start - shift)
-        end = min(source.range.end, target.range.end - shift)
-        for anchor in ((start + position) // 2, (position + end) // 2):
+        for anchor in ((start + position) // 2, target.range.end - shift - _NEIGHBOURS):
             a, b = self._around(source, anchor).stretch, self._around(target, anchor + shift).stretch
             index, at = a.index_of(anchor), b.index_of(anchor + shift)
             if not _equal_neighbours(a, b, index, at) or b.offset_at(at) - a.offset_at(index) != shift:

@@ -57,8 +57,8 @@ class Clusters:
     ) -> None:
         settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "linger.ms": 5, "compression.type": codec}
         producer = Producer({**settings, "enable.idempotence": idempotent})
-        for number, value in enumerate(values):
-            producer.produce(self.topic, value, b"key %d" % number, partition)
+        for value in values:
+            producer.produce(self.topic, value, b"key of " + value[5:], partition)
         assert producer.flush(60) == 0
 
     def transact(self, bootstrap: str, values: Sequence[bytes], *, end: str) -> Producer:
@@ -232,11 +232,11 @@ def test_a_place_is_inferred_if_the_logs_are_larger_than_what_may_be_read(cluste
     clusters.produce(clusters.a, values(20_000))
     records = clusters.records()
     clusters.copy(records)
-    few = 1_500 * 128  # bytes of records
+    few = 1_000_000  # bytes; each record counts as at least 128
     assert clusters.answers(4_000, max_read=few) == [("inferred", 4_000 + OTHERS)]
-    clusters.copy(records[12_000:])  # now the distances to the end differ
+    clusters.copy(records[3_000:])  # now the distances to the end differ
     assert clusters.answers(4_000, max_read=few) == [("unknown", None)]
-    assert clusters.answers(4_000) == [("seen", 4_000 + OTHERS)]
+    assert clusters.answers(4_000) == [("seen", 21_000 + OTHERS)]
 
 
 def test_a_copier_that_chose_other_partitions_is_named(clusters: Clusters) -> None:
