@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.check_result import CheckResult
     from offsetmgr.core.clock import Clock, ClockDifference
     from offsetmgr.kafka.client.client import ClientThread
-    from offsetmgr.kafka.client.log_reader import PartitionLogReader, ReadResult
+    from offsetmgr.kafka.client.log_reader import PartitionLogReader
     from offsetmgr.kafka.client.share_groups import ShareOffsets
     from offsetmgr.kafka.client.topics import ClusterBroker
 
@@ -92,16 +92,16 @@ class Logs:
 
         return self._ask(topic_ids, set(names))
 
-    def read_log(self, tp: TopicPartition, offset: int, max_bytes: int) -> ReadResult | OffsetMgrError:
+    def read_log(self, tp: TopicPartition, offset: int, max_bytes: int) -> bytes | OffsetMgrError:
         """Returns the bytes of a partition's log from an offset on, with at least one complete batch if the log has
-        records from there on. Raises the errors of `log_ranges`."""
+        records from there on, or the error of the partition. Raises the errors of `log_ranges`."""
         from offsetmgr.kafka.client.fetch import FetchLimits
         from offsetmgr.kafka.client.log_reader import PartitionLogReader
 
         reader = self._reader = self._reader or PartitionLogReader(self._thread.client)
         limits = FetchLimits(max_bytes)
-        found = self._thread.run(lambda deadline: reader.fetch({tp: offset}, limits, "raise", deadline))
-        return found[tp]
+        found = self._thread.run(lambda deadline: reader.fetch({tp: offset}, limits, "raise", deadline))[tp]
+        return found if isinstance(found, OffsetMgrError) else found.slice.data
 
     def _ask(self, ask: Callable[..., Awaitable[T]], *arguments: object) -> T:
         client = self._thread.client

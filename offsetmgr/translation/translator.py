@@ -240,7 +240,7 @@ class _Log(NamedTuple):
         found = self.logs.read_log(self.tp, offset, max_bytes)
         if isinstance(found, OffsetMgrError):
             raise found
-        return found.slice.data
+        return found
 
     def timestamp_at(self, offset: int) -> int | None:
         """Returns the time stamp of the first record from an offset on."""
