@@ -494,7 +494,8 @@ def _translated(
         how.max_read or TranslationOptions().max_read, how.throttle, (*COPIERS_HEADERS, *how.ignored_headers)
     )
     _note_reading(connections, source, positions, options.max_read)
-    translated = PositionTranslator(source, target, options).translate(positions, rename)
+    translator = PositionTranslator(source, target, options)
+    translated = translator.translate(positions, rename, committed.earliest())
     for one in connections.ui.progress(translated, "translating", len(positions)):
         found.errors += [] if one.error is None else [_with_hint(one.error, one.source, one.target)]
         committed.compare(one)

@@ -207,9 +207,9 @@ class Alignment:
         after its position in A it skips, if the translation is the answer to this position.
 
         If the translation has two bounds, both numbers are the largest possible ones. Returns None if there is no
-        answer, or an offset is outside of B. Each offset before the part of B that was read counts as a record."""
+        answer, or the offset is outside of B, or the records there were not read."""
         b = self.b
-        if translation.offset is None or not (b.first <= translation.offset and b.start <= committed <= b.end):
+        if translation.offset is None or min(translation.offset, committed) < b.first or committed > b.end:
             return None
         at, lower = b.index_of(committed), b.index_of(translation.offset)
         upper = lower if translation.upper is None else b.index_of(translation.upper)
@@ -220,7 +220,7 @@ class Alignment:
             skips = len(set(self._places[first:stop]))
         else:
             skips = sum(of >= 0 for of in self._classes_b[lower:at])
-        return max(upper - at, 0) + max(b.first - committed, 0), skips
+        return max(upper - at, 0), skips
 
     # --- columns, each computed once for all positions -----------------------------------------------
 

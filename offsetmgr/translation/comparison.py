@@ -164,6 +164,11 @@ class CommittedPositions:
         """Returns the distinct positions of each partition of the source."""
         return {tp: {self._from[row] for row in rows} for tp, rows in sorted(self._rows.items())}
 
+    def earliest(self) -> Mapping[TopicPartition, int]:
+        """Returns the smallest offset in the target of each partition of the source."""
+        offsets = ((tp, [self._to[row] for row in rows if self._to[row] != _NONE]) for tp, rows in self._rows.items())
+        return {tp: min(found) for tp, found in offsets if found}
+
     def compare(self, found: TranslatedPartition) -> None:
         """Compares the offsets of the groups in the target with the translation of a partition."""
         if found.error is not None:

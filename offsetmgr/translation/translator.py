@@ -79,9 +79,13 @@ class PositionTranslator:
         self._source, self._target, self._options = source, target, options or TranslationOptions()
 
     def translate(
-        self, positions: Mapping[TopicPartition, Collection[int]], rename: Callable[[str], str] = str
+        self,
+        positions: Mapping[TopicPartition, Collection[int]],
+        rename: Callable[[str], str] = str,
+        earliest: Mapping[TopicPartition, int] | None = None,
     ) -> Iterator[TranslatedPartition]:
         """Yields the translations of each partition. ``rename`` returns the name that a topic has in the target.
+        ``earliest`` is the smallest offset in the target that will be compared, by the partition of the source.
 
         First reads the ends of the target's logs, then those of the source. Errors of one partition, such as a missing
         right to read, are in its result. Raises `Unreachable`, `TimedOut` if a cluster never responded.
@@ -98,12 +102,12 @@ class PositionTranslator:
                 if tp.topic in refused:
                     raise refused[tp.topic]
                 logs = (_Log(self._source, tp, _known(ranges[0])), _Log(self._target, targets[tp], _known(ranges[1])))
-                translated = self._partition(logs, wanted, ids)
+                translated = self._partition(logs, wanted, (earliest or {}).get(tp), ids)
             except OffsetMgrError as error:
                 translated = TranslatedPartition(tp, targets[tp], {}, error)
             yield translated
 
-    def _partition(self, logs: _Pair, wanted: Collection[int], ids: _Ids) -> TranslatedPartition:
+    def _partition(self, logs: _Pair, wanted: Collection[int], earliest: int | None, ids: _Ids) -> TranslatedPartition:
         """Raises the error of the partition."""
         source, target = logs
         alignment, note = None, ""
@@ -112,7 +116,7 @@ class PositionTranslator:
             why = "both logs have equal batches at equal offsets"
             found = {position: Translation(Verdict.SEEN, position, why=why) for position in equal}
         else:
-            reading = self._read(logs, wanted)
+            reading = self._read(logs, wanted, earliest)
             alignment, note = reading.alignment, reading.equality.text
             found = {one: self._answer(logs, alignment, one) for one in wanted}
             if not any(one.verdict in _PLACED for one in found.values()):
@@ -123,12 +127,12 @@ class PositionTranslator:
                 raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
         return TranslatedPartition(source.tp, target.tp, found, note=note, alignment=alignment)
 
-    def _read(self, logs: _Pair, wanted: Collection[int]) -> _AlignedLogs:
+    def _read(self, logs: _Pair, wanted: Collection[int], earliest: int | None) -> _AlignedLogs:
         """Reads both logs with the strictest comparison for which records are equal."""
         first = None
         for equality in Equality:
             reading = _AlignedLogs(logs, self._options, equality)
-            reading.align(wanted)
+            reading.align(wanted, earliest)
             first = first or reading
             if reading.alignment.first_copied is not None:
                 return reading
@@ -306,8 +310,9 @@ class _AlignedLogs:
         self._budget = _Budget(options)
         self._timestamps: bool | None = None
 
-    def align(self, wanted: Collection[int]) -> None:
-        """Reads the logs back to the positions, and further if the answers need it, or as far as may be read."""
+    def align(self, wanted: Collection[int], earliest: int | None = None) -> None:
+        """Reads the logs back to the positions, the target to ``earliest`` too, and further if the answers need it. Stops
+        when no more may be read."""
         source, target = self._logs
         inside = [one for one in wanted if source.range.start <= one <= source.range.end]
         needed = source.range.end - min(inside, default=source.range.end) + _MARGIN
@@ -320,6 +325,8 @@ class _AlignedLogs:
                 self.alignment = self._aligned(pieces)
                 needs = zip(self._logs, self.alignment.needs_earlier(inside), strict=True)
                 further = [log for log, need in needs if need] or self._may_hold_following()
+                if earliest is not None and earliest < pieces[target].stretch.first:
+                    further = [target]
                 if all(pieces[log].stretch.whole for log in further):
                     return
                 self._read_earlier(pieces, *further)
@@ -327,7 +334,7 @@ class _AlignedLogs:
             self.alignment = self._aligned(pieces)
             return
         self._timestamps = False
-        self.align(wanted)
+        self.align(wanted, earliest)
 
     def _read_ends(self, distance: int) -> tuple[int, dict[_Log, Piece]]:
         """Reads the ends of both logs, fewer offsets if they have more bytes than may be read. Returns the number of

@@ -108,10 +108,13 @@ class Clusters:
 
         asyncio.run(append())
 
-    def translated(self, *positions: int, partition: int = 0, **options: Any) -> TranslatedPartition:
+    def translated(
+        self, *positions: int, partition: int = 0, earliest: int | None = None, **options: Any
+    ) -> TranslatedPartition:
         with KafkaCluster(self.a) as source, KafkaCluster(self.b) as target:
             translator = PositionTranslator(source, target, TranslationOptions(**options))
-            (found,) = translator.translate({TopicPartition(self.topic, partition): positions})
+            tp = TopicPartition(self.topic, partition)
+            (found,) = translator.translate({tp: positions}, earliest={} if earliest is None else {tp: earliest})
         return found
 
     def answers(self, *positions: int, **options: Any) -> list[tuple[str, int | None]]:
@@ -182,8 +185,9 @@ def test_a_stretch_that_was_copied_twice(clusters: Clusters, small_pieces: None)
     assert {verdict for verdict, _ in clusters.answers(40, 55, 70)} == {"not yet"}
     clusters.copy(records[60:])
     assert clusters.answers(40, 49, 50, 70, 100) == [("seen", at) for at in (40, 49, 80, 100, 130)]
-    found = clusters.translated(70)
+    found = clusters.translated(70, earliest=70)
     assert [found.difference(70, committed) for committed in (100, 90, 110, 70)] == [(0, 0), (10, 0), (0, 10), (30, 0)]
+    assert clusters.translated(70).difference(70, 20) is None  # the records there were not read
 
 
 def test_time_stamps_tell_equal_records_apart_only_where_the_target_keeps_them(clusters: Clusters) -> None:
