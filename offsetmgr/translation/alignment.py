@@ -350,7 +350,8 @@ class Alignment:
         The upper bound is the last copy of a needed unique record, unless it lies before a copy of an earlier record.
         The lower bound is the smallest place of a record that may be the last copy of a needed one. A record that is
         not unique is no copy of a needed record if it lies between copies of unique records that lie before the
-        position and follow in the order of A."""
+        position and follow in the order of A. If a copy may be one of an older record, there is no upper bound, and
+        the first copies count."""
         size, last, unique = len(self._classes_a), self._last_copy, self._unique
         lower = array("q", [len(self._classes_b)]) * (size + 1)
         upper = array("q", lower)
@@ -362,14 +363,30 @@ class Alignment:
             until = min(newest[self._classes_b[place]], neighbour)
             if until >= 0:
                 lower[until] = min(lower[until], place)
+        surely_copies = not self._may_hold_older()
+        needed = last if surely_copies else self._first_copies()
         for index in range(size - 1, -1, -1):
             upper[index] = upper[index + 1]
             if unique[index] and index not in self.a.aborted and last[index] != _ABSENT:
-                lower[index] = min(lower[index], last[index])
-                if last[index] > self._latest_before[index]:
+                lower[index] = min(lower[index], needed[index])
+                if surely_copies and last[index] > self._latest_before[index]:
                     upper[index] = last[index]
             lower[index] = min(lower[index], lower[index + 1])
         return _Bounds(lower, upper)
+
+    def _may_hold_older(self) -> bool:
+        """Returns whether a record of B that equals a unique record of A may be the copy of an older record, which A
+        has deleted or which was not read."""
+        a = self.a
+        return not a.timed and (not a.whole or a.start > 0 or a.may_lack_old_values)
+
+    def _first_copies(self) -> array[int]:
+        """Returns the first place in B of each class."""
+        first = array("q", self._last_copy)
+        for place in range(len(self._classes_b) - 1, -1, -1):
+            if self._classes_b[place] >= 0:
+                first[self._classes_b[place]] = place
+        return first
 
     def _not_unique_places(self) -> Iterator[tuple[int, int]]:
         """Yields the places of the copies of records that are not unique, each with the larger index in A of the unique
@@ -466,17 +483,10 @@ class Alignment:
         """Returns the smallest and the largest place in B that may be right for A's ``index``."""
         end = self._end
         if end is None or _number_from(self._missing, index) or _number_from(self._disordered, index):
-            upper = len(self._classes_b) if self._may_hold_older() else self._bounds.upper[index]
-            return self._bounds.lower[index], upper
+            return self._bounds.lower[index], self._bounds.upper[index]
         if index > end or self._unique[index]:
             return self._places[index], self._places[index]
         return self._latest_before[index] + 1, self._bounds.upper[index]
-
-    def _may_hold_older(self) -> bool:
-        """Returns whether a record of B that equals a unique record of A may be the copy of an older record, which A
-        has deleted or which was not read."""
-        a = self.a
-        return not a.timed and (not a.whole or a.start > 0 or a.may_lack_old_values)
 
 
 def _number_from(indexes: array[int], index: int) -> int:

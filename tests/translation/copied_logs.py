@@ -105,7 +105,8 @@ class Case:
     ``foreign``, and the compactions and deletions in each round; ``retry`` and ``reorder`` for each batch.
 
     ``equal`` is the share of records with the same payload. ``cycle`` is the number of records after which payloads
-    repeat. ``keys`` is the number of keys, 0 for records without keys. ``done`` tells whether the copiers finish."""
+    repeat; then A deletes no record that the copiers have not read (see `Alignment` for the reason). ``keys`` is the
+    number of keys, 0 for records without keys. ``done`` tells whether the copiers finish."""
 
     name: str
     least_seen: float = 0
@@ -204,10 +205,11 @@ class World:
             self.a.compact(random.randint(self.a.start, self.a.end), case.remove_tombstones)
         if self._happens(case.compact_b):
             self.b.compact(random.randint(self.b.start, self.b.end), case.remove_tombstones)
+        unread = min(self._copiers) if case.cycle else self.a.end
         if self._happens(case.delete_a):
-            self.a.delete_before(random.randint(self.a.start, (self.a.start + self.a.end) // 2))
+            self.a.delete_before(min(random.randint(self.a.start, (self.a.start + self.a.end) // 2), unread))
         if case.retained:
-            self.a.delete_before(self.a.end - case.retained)
+            self.a.delete_before(min(self.a.end - case.retained, unread))
         if self._happens(case.delete_b):
             self.b.delete_before(random.randint(self.b.start, (self.b.start + self.b.end) // 2))
 

@@ -76,22 +76,22 @@ CASES = (
 
 def aligned(world: World, positions: list[int], random: Random) -> Alignment:
     """Reads both logs from their ends backward until the alignment needs no more of them."""
-    times, a_all, b_all = world.case.keeps_times, world.a, world.b
-    piece = random.choice([10, 50, 10**9])
-    first_a, first_b = max(a_all.start, a_all.end - piece), max(b_all.start, b_all.end - piece)
+    times, a, b = world.case.keeps_times, world.a, world.b
+    piece = random.choice([20, 60, 10**9])
+    first_a, first_b = max(a.start, a.end - piece), max(b.start, b.end - piece)
     while True:
-        alignment = Alignment(a_all.stretch(first_a, times, False), b_all.stretch(first_b, times, True))
+        alignment = Alignment(a.stretch(first_a, times, False), b.stretch(first_b, times, True))
         earlier_a, earlier_b = alignment.needs_earlier(positions)
-        assert not (earlier_a and first_a == a_all.start)
-        assert not (earlier_b and first_b == b_all.start)
-        if alignment.following is not None and (newer := world.first_not_older(alignment.following)) < first_b:
-            first_b = newer
-        elif not (earlier_a or earlier_b):
-            return alignment
-        elif earlier_b:
-            first_b = max(b_all.start, first_b - piece)
-        if earlier_a:
-            first_a = max(a_all.start, first_a - piece)
+        following = alignment.following
+        if not (earlier_a or earlier_b):
+            earlier_b = following is not None and world.first_not_older(following) < first_b
+            if not earlier_b:
+                return alignment
+        assert not (earlier_a and first_a == a.start)
+        assert not (earlier_b and first_b == b.start)
+        # The next part is as long as all that was read.
+        first_a = max(a.start, first_a - (a.end - first_a) * earlier_a)
+        first_b = max(b.start, first_b - (b.end - first_b) * earlier_b)
 
 
 def translations(case: Case) -> Iterator[tuple[World, Alignment, int, Translation]]:
