@@ -105,7 +105,7 @@ class Case:
     ``foreign``, and the compactions and deletions in each round; ``retry`` and ``reorder`` for each batch.
 
     ``equal`` is the share of records with the same payload. ``cycle`` is the number of records after which payloads
-    repeat; then A deletes no record that the copiers have not read (see `Alignment` for the reason). ``keys`` is the
+    repeat; then A keeps the last record that was copied (see `Alignment` for the reason). ``keys`` is the
     number of keys, 0 for records without keys. ``done`` tells whether the copiers finish."""
 
     name: str
@@ -146,6 +146,7 @@ class World:
         self._open: list[list[Record]] = [[], []]
         self._copiers = [0] * case.copiers
         """The offset of A that each copier reads next."""
+        self._last_read = [0] * case.copiers
         if case.foreign_around:
             self._write_foreign()
         for _ in range(case.rounds):
@@ -205,11 +206,11 @@ class World:
             self.a.compact(random.randint(self.a.start, self.a.end), case.remove_tombstones)
         if self._happens(case.compact_b):
             self.b.compact(random.randint(self.b.start, self.b.end), case.remove_tombstones)
-        unread = min(self._copiers) if case.cycle else self.a.end
+        kept = min(self._last_read) if case.cycle else self.a.end
         if self._happens(case.delete_a):
-            self.a.delete_before(min(random.randint(self.a.start, (self.a.start + self.a.end) // 2), unread))
+            self.a.delete_before(min(random.randint(self.a.start, (self.a.start + self.a.end) // 2), kept))
         if case.retained:
-            self.a.delete_before(min(self.a.end - case.retained, unread))
+            self.a.delete_before(min(self.a.end - case.retained, kept))
         if self._happens(case.delete_b):
             self.b.delete_before(random.randint(self.b.start, (self.b.start + self.b.end) // 2))
 
@@ -288,5 +289,6 @@ class World:
         while readable:
             size = self._random.randint(1, 10)
             batch, readable = readable[:size], readable[size:]
-            self._copiers[copier] = batch[-1].offset + 1
+            self._last_read[copier] = batch[-1].offset
+            self._copiers[copier] = self._last_read[copier] + 1
             yield [one.record for one in batch]
