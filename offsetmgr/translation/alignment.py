@@ -442,8 +442,9 @@ class Alignment:
             while place and classes_b[place - 1] == _IGNORED:
                 place -= 1
             if place and classes_b[place - 1] == classes_a[at]:
-                if self._unique[at]:
-                    return True
+                if self._unique[at] or at in self.a.aborted:
+                    # A copier may leave out an aborted record, and B may hold one that equals it.
+                    return bool(self._unique[at])
                 place -= 1
             elif at not in self.a.aborted and not self._excused(at):
                 return False
@@ -485,9 +486,12 @@ class Alignment:
         end = self._end
         if end is None or _number_from(self._missing, index) or _number_from(self._disordered, index):
             return self._bounds.lower[index], self._bounds.upper[index]
-        if index > end or self._unique[index]:
-            return self._places[index], self._places[index]
-        return self._latest_before[index] + 1, self._bounds.upper[index]
+        place = self._places[index]
+        if index > end:
+            return place, place
+        if not self._unique[self._classes_b[place]]:
+            return self._latest_before[index] + 1, self._bounds.upper[index]
+        return place, self._bounds.upper[index] if self._may_hold_older() else place
 
 
 def _number_from(indexes: array[int], index: int) -> int:
