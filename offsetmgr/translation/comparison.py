@@ -200,9 +200,10 @@ class CommittedPositions:
             log = found.alignment.b
             if not log.start <= committed <= log.end:
                 notes.append(f"{committed} is outside the target's log, {log.start} to {log.end}")
-            elif right.offset is not None and committed < log.first:
+            elif right.offset is not None and committed < log.first and committed <= right.offset:
                 repeats, skips = (end or right.offset) - committed, 0
-                notes.append("repeats are counted by offsets: these records were not read")
+                if repeats:
+                    notes.append("repeats are counted by offsets: these records were not read")
         note = "; ".join(filter(None, [*notes, found.note]))
         where = (found.source, found.target, str(right.verdict), source, committed)
         return PositionDifference("", *where, right.offset, end, repeats, skips, note), sure
