@@ -311,8 +311,8 @@ class _AlignedLogs:
         self._timestamps: bool | None = None
 
     def align(self, wanted: Collection[int], earliest: int | None = None) -> None:
-        """Reads the logs back to the positions, the target to ``earliest`` too, and further if the answers need it. Stops
-        when no more may be read."""
+        """Reads the logs back to the positions, the target to ``earliest`` too, and further if the answers need it. The
+        end is where no more may be read."""
         source, target = self._logs
         inside = [one for one in wanted if source.range.start <= one <= source.range.end]
         needed = source.range.end - min(inside, default=source.range.end) + _MARGIN
