@@ -140,10 +140,10 @@ class Alignment:
       offset 0 of A, no copy precedes the answer. *Nothing else*: between the first copy in B's stretch and the answer,
       B holds no record that A does not hold.
     - If a log is compacted, a record that is missing on one side is excused if that side holds a later record of the
-      same key.
+      same key. A record that is not unique shows nothing there.
     - `Verdict.MISSING`: B lacks records after the position, and holds later ones. `Verdict.NOT_YET`: B ends before the
       position, or a stretch that B already holds may be being copied again. Otherwise `Verdict.BRACKETED`, or
-      `Verdict.UNKNOWN` if no unique record shows a place.
+      `Verdict.UNKNOWN` if no unique record shows a place, or a log must be read further back.
 
     Content does not distinguish equal records. If records without time stamps repeat in a cycle, and A has deleted all
     records that B holds copies of, then these look like copies of later ones. If a copier leaves out some of several
@@ -467,8 +467,8 @@ class Alignment:
         lower, upper = self._range(index)
         earlier_b |= lower < upper and self._latest_before[index] == _ABSENT
         earlier_a, earlier_b = earlier_a and not self.a.whole, earlier_b and not self.b.whole
-        anchored = lower == upper or upper < len(self._classes_b) or self._latest_before[index] != _ABSENT
-        if earlier_a or earlier_b or not (missing or anchored):
+        anchored = lower == upper or self._latest_before[-1] != _ABSENT
+        if earlier_a or earlier_b or not anchored:
             return Translation(Verdict.UNKNOWN, why=why, earlier_a=earlier_a, earlier_b=earlier_b)
         places = range(lower, upper)
         return Translation(

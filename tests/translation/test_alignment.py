@@ -1,0 +1,169 @@
+"""The rules by which a position of one log is translated to another log. Each letter is a record; equal letters are
+equal records."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from offsetmgr.translation.alignment import NO_KEY, Alignment, LogStretch, Translation, Verdict
+
+SEEN, BRACKETED, MISSING = Verdict.SEEN, Verdict.BRACKETED, Verdict.MISSING
+NOT_YET, UNKNOWN, INFERRED = Verdict.NOT_YET, Verdict.UNKNOWN, Verdict.INFERRED
+
+
+def stretch(records: str, start: int = 0, first: int | None = None, keys: str = "", aborted: str = "") -> LogStretch:
+    """A log of one record at each offset from ``start`` on, without a record where there is a space, read from
+    ``first`` on. ``keys`` has the key of each record. ``aborted`` are the records of aborted transactions."""
+    first = start if first is None else first
+    there = [(offset, record) for offset, record in enumerate(records, start) if record != " " and offset >= first]
+    hashes = (ord(keys[offset - start]) if keys else NO_KEY for offset, _ in there)
+    return LogStretch(
+        first,
+        start,
+        start + len(records),
+        array("q", (offset for offset, _ in there)),
+        [record.encode() for _, record in there],
+        keys=array("q", hashes),
+        aborted={index for index, (_, record) in enumerate(there) if record in aborted},
+        gaps=" " in records[first - start :],
+    )
+
+
+def translated(a: str, b: str, position: int) -> Translation:
+    return Alignment(stretch(a), stretch(b)).translate(position)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "position", "verdict", "offset"),
+    [
+        pytest.param("abcdef", "abcdef", 2, SEEN, 2, id="a copy"),
+        pytest.param("abcdef", "abcdef", 0, SEEN, 0, id="the first record"),
+        pytest.param("abcdef", "abcdef", 6, SEEN, 6, id="A's end"),
+        pytest.param("abcdef", "XYZabcdef", 0, SEEN, 3, id="others before the first record"),
+        pytest.param("abcdef", "XYZabcdef", 2, SEEN, 5, id="others before"),
+        pytest.param("abcdef", "XabYcdef", 2, BRACKETED, 4, id="another record before the position"),
+        pytest.param("abcdef", "abcdeYf", 2, SEEN, 2, id="another record after the position"),
+        pytest.param("abcdef", "abcdefY", 2, BRACKETED, 2, id="another record at the end"),
+        pytest.param("abcdef", "abcd", 2, SEEN, 2, id="B ends after the position"),
+        pytest.param("abcdef", "abcd", 4, SEEN, 4, id="B ends at the position"),
+        pytest.param("abcdef", "abcd", 5, NOT_YET, None, id="B ends before the position"),
+        pytest.param("abcdef", "", 2, NOT_YET, None, id="B is empty"),
+        pytest.param("abcdef", "UVWXYZ", 2, UNKNOWN, None, id="no copy"),
+        pytest.param("abcdef", "abcdcdef", 1, SEEN, 1, id="before a batch that was retried"),
+        pytest.param("abcdef", "abcdcdef", 2, SEEN, 4, id="at a batch that was retried"),
+        pytest.param("abcdef", "abcdcdef", 3, SEEN, 5, id="in a batch that was retried"),
+        pytest.param("abcdef", "abcdebcdef", 1, SEEN, 5, id="where the copier began again"),
+        pytest.param("abcdef", "abcdebcdef", 3, SEEN, 7, id="after the copier began again"),
+        pytest.param("abcdef", "abcdebcd", 1, NOT_YET, None, id="the copier copies again"),
+        pytest.param("abcdef", "abef", 1, MISSING, 1, id="B lacks records after the position"),
+        pytest.param("abcdef", "abef", 5, SEEN, 3, id="B lacks records before the position"),
+        pytest.param("abcdef", "cdef", 1, MISSING, 0, id="B has deleted records"),
+        pytest.param("abcdef", "abcdeacdef", 1, BRACKETED, 1, id="a record is left out of the second copy"),
+        pytest.param("abcdef", "acbdef", 2, BRACKETED, 1, id="in another order"),
+        pytest.param("abcdef", "acbdef", 4, SEEN, 4, id="in another order before the position"),
+        pytest.param("axbxc", "axbxc", 3, SEEN, 3, id="equal records between others"),
+        pytest.param("axxxb", "axxxb", 2, SEEN, 2, id="among equal records"),
+        pytest.param("axxb", "axxxb", 1, BRACKETED, 1, id="an equal record too many"),
+        pytest.param("axxb", "axb", 1, MISSING, 1, id="an equal record too few"),
+        pytest.param("abcx", "abcx", 1, SEEN, 1, id="a unique last record"),
+        pytest.param("abxcx", "abxcx", 1, BRACKETED, 1, id="the last record is not unique"),
+        pytest.param("xxxx", "xxxx", 2, UNKNOWN, None, id="only equal records"),
+        pytest.param("", "", 0, SEEN, 0, id="both are empty"),
+        pytest.param("", "XYZ", 0, INFERRED, 3, id="A is empty"),
+    ],
+)
+def test_the_records_decide(a: str, b: str, position: int, verdict: Verdict, offset: int | None) -> None:
+    answer = translated(a, b, position)
+    assert (answer.verdict, answer.offset) == (verdict, offset)
+
+
+def test_a_position_outside_of_the_log_is_left_to_the_consumers_setting() -> None:
+    alignment = Alignment(stretch("cdef", start=2), stretch("abcdef"))
+    below, after = alignment.translate(1), alignment.translate(7)
+    assert (below.verdict, below.why) == (UNKNOWN, "1 is below the start 2 of A; there auto.offset.reset decides")
+    assert (after.verdict, after.why) == (UNKNOWN, "7 is after the end 6 of A; there auto.offset.reset decides")
+
+
+def test_the_first_record_is_not_sure_if_a_deleted_the_records_before_it() -> None:
+    a = stretch("cdef", start=2)
+    assert Alignment(a, stretch("abcdef")).translate(2)[:3] == (BRACKETED, 2, 6)
+    a.timed = True  # B's records cannot be copies of older ones
+    assert Alignment(a, stretch("abcdef")).translate(2)[:3] == (BRACKETED, 2, 2)
+
+
+def test_a_bracket_has_the_numbers_of_repeated_and_skipped_records() -> None:
+    answer = translated("axxb", "axxxb", 1)
+    assert (answer.offset, answer.upper, answer.repeats, answer.skips) == (1, 4, 3, 3)
+
+
+def test_missing_and_waiting_records_are_counted() -> None:
+    assert translated("abcdef", "abef", 1).missing == 2
+    assert translated("abcdef", "ab", 6).waits == 4
+    assert translated("abcdef", "", 4).waits == 4
+
+
+@pytest.mark.parametrize("b", ["abcef", "abdef", "abcdef"])
+def test_copies_of_aborted_records_may_lie_among_the_others(b: str) -> None:
+    answer = Alignment(stretch("abcdef", aborted="cd"), stretch(b)).translate(3)
+    assert (answer.verdict, answer.offset) == (SEEN, b.index("e"))
+
+
+def test_a_compacted_record_is_excused_if_a_later_one_of_its_key_is_there() -> None:
+    whole = stretch("abcdef", keys="121345")
+    for a, b in ((whole, stretch(" bcdef", keys="121345")), (stretch(" bcdef", keys="121345"), whole)):
+        assert Alignment(a, b).translate(0)[:2] == (SEEN, 1)
+    removed = Alignment(whole, stretch("abc ef", keys="121345"))
+    assert removed.translate(1)[:2] == (MISSING, 1)
+    assert removed.translate(1).missing == 1
+
+
+def test_a_second_fingerprint_leaves_out_the_headers_of_copiers() -> None:
+    b = stretch("abXdef")
+    b.alternatives[2] = b"c"
+    assert Alignment(stretch("abcdef"), b).translate(2)[:2] == (SEEN, 2)
+
+
+@pytest.mark.parametrize(
+    ("first_a", "first_b", "position", "earlier"),
+    [
+        (0, 4, 3, (False, True)),
+        (3, 3, 3, (True, True)),
+        (2, 2, 3, (False, False)),
+        (4, 0, 3, (True, False)),
+        (2, 0, 3, (False, False)),
+    ],
+)
+def test_it_knows_which_log_must_be_read_further_back(first_a: int, first_b: int, position: int, earlier) -> None:
+    alignment = Alignment(stretch("abcdef", first=first_a), stretch("abcdef", first=first_b))
+    answer = alignment.translate(position)
+    assert alignment.needs_earlier([position]) == earlier
+    assert answer.verdict == (UNKNOWN if any(earlier) else SEEN)
+
+
+def test_a_first_copy_before_the_part_that_was_read_is_looked_for() -> None:
+    a, b = stretch("abcdef"), "abcdeabc"
+    assert Alignment(a, stretch(b, first=5)).following == 3
+    assert Alignment(a, stretch(b, first=4)).following is None  # B holds e, so it is being copied again
+    assert Alignment(a, stretch(b)).following is None
+    assert Alignment(a, stretch("abcdef", first=3)).following is None
+
+
+@pytest.mark.parametrize(("committed", "expected"), [(2, (1, 0)), (3, (0, 0)), (5, (0, 2)), (6, (0, 3)), (7, None)])
+def test_the_difference_of_a_committed_offset(committed: int, expected: tuple[int, int] | None) -> None:
+    alignment = Alignment(stretch("abcdef"), stretch("abcdef"))
+    assert alignment.difference(alignment.translate(3), committed) == expected
+
+
+def test_the_difference_counts_a_record_once_that_b_holds_twice() -> None:
+    alignment = Alignment(stretch("abcdef"), stretch("abcdebcdef"))
+    assert alignment.difference(alignment.translate(1), 0) == (5, 0)
+    assert alignment.difference(alignment.translate(0), 5) == (0, 1)
+    assert alignment.difference(alignment.translate(0), 8) == (0, 4)
+
+
+def test_the_difference_is_unknown_without_an_answer_and_where_nothing_was_read() -> None:
+    alignment = Alignment(stretch("abcdef", first=2), stretch("abcdef", first=2))
+    assert alignment.difference(alignment.translate(4), 1) is None
+    assert alignment.difference(alignment.translate(1), 4) is None
