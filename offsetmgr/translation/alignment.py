@@ -145,9 +145,9 @@ class Alignment:
       position, or a stretch that B already holds may be being copied again. Otherwise `Verdict.BRACKETED`, or
       `Verdict.UNKNOWN` if no unique record shows a place, or a log must be read further back.
 
-    Content does not distinguish equal records. If records without time stamps repeat in a cycle, and A has deleted all
-    records that B holds copies of, then these look like copies of later ones. If a copier leaves out some of several
-    equal records, or writes them in another order, an answer may be wrong by these records.
+    Content does not distinguish equal records. If records without time stamps repeat in a cycle, and all records that
+    B holds copies of lie before A's stretch, then these look like copies of later ones. If a copier leaves out some of
+    several equal records, or writes them in another order, an answer may be wrong by these records.
     """
 
     def __init__(self, a: LogStretch, b: LogStretch) -> None:

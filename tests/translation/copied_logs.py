@@ -105,7 +105,7 @@ class Case:
     ``foreign``, and the compactions and deletions in each round; ``retry`` and ``reorder`` for each batch.
 
     ``equal`` is the share of records with the same payload. ``cycle`` is the number of records after which payloads
-    repeat; then A keeps the last record that was copied (see `Alignment` for the reason). ``keys`` is the
+    repeat; then A keeps the last record that was copied, and it is read (see `Alignment` for the reason). ``keys`` is the
     number of keys, 0 for records without keys. ``done`` tells whether the copiers finish."""
 
     name: str
@@ -159,6 +159,11 @@ class World:
         if case.equal_logs:
             self.b = replace(self.a, entries=list(self.a.entries))
 
+    @property
+    def last_copied(self) -> int:
+        """The offset of the last record of A that each copier has copied."""
+        return min(self._last_read)
+
     def right(self, position: int) -> int:
         """Returns the last offset of B from which a consumer gets every record that A would still deliver from the
         position on and that B holds."""
@@ -206,7 +211,7 @@ class World:
             self.a.compact(random.randint(self.a.start, self.a.end), case.remove_tombstones)
         if self._happens(case.compact_b):
             self.b.compact(random.randint(self.b.start, self.b.end), case.remove_tombstones)
-        kept = min(self._last_read) if case.cycle else self.a.end
+        kept = self.last_copied if case.cycle else self.a.end
         if self._happens(case.delete_a):
             self.a.delete_before(min(random.randint(self.a.start, (self.a.start + self.a.end) // 2), kept))
         if case.retained:

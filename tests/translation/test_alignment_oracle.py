@@ -79,6 +79,8 @@ def aligned(world: World, positions: list[int], random: Random) -> Alignment:
     times, a, b = world.case.keeps_times, world.a, world.b
     piece = random.choice([20, 60, 10**9])
     first_a, first_b = max(a.start, a.end - piece), max(b.start, b.end - piece)
+    if world.case.cycle:
+        first_a = min(first_a, world.last_copied)
     while True:
         alignment = Alignment(a.stretch(first_a, times, False), b.stretch(first_b, times, True))
         earlier_a, earlier_b = alignment.needs_earlier(positions)
@@ -115,13 +117,13 @@ def is_right(world: World, position: int, answer: Translation) -> bool:
 
 
 def differs(world: World, alignment: Alignment, position: int, answer: Translation, committed: int) -> bool:
-    """Returns whether the numbers of repeated and skipped records are wrong. Equal records are not counted exactly."""
+    """Returns whether the numbers of repeated and skipped records are wrong. Those of equal records are not exact."""
     found = alignment.difference(answer, committed)
     if found is None:
         return False
     repeats, skips = world.difference(position, committed)
     if answer.verdict is Verdict.SEEN:
-        return found[0] != repeats or (found[1] != skips and world.case.keeps_times)
+        return found[0] != repeats or (found[1] != skips and world.case.keeps_times and not world.case.equal)
     return found[0] < repeats or found[1] < skips
 
 
