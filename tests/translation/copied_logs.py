@@ -105,8 +105,8 @@ class Case:
     ``foreign``, and the compactions and deletions in each round; ``retry`` and ``reorder`` for each batch.
 
     ``equal`` is the share of records with the same payload. ``cycle`` is the number of records after which payloads
-    repeat; then A keeps the last record that was copied, and it is read (see `Alignment` for the reason). ``keys`` is the
-    number of keys, 0 for records without keys. ``done`` tells whether the copiers finish."""
+    repeat; then A keeps the last record that was copied, and it is read (see `Alignment` for the reason). ``keys`` is
+    the number of keys, 0 for records without keys. ``done`` tells whether the copiers finish."""
 
     name: str
     least_seen: float = 0
