@@ -180,7 +180,7 @@ class Alignment:
             return Translation(Verdict.UNKNOWN, why="no record of B equals a record of A", **further)
         if self._end is None:
             return self._bracket(index, self._why_no_end, earlier_a=self._ends_foreign, earlier_b=True)
-        if self._copied_again:
+        if self.may_be_copied_again:
             return Translation(Verdict.NOT_YET, why="a stretch that B already holds may be being copied again")
         if waits := self._committed_between(self._end + 1, index):
             why = f"B ends {count_of(waits, 'record')} before the position"
@@ -197,8 +197,9 @@ class Alignment:
         """The offset in A of the first record after E, unless B's stretch shows whether B holds a copy of it.
 
         If B holds a copy before the stretch, a part of the log is being copied again, and no answer is sure. Therefore
-        a reader asks for B's first record with a time stamp that is not older, and reads B from there."""
-        if self.b.whole or self._end is None or self._copied_again:
+        a reader asks for B's first record with a time stamp that is not older, and reads B from there, or sets
+        `may_be_copied_again`."""
+        if self.b.whole or self._end is None or self.may_be_copied_again:
             return None
         index = self.a.next_committed(self._end + 1)
         return self.a.offsets[index] if index < len(self.a.offsets) else None
@@ -266,7 +267,10 @@ class Alignment:
 
     def _find_end(self) -> tuple[int | None, str]:
         """Returns the index of E, the record of A that B's last record is the copy of; or None and the reason."""
-        self._ends_foreign = self._copied_again = False
+        self._ends_foreign = False
+        self.may_be_copied_again = False
+        """Whether a stretch that B already holds may be being copied again. A reader sets it if B may hold a copy of
+        the record `following` in a part that was not read."""
         last = next((of for of in reversed(self._classes_b) if of != _IGNORED), _FOREIGN)
         if last == _FOREIGN:
             self._ends_foreign = True
@@ -278,7 +282,7 @@ class Alignment:
             if self._last_copy[self._classes_a[index]] == _ABSENT:
                 continue
             if self._unique[index]:
-                self._copied_again = True
+                self.may_be_copied_again = True
                 break
             if index == following:
                 return None, "the record of A after the last copy occurs in A more than once"

@@ -332,6 +332,7 @@ class _AlignedLogs:
                 self._read_earlier(pieces, *further)
         except TooMuch:
             self.alignment = self._aligned(pieces)
+            self.alignment.may_be_copied_again |= bool(self._may_hold_following())
             return
         self._timestamps = False
         self.align(wanted, earliest)

@@ -148,6 +148,10 @@ def test_a_first_copy_before_the_part_that_was_read_is_looked_for() -> None:
     assert Alignment(a, stretch(b, first=4)).following is None  # B holds e, so it is being copied again
     assert Alignment(a, stretch(b)).following is None
     assert Alignment(a, stretch("abcdef", first=3)).following is None
+    alignment = Alignment(a, stretch(b, first=5))
+    assert alignment.translate(1)[:2] == (SEEN, 6)
+    alignment.may_be_copied_again = True
+    assert alignment.translate(1).verdict == NOT_YET
 
 
 @pytest.mark.parametrize(("committed", "expected"), [(2, (1, 0)), (3, (0, 0)), (5, (0, 2)), (6, (0, 3)), (7, None)])
