@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.errors import OffsetMgrError, TopicNotAuthorized, UnknownTopicOrPartition
 from offsetmgr.core.model import GroupDescription, GroupKind, LogRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -30,6 +30,21 @@ def all_partitions(cluster: KafkaCluster, topics: Sequence[str]) -> list[TopicPa
     if missing := [topic for topic in topics if topic not in counts]:
         raise UnknownTopicOrPartition(f"topic {', '.join(missing)}", "the cluster has no such topic")
     return [TopicPartition(topic, n) for topic in topics for n in range(counts[topic])]
+
+
+def describable_topics(cluster: Logs, names: Iterable[str]) -> tuple[dict[str, int], dict[str, OffsetMgrError]]:
+    """Returns the partition counts of topics, and the error of each topic that the principal may not describe. Missing
+    topics are in neither. Raises `Unreachable`, `TimedOut`."""
+    names, counts, hidden = set(names), dict[str, int](), dict[str, OffsetMgrError]()
+    try:
+        return dict(cluster.topics(names)), hidden
+    except TopicNotAuthorized:
+        for name in names:
+            try:
+                counts.update(cluster.topics([name]))
+            except TopicNotAuthorized as error:
+                hidden[name] = error
+    return counts, hidden
 
 
 class Logs:

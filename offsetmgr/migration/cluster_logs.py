@@ -9,12 +9,11 @@ from offsetmgr.core.errors import (
     CorruptData,
     OffsetMgrError,
     OffsetOutOfRange,
-    TopicNotAuthorized,
     UnknownTopicOrPartition,
 )
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster import Logs
+from offsetmgr.kafka.cluster import Logs, describable_topics
 from offsetmgr.migration.plan import MissingTopic, clamp_text
 
 
@@ -43,14 +42,9 @@ class ClusterLogs:
         topics.update(tp.topic for tp, _ in offsets if tp.partition >= 0)
         if names := topics - self._requested_topics:
             self._requested_topics |= names
-            try:
-                self._topics.update(self._cluster.topics(names))
-            except TopicNotAuthorized:
-                for name in names:
-                    try:
-                        self._topics.update(self._cluster.topics([name]))
-                    except TopicNotAuthorized as error:
-                        self._hidden[name] = error
+            counts, hidden = describable_topics(self._cluster, names)
+            self._topics.update(counts)
+            self._hidden.update(hidden)
         self._ranges.load(
             (tp for tp in partitions if self._exists(tp)), ((tp, offset) for tp, offset in offsets if self._exists(tp))
         )

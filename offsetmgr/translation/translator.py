@@ -14,7 +14,7 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster import Logs
+from offsetmgr.kafka.cluster import Logs, describable_topics
 from offsetmgr.segments.batch_reader import BATCH_HEADER, LOG_OVERHEAD, batches
 from offsetmgr.segments.raw_batches import raw_batches
 from offsetmgr.translation.alignment import Alignment, LogStretch, Translation, Verdict
@@ -187,11 +187,15 @@ class PositionTranslator:
 
     def _refused(self, topics: Mapping[str, str]) -> dict[str, OffsetMgrError]:
         """Returns an error for each of the source's topics whose partitions cannot correspond to the target's."""
-        errors: dict[str, OffsetMgrError] = {}
-        in_source, in_target = self._source.topics(topics), self._target.topics(set(topics.values()))
+        in_source, errors = describable_topics(self._source, topics)
+        in_target, hidden = describable_topics(self._target, topics.values())
         for topic, renamed in topics.items():
             counts = in_source.get(topic), in_target.get(renamed)
-            if counts[0] is None:
+            if topic in errors:
+                continue
+            if renamed in hidden:
+                errors[topic] = hidden[renamed]
+            elif counts[0] is None:
                 errors[topic] = UnknownTopicOrPartition(f"topic {topic}", "the source has no such topic")
             elif counts[1] is None:
                 errors[topic] = UnknownTopicOrPartition(f"topic {renamed}", "the target has no such topic")
@@ -399,7 +403,10 @@ class _AlignedLogs:
         return shift
 
     def _around(self, log: _Log, place: int) -> Piece:
-        piece = log.read(place - _SAMPLE, self.comparison(log), _Budget(self._options), stop=place + _SAMPLE)
+        rules = FingerprintRules(self.equality, self._timestamps, self._options.ignored_headers)
+        piece = log.read(place - _SAMPLE, rules, _Budget(self._options), stop=place + _SAMPLE)
+        for index, without_headers in piece.stretch.alternatives.items():
+            piece.stretch.prints[index] = without_headers
         if log is self._logs[1] and self._timestamps is None:
             self._timestamps = piece.timestamps
         return piece

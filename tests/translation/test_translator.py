@@ -1,4 +1,4 @@
-"""Positions of one real cluster are translated into those of another, whoever copied the records."""
+"""Positions of one real cluster are translated into those of another, and it does not matter who copied the records."""
 
 import asyncio
 import time
@@ -85,11 +85,16 @@ class Clusters:
         consumer.close()
         return found
 
-    def copy(self, records: Sequence[Message]) -> None:
+    def copy(self, records: Sequence[Message], header: str = "") -> None:
         producer = Producer({**SETTINGS, "bootstrap.servers": self.b})
         for one in records:
             producer.produce(
-                self.topic, one.value(), one.key(), 0, timestamp=one.timestamp()[1], headers=one.headers() or []
+                self.topic,
+                one.value(),
+                one.key(),
+                0,
+                timestamp=one.timestamp()[1],
+                headers=[(header, str(one.offset()))] if header else [],
             )
         assert producer.flush(60) == 0
 
@@ -241,6 +246,14 @@ def test_a_place_is_inferred_if_the_logs_are_larger_than_what_may_be_read(cluste
     clusters.copy(records[3_000:])  # now the distances to the end differ
     assert clusters.answers(4_000, max_read=few) == [("unknown", None)]
     assert clusters.answers(4_000) == [("seen", 21_000 + OTHERS)]
+
+
+def test_a_place_is_inferred_behind_headers_of_a_copier(clusters: Clusters) -> None:
+    clusters.make()
+    clusters.produce(clusters.a, values(20_000))
+    clusters.copy(clusters.records(), header="x-original-offset")
+    found = clusters.translated(4_000, max_read=1_000_000)
+    assert found.translations[4_000].why == "the records around it are equal, and those between were not read"
 
 
 def test_a_copier_that_chose_other_partitions_is_named(clusters: Clusters) -> None:
