@@ -235,6 +235,9 @@ def signed_varint(body: bytes, at: int) -> tuple[int, int]:
     byte = body[at]
     if byte < 0x80:  # most numbers are short
         return (byte >> 1) ^ -(byte & 1), at + 1
+    if (second := body[at + 1]) < 0x80:
+        value = byte & 0x7F | second << 7
+        return (value >> 1) ^ -(value & 1), at + 2
     value, at = decode_varint(body, at, 10)
     return unzigzag(value), at
 
