@@ -98,7 +98,10 @@ class Piece:
             self.stretch.gaps |= first > self.next_offset
             if batch.magic < 2:
                 for record in records:
-                    self._add_old(record)
+                    self.stretch.gaps |= record.offset > self.next_offset
+                    if record.offset < self.stop:
+                        self._add_old(record)
+                        self.next_offset = record.offset + 1
             elif batch.attributes & CONTROL:
                 self._add_markers(data, batch)
             else:
