@@ -98,8 +98,8 @@ class Piece:
             self.stretch.gaps |= first > self.next_offset
             if batch.magic < 2:
                 for record in records:
-                    self.stretch.gaps |= record.offset > self.next_offset
                     if record.offset < self.stop:
+                        self.stretch.gaps |= record.offset > self.next_offset
                         self._add_old(record)
                         self.next_offset = record.offset + 1
             elif batch.attributes & CONTROL:

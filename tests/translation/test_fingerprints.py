@@ -8,7 +8,7 @@ from offsetmgr.segments.batch_reader import Record
 from offsetmgr.translation.fingerprints import Equality, FingerprintRules, Piece
 
 TIME = 1_700_000_000_000
-PLAIN = Record(0, TIME, b"key", b"value")
+PLAIN = Record(0, TIME, b"ab", b"cd")
 DIFFERENT = (
     PLAIN,
     PLAIN._replace(timestamp=TIME + 1),
@@ -16,7 +16,7 @@ DIFFERENT = (
     PLAIN._replace(key=b""),
     PLAIN._replace(value=None),
     PLAIN._replace(value=b""),
-    PLAIN._replace(key=b"keyv", value=b"alue"),
+    PLAIN._replace(key=b"abc", value=b"d"),
     PLAIN._replace(headers=(("a", None),)),
     PLAIN._replace(headers=(("a", b""),)),
     PLAIN._replace(headers=(("a", b"1"), ("b", b"2"))),
