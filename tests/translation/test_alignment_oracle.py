@@ -36,6 +36,9 @@ CASES = (
     Case("some equal, no times", equal=0.2, keeps_times=False),
     Case("some equal, no times, in progress", equal=0.2, keeps_times=False, done=False, restart=0.2, retry=0.1),
     Case("many equal, no times, restarts", equal=0.8, keeps_times=False, restart=0.3, retry=0.1),
+    Case("many equal, no times, in progress", equal=0.6, keeps_times=False, restart=0.4, retry=0.1, done=False),
+    Case("many equal, committed, retries", equal=0.6, keeps_times=False, transactions=True, committed_only=True,
+         retry=0.2),
     Case("some equal, transactions", equal=0.3, keeps_times=False, transactions=True, restart=0.3),
     Case("some equal, holes", equal=0.2, keeps_times=False, hole=0.2),
     Case("long cycle, A deleted", cycle=190, keeps_times=False, retained=160, done=False, restart=0.1),
@@ -52,6 +55,7 @@ CASES = (
     Case("compacted, restarts", keys=40, compact_a=0.4, compact_b=0.4, restart=0.3, done=False),
     Case("compacted, transactions", keys=40, compact_a=0.4, compact_b=0.4, transactions=True, restart=0.2),
     Case("compacted, equal values", keys=10, equal=0.5, keeps_times=False, compact_a=0.4, compact_b=0.4, restart=0.2),
+    Case("compacted, many equal values", keys=30, equal=0.8, keeps_times=False, compact_a=0.4, compact_b=0.4),
     Case("compacted, foreign", keys=20, compact_a=0.4, compact_b=0.4, foreign=0.2),
     Case("holes", hole=0.3),
     Case("holes and restarts", hole=0.2, restart=0.3),
@@ -101,7 +105,10 @@ def translations(case: Case) -> Iterator[tuple[World, Alignment, int, Translatio
     for number in range(-(-POSITIONS // IN_A_WORLD)):
         random = Random(f"{case.name} {SEED} {number}")
         world = World(case, random)
-        positions = [random.randint(world.a.start, world.a.end) for _ in range(IN_A_WORLD)]
+        # The parts of the logs that are read depend on the position that lies furthest back.
+        last = random.choice([world.a.end, max(world.a.start, world.last_copied + 2)])
+        first = max(world.a.start, last - random.choice([20, 80, 10**9]))
+        positions = [random.randint(first, min(last, world.a.end)) for _ in range(IN_A_WORLD)]
         alignment = aligned(world, positions, random)
         for position in positions:
             yield world, alignment, position, alignment.translate(position)
