@@ -314,7 +314,7 @@ class Alignment:
                     place = at
                 elif at != _ABSENT and (unique[index] or at > latest_before[index]):
                     self._disordered.append(index)
-                elif not self._excused(index):
+                elif index not in self._excused:
                     self._missing.append(index)
             places[index] = place
         self._missing.reverse()
@@ -326,14 +326,9 @@ class Alignment:
         compacted = self.a.may_lack_old_values or self.b.may_lack_old_values
         return not self._unique[index] and compacted and self.a.keys[index] != NO_KEY
 
-    def _excused(self, index: int) -> bool:
-        """Returns whether B may lack a record of A because of compaction. A record of A before all that B's stretch
-        holds may lie before the stretch."""
-        return index in self._older_values and (self.b.whole or self._latest_before[index] != _ABSENT)
-
     @cached_property
-    def _older_values(self) -> Collection[int]:
-        """The indexes of records of A of which B holds a later record of the same key."""
+    def _excused(self) -> Collection[int]:
+        """The indexes of the records of A that compaction may have removed from B: B holds a later one of their key."""
         if not self.b.may_lack_old_values or len(self.a.keys) != len(self.a.prints):
             return ()
         later = set[int]()
@@ -450,11 +445,12 @@ class Alignment:
                     # A copier may leave out an aborted record, and B may hold one that equals it.
                     return bool(self._unique[at])
                 place -= 1
-            elif at not in self.a.aborted and not self._excused(at):
+            elif at not in self.a.aborted and at not in self._excused:
                 return False
         if not self.a.whole:
             return None
-        return not self.a.start and self.b.whole and place <= (self.first_copied or 0)
+        first = not self.a.start and not self._may_hold_older()
+        return first and self.b.whole and place <= (self.first_copied or 0)
 
     def _copies(self, answer: int) -> Iterator[int]:
         """Yields a place in B, and the places of the earlier copies of its record if that is unique."""
