@@ -113,6 +113,7 @@ def test_copies_of_aborted_records_may_lie_among_the_others(b: str) -> None:
 def test_a_compacted_record_is_excused_if_a_later_one_of_its_key_is_there() -> None:
     whole = stretch("abcdef", keys="121345")
     for a, b in ((whole, stretch(" bcdef", keys="121345")), (stretch(" bcdef", keys="121345"), whole)):
+        a.timed = True
         assert Alignment(a, b).translate(0)[:2] == (SEEN, 1)
     removed = Alignment(whole, stretch("abc ef", keys="121345"))
     assert removed.translate(1)[:2] == (MISSING, 1)
