@@ -16,7 +16,7 @@ from offsetmgr.translation.alignment import Alignment, Translation, Verdict
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
-POSITIONS = int(os.environ.get("OFFSETMGR_POSITIONS", "10000" if SOAK else "1000"))
+POSITIONS = 10_000 if SOAK else 1_000
 IN_A_WORLD = 25
 
 CASES = (
@@ -146,7 +146,7 @@ def test_the_right_position_is_the_answer_or_within_its_bounds(case: Case, capsy
             apart = alignment.difference(answer, committed)
             wrong.append(f"{position}, at {committed}: {world.difference(position, committed)}, not {apart}, {answer}")
     with capsys.disabled() if SOAK else nullcontext():
-        shares = "".join(f"{found[verdict] / found.total():12.2%}" for verdict in Verdict)
-        sys.stdout.write(f"{case.name:40}{shares}{len(wrong):8} wrong\n")
+        shares = "".join(f"{verdict:>11}{found[verdict] / found.total():8.2%}" for verdict in Verdict)
+        sys.stdout.write(f"{case.name:38}{shares}{len(wrong):5} wrong\n")
     assert wrong == []
     assert found[Verdict.SEEN] >= case.least_seen * found.total()
