@@ -423,9 +423,10 @@ class Alignment:
             older = self.first_copied if self.a.whole else 0
             why = f"B held {count_of(older, 'other record')} before" if older else ""
             return Translation(Verdict.SEEN, self.b.offset_at(answer), why=why)
-        why = "no unique record before the position lies directly before it at B"
-        # In vain after the first records of A were deleted.
         more = not self.a.start or self._unique.find(1, 0, index) >= 0
+        why = "no unique record before the position lies directly before it at B"
+        if self.a.whole and not more:
+            why = "A has deleted the records before the position, which would show its place"
         return self._bracket(index, why, earlier_a=None in preceded, earlier_b=more)
 
     def _committed_between(self, index: int, stop: int) -> int:
