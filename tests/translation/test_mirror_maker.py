@@ -124,7 +124,7 @@ class Mirrored:
         assert self.end(topic) == end
 
     def store_positions(self) -> None:
-        """Lets MirrorMaker store up to where it has copied. A new topic makes it start its task anew."""
+        """Lets MirrorMaker store up to where it has copied. A new topic makes it restart its task."""
         topic = self.topic(f"new-{uuid.uuid4().hex[:8]}")
         self.produce(topic, 0, 1)
         self.wait_for_copies(topic, 1)
