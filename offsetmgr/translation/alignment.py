@@ -165,25 +165,27 @@ class Alignment:
         a, b = self.a, self.b
         if not a.start <= position <= a.end:
             where = f"below the start {a.start}" if position < a.start else f"after the end {a.end}"
-            return Translation(Verdict.UNKNOWN, why=f"{position} is {where} of A; there auto.offset.reset decides")
+            return Translation(
+                Verdict.UNKNOWN, why=f"{position} is {where} of the source's log; there auto.offset.reset decides"
+            )
         if position < a.first:
-            return Translation(Verdict.UNKNOWN, why=f"A was read only from {a.first} on", earlier_a=True)
+            return Translation(Verdict.UNKNOWN, why=f"the source was read only from {a.first} on", earlier_a=True)
         if a.whole and a.empty:
             if b.whole and b.empty:
-                return Translation(Verdict.SEEN, b.end, why="A and B hold no record")
-            return Translation(Verdict.INFERRED, b.end, why="A holds no record")
+                return Translation(Verdict.SEEN, b.end, why="both logs hold no record")
+            return Translation(Verdict.INFERRED, b.end, why="the source holds no record")
         index = a.next_committed(a.index_of(position))
         if b.whole and b.empty and not b.end:
-            return Translation(Verdict.NOT_YET, why="B is empty", waits=self._committed_between(0, index))
+            return Translation(Verdict.NOT_YET, why="the target is empty", waits=self._committed_between(0, index))
         if self.first_copied is None:
             further = {"earlier_a": not a.whole, "earlier_b": not b.whole}
-            return Translation(Verdict.UNKNOWN, why="no record of B equals a record of A", **further)
+            return Translation(Verdict.UNKNOWN, why="no record of the target equals one of the source", **further)
         if self._end is None:
             return self._bracket(index, self._why_no_end, earlier_a=self._ends_foreign, earlier_b=True)
         if self.may_be_copied_again:
-            return Translation(Verdict.NOT_YET, why="a stretch that B already holds may be being copied again")
+            return Translation(Verdict.NOT_YET, why="a stretch that the target already holds may be being copied again")
         if waits := self._committed_between(self._end + 1, index):
-            why = f"B ends {count_of(waits, 'record')} before the position"
+            why = f"the target ends {count_of(waits, 'record')} before the position"
             return Translation(Verdict.NOT_YET, why=why, waits=waits)
         return self._between(min(index, self._end + 1))
 
@@ -274,9 +276,9 @@ class Alignment:
         last = next((of for of in reversed(self._classes_b) if of != _IGNORED), _FOREIGN)
         if last == _FOREIGN:
             self._ends_foreign = True
-            return None, "B's last record equals no record of A that was read"
+            return None, "the target's last record equals no record that was read of the source"
         if not self._unique[last]:
-            return None, "B's last record equals several records of A"
+            return None, "the target's last record equals several records of the source"
         following = self.a.next_committed(last + 1)
         for index in range(last + 1, len(self._unique)):
             if self._last_copy[self._classes_a[index]] == _ABSENT:
@@ -285,7 +287,7 @@ class Alignment:
                 self.may_be_copied_again = True
                 break
             if index == following:
-                return None, "the record of A after the last copy occurs in A more than once"
+                return None, "the source's record after the last copy occurs there more than once"
         return last, ""
 
     def _match_backward(self) -> None:
@@ -410,23 +412,25 @@ class Alignment:
         assert self.first_copied is not None
         missing = _number_from(self._missing, index)
         if missing:
-            why = f"B does not hold {count_of(missing, 'record')} after the position, and holds later ones"
+            why = f"the target lacks {count_of(missing, 'record')} after the position, and holds later ones"
             return self._bracket(index, why, missing=missing, earlier_b=True)
         if _number_from(self._disordered, index):
-            return self._bracket(index, "B holds records in another order than A", earlier_a=True, earlier_b=True)
+            return self._bracket(index, "the target holds records in another order", earlier_a=True, earlier_b=True)
         answer = self._places[index]
         foreign = bisect_left(self._foreign, answer) - bisect_left(self._foreign, self.first_copied)
         if foreign:
-            return self._bracket(index, f"B holds {count_of(foreign, 'record')} that A does not hold", earlier_a=True)
+            return self._bracket(
+                index, f"the target holds {count_of(foreign, 'record')} that the source lacks", earlier_a=True
+            )
         preceded = [self._preceded(index, place) for place in self._copies(answer)]
         if any(preceded):
             older = self.first_copied if self.a.whole else 0
-            why = f"B held {count_of(older, 'other record')} before" if older else ""
+            why = f"the target held {count_of(older, 'other record')} before" if older else ""
             return Translation(Verdict.SEEN, self.b.offset_at(answer), why=why)
         more = not self.a.start or self._unique.find(1, 0, index) >= 0
-        why = "no unique record before the position lies directly before it at B"
+        why = "no unique record before the position lies directly before it in the target"
         if self.a.whole and not more:
-            why = "A has deleted the records before the position, which would show its place"
+            why = "the source has deleted the records before the position, which would show its place"
         return self._bracket(index, why, earlier_a=None in preceded, earlier_b=more)
 
     def _committed_between(self, index: int, stop: int) -> int:

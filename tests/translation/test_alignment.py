@@ -85,8 +85,14 @@ def test_the_records_decide(a: str, b: str, position: int, verdict: Verdict, off
 def test_a_position_outside_of_the_log_is_left_to_the_consumers_setting() -> None:
     alignment = Alignment(stretch("cdef", start=2), stretch("abcdef"))
     below, after = alignment.translate(1), alignment.translate(7)
-    assert (below.verdict, below.why) == (UNKNOWN, "1 is below the start 2 of A; there auto.offset.reset decides")
-    assert (after.verdict, after.why) == (UNKNOWN, "7 is after the end 6 of A; there auto.offset.reset decides")
+    assert (below.verdict, below.why) == (
+        UNKNOWN,
+        "1 is below the start 2 of the source's log; there auto.offset.reset decides",
+    )
+    assert (after.verdict, after.why) == (
+        UNKNOWN,
+        "7 is after the end 6 of the source's log; there auto.offset.reset decides",
+    )
 
 
 def test_the_first_record_is_not_sure_if_a_deleted_the_records_before_it() -> None:
