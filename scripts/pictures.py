@@ -19,7 +19,7 @@ from typing import Final
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from drawings import DRAWINGS
-from follow import PROJECT, README, Shell, Step, install, steps
+from follow import PROJECT, Shell, Step, install, steps
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
@@ -30,20 +30,18 @@ PICTURES: Final = PROJECT / "docs" / "pictures"
 COLUMNS: Final = 104
 SESSIONS: Final = {
     "migrate.svg": (
-        README,
+        PROJECT / "docs" / "tutorials" / "leave-zookeeper.md",
         (
             "offsetmgr groups describe",
             "offsetmgr migrate plan",
             "offsetmgr migrate apply",
             "offsetmgr migrate verify",
-            "offsetmgr migrate rollback",
         ),
     ),
     "rescue.svg": (
         PROJECT / "docs" / "tutorials" / "rescue-a-group.md",
         (
             "offsetmgr offsets diff",
-            "ls ~/.local/state/offsetmgr/before-images",
             'offsetmgr offsets import "$BEFORE" --execute',
             "python bill.py",
         ),
