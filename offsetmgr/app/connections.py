@@ -304,6 +304,11 @@ class Connections(Closeable):
         if len(found) > _MAX_NAMED:
             self.warn(Advice("and {} more; {} names them", f"{len(found) - _MAX_NAMED:,}", Invocation("zk check")))
 
+    def warn_of_unread(self, plans: Iterable[OffsetMgrError]) -> None:
+        """Warns the user of recorded migrations that could not be read."""
+        for error in plans:
+            self.warn(Advice("not used as evidence: {}{}{}", error.text, "; " if error.hint else "", error.hint))
+
     def invocation(self, verb: str, *groups: str, **named: Argument) -> Invocation:
         """Returns a further use case for the same servers. A group whose name begins with a dash is no argument without
         a name, because the command line would parse it as an option."""
@@ -480,8 +485,7 @@ class Connections(Closeable):
             with suppress(OtherCluster):  # then the other store has nothing of these groups
                 for one in (locator := self.group_locator()).locate(new):
                     self._homes[one.name] = other_home(one, kind, Invocation("", (), self.given).options())
-                for error in locator.unread_plans:
-                    self.warn(f"not used as evidence: {error}")
+                self.warn_of_unread(locator.unread_plans)
         return {name: home for name in names if (home := self._homes[name]) is not None}
 
     def kafka_counterpart(self, store: OffsetStore, *, strict: bool | None = None) -> OffsetStore | None:

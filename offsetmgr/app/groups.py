@@ -312,8 +312,7 @@ class LocatedGroups:
             unrecognised += (data for store in one.sample.stores for data in store.unrecognised)
             yield one
         self._connections.warn_of_unrecognised(unrecognised)
-        for error in self.locator.unread_plans:
-            self._connections.warn(f"not used as evidence: {error}")
+        self._connections.warn_of_unread(self.locator.unread_plans)
 
     @staticmethod
     def document(one: GroupLocation, options: str) -> Mapping[str, object]:

@@ -119,8 +119,7 @@ class _Groups:
             except OffsetMgrError as renewed:  # `_record` reports it if the check passed
                 locator.unread_plans += [] if report.passed else [renewed]
         (location,) = locator.locate([report.group], seen={} if found is None else {report.group: found})
-        for error in locator.unread_plans:
-            self.connections.warn(f"not used as evidence: {error}")
+        self.connections.warn_of_unread(locator.unread_plans)
         step, arguments = location.next, self.connections.given
         is_resumed = step.call is not None and step.call.verb == "runbook bounce"
         if not report.passed and location.phase is Phase.of(report.phase) and not is_resumed:

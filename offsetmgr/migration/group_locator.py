@@ -14,11 +14,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.core import title_of
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import Phase, PhaseEvidence
-from offsetmgr.core.errors import GateRefused, OffsetMgrError, OtherCluster, UsageError, value_of_each
+from offsetmgr.core.document import time_text
+from offsetmgr.core.errors import GateRefused, OffsetMgrError, OtherCluster, PlanError, UsageError, value_of_each
 from offsetmgr.core.model import Committed, GroupDescription, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, OtherGroupKind, scan_store
 from offsetmgr.core.plurals import list_of
@@ -105,6 +106,25 @@ def scan_tolerantly(store: OffsetStore, names: Sequence[str]) -> Mapping[str, Gr
     """Scans groups. An error of the whole store is the error of each group. A group whose name the store cannot contain
     has no offsets in the store."""
     return {name: without_impossible(one) for name, one in scan_store(store, list(names)).items()}
+
+
+def _servers(uri: str) -> frozenset[str]:
+    """Returns the servers of a store. A URI that is no longer known is one server."""
+    from offsetmgr.stores.uri import parse_uri
+
+    try:
+        return frozenset(parse_uri(uri).address.lower().split(","))
+    except OffsetMgrError:
+        return frozenset((uri,))
+
+
+def _lost_plan(one: RecordedOperation, error: OffsetMgrError) -> PlanError:
+    wrote = f"{one.start.name} wrote {', '.join(one.start.stores)} at {time_text(one.at_ms)}"
+    hint = Advice(
+        "if you moved the plan and its journal, move them back; {} shows the operation",
+        Invocation("edits show", (one.id,)),
+    )
+    return PlanError(error.what, f"{error.why}; {wrote}", hint)
 
 
 BATCH_GROUPS: Final = 500
@@ -222,11 +242,25 @@ class GroupLocator:
             try:
                 found = self._migrated(*open_renewed(Path(*one.start.files)))
             except OffsetMgrError as error:
-                self.unread_plans.append(error)
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    self.unread_plans.append(error)
+                elif self._may_use(one.start.stores):
+                    self.unread_plans.append(_lost_plan(one, error))
                 continue
             for group, migrated in found.items():
                 if migrated.stage not in (Stage.PLANNED, Stage.ROLLED_BACK):
                     self._plans.setdefault(group, migrated)
+
+    def _may_use(self, recorded: Iterable[str]) -> bool:
+        """Returns False if the configured stores have none of the servers of the ``recorded`` stores. Returns True if a
+        store does not respond, because the server may have another address there."""
+        servers = frozenset[str]().union(*map(_servers, recorded))
+        if any(one.error is not None or servers & _servers(one.store.uri) for one in self.stores):
+            return True
+        try:
+            return self._cluster is not None and bool(servers & self._cluster.brokers())
+        except OffsetMgrError:
+            return True
 
     def _migrated(self, plan: PlanFile, state: MigrationState) -> dict[str, MigratedGroup]:
         """Returns the migration of each group of a plan, by its names in the source and in the target; empty if neither

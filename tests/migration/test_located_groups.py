@@ -4,12 +4,15 @@ is named for every phase and every state of the plan."""
 import shlex
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from in_process import command as command_line
 from in_process import parse, rows
+from memory_stores import in_memory
 from one_migration import Migration, commit
 from recorded_observations import NEW
 
@@ -21,6 +24,7 @@ from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartitio
 from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.migration.location import GroupLocation, GroupSample, MigratedGroup, StoreSample, locate
 from offsetmgr.migration.progress import Stage
+from offsetmgr.testing.memory import MemoryStore
 
 ZOOKEEPER, DUAL, KAFKA, MANAGER = Phase.ZOOKEEPER, Phase.DUAL, Phase.KAFKA, Phase.MANAGER
 OPTIONS = " --zookeeper zk:2181 --bootstrap-server k:9092"
@@ -249,3 +253,21 @@ def test_doctor_names_the_next_step_of_a_group_whose_migration_is_not_finished(t
     assert phase["fix"] == f"offsetmgr migrate finalize {migration.path} shop {servers}"
     count = "1 group in unfinished migrations of this account, 1 warning; offsetmgr groups where --all-groups"
     assert all_groups == ([] if named else [f"{count} {servers} locates all groups"])
+
+
+@pytest.mark.parametrize("name", ["target", "other"])
+def test_a_lost_plan_is_named_only_for_the_stores_of_its_migration(tmp_path: Path, name: str) -> None:
+    migration = Migration(tmp_path)
+    commit(migration.source, "shop", 20)
+    migration.plan()
+    migration.apply()
+    migration.path.unlink()
+    sides = {"kafka": f"memory:{name}"}
+    commit(other := MemoryStore("other"), "shop", 20)
+    with migration.stores(), patch.object(Connections, "configured_stores", lambda _self: sides):
+        in_memory(target=migration.target, other=other)
+        shown = command_line("groups", "where", "shop", "--store", f"memory:{name}", code=None).stderr
+        (applied,) = OperationLog().operations()
+    lost = f"not used as evidence: plan {migration.path}: No such file or directory; migrate apply wrote memory:target"
+    assert (lost in shown) == (name == "target")
+    assert (f"move them back; offsetmgr edits show {applied.id} shows" in shown) == (name == "target")
