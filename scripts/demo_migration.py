@@ -55,7 +55,9 @@ class Shell:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.env = {**os.environ, "OFFSETMGR_SANDBOX": str(directory / "sandbox"), "NO_COLOR": "1"}
+        # The demo removes its plans, so the user's own operation log must not name them.
+        places = {"OFFSETMGR_SANDBOX": str(directory / "sandbox"), "XDG_STATE_HOME": str(directory / "state")}
+        self.env = {**os.environ, **places, "NO_COLOR": "1"}
 
     def run(self, *arguments: str, expect: tuple[int, ...] = (0,), quiet: bool = False) -> int:
         """Runs one command, and prints it and its output. Ends the demo if the exit code is not an expected one."""

@@ -8,6 +8,7 @@ step (`demo_periods`). The last part is an audit (`demo_audit`).
 from __future__ import annotations
 
 import json
+import os
 import signal
 import tempfile
 from collections import Counter
@@ -105,6 +106,7 @@ def show(bootstrap: str, directory: Path) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="offsetmgr-demo-") as name, ExitStack() as servers:
+        os.environ["XDG_STATE_HOME"] = str(Path(name) / "state")
         directory, kept = Path(name), Path(tempfile.mkdtemp(prefix="offsetmgr-audit-"))
         chapter("A real Kafka broker, and a ZooKeeper")
         broker = servers.enter_context(KraftBroker(directory / "kafka"))

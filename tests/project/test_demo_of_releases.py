@@ -1,6 +1,7 @@
 """`scripts/demo --broker-version`: a whole migration by rolling bounces on each release, with the commands that an
 operator types."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ def test_two_groups_go_to_kafka_and_back_and_consume_every_record_once(release: 
     done = subprocess.run(
         [sys.executable, str(DEMO), "--broker-version", release],
         cwd=tmp_path,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -26,3 +28,4 @@ def test_two_groups_go_to_kafka_and_back_and_consume_every_record_once(release: 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" seen 1 time") == 2, done.stdout
     assert "0 lost messages" in done.stdout
+    assert not (tmp_path / "state").exists()
