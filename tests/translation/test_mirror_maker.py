@@ -237,8 +237,8 @@ def test_records_that_expired_before_mirror_maker_copied_them(mirrored: Mirrored
     # No record before the start is left at A to show that place, and a lost position has none.
     found = mirrored.translated(topic, [1_500, 2_000]).translations
     assert found[2_000][:3] == (Verdict.BRACKETED, 1_000, 1_000)
-    assert found[2_000].why == "A has deleted the records before the position, which would show its place"
-    assert found[1_500].why == "1500 is below the start 2000 of A; there auto.offset.reset decides"
+    assert found[2_000].why == "the source has deleted the records before the position, which would show its place"
+    assert found[1_500].why == "1500 is below the start 2000 of the source's log; there auto.offset.reset decides"
 
 
 def test_a_stretch_that_a_killed_mirror_maker_copied_twice(mirrored: Mirrored) -> None:
