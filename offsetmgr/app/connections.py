@@ -736,7 +736,8 @@ class SourceAndTarget:
             config = self._configs[side]
             bootstrap = bootstrap_of(self._uris[side], config) or ",".join(sorted(store.log_origin().brokers))
             if not bootstrap:
-                raise UsageError(store.uri, "names no brokers whose logs can be read", "start the cluster's brokers")
+                hint = "start the cluster's brokers; a ZooKeeper may need a chroot: zookeeper://HOST:2181/CHROOT"
+                raise UsageError(store.uri, "names no brokers whose logs can be read", hint)
             found.append(self._connections.cluster_at(bootstrap, config))
         return found[0], found[1]
 

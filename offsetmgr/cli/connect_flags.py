@@ -304,6 +304,9 @@ def _unanswered(question: str) -> UsageError:
     return UsageError(question.rstrip("?"), why, "answer y or n, or add --yes")
 
 
+_ONE_CONTEXT: Final = "name one context: offsetmgr context list"
+
+
 class ConnectFlags(Connections):
     """The connection options of one command line. Opens the stores and clusters that the options select, and closes
     them at the end of the command."""
@@ -385,11 +388,11 @@ class ConnectFlags(Connections):
                 found[name] = getattr(self.resolved if self.resolved.context is None else self.flags, name)
         return found
 
-    def reject_for_many(self, given: Mapping[str, object], why: str) -> None:
+    def reject_for_many(self, given: Mapping[str, object], why: str, hint: str = _ONE_CONTEXT) -> None:
         """Raises `UsageError` if the command runs for several contexts and one of these options has a value."""
         option = next((option for option, value in given.items() if value), None)
         if self.cluster_name and option is not None:
-            raise UsageError(f"{option} with several contexts", why, "name one context: offsetmgr context list")
+            raise UsageError(f"{option} with several contexts", why, hint)
 
 
 def _note_ignored(command_config: str | None) -> None:

@@ -40,6 +40,7 @@ from offsetmgr.cli.render import (
     LONG_NAME,
     PROMETHEUS,
     Column,
+    Meter,
     MetricsFormat,
     OutputFormat,
     note,
@@ -539,20 +540,23 @@ def diff(
     The exit code is 1 on any difference. Without --from and --to, the command compares the configured ZooKeeper with
     the configured brokers, also of several contexts. Without --group it compares all groups of both stores.
     With --translate auto, it reads the logs of two clusters, and shows each partition in which a group is not at the
-    right record in the target, or is not known to be. Only positions with the verdict seen count as known.
+    right record in the target, or is not known to be. Only positions with the verdict seen count as known. --topic and
+    --group select names in the source.
     """
     selection = groups._replace(all_groups=groups.all_groups or not groups.group).selection()
     given = {"--from": source not in TITLES and source, "--to": target not in TITLES and target}
     connect.reject_for_many(given, "it names a store of one cluster")
     sides = connect.of_sides(*configs)
     if (how := translation.comparison()) is not None:
-        connect.reject_for_many({"--translate": True}, "it compares two clusters")
+        hint = "name both clusters with --from and --to; kafka is that of the context: --context NAME --from kafka"
+        connect.reject_for_many({"--translate": True}, "it compares two clusters", hint)
         positions = offsets.diff_translated(
             connect, source, target, selection, topics.selection(), how=how, sides=sides
         )
         count = write_rows(TRANSLATED, map(_position_row, positions), output)
         code = report_and_exit_code(positions.errors)
-        note(str(positions.counts))
+        if positions.counts.total:
+            note(str(positions.counts))
         return FAILED if count else code
     found = offsets.diff(connect, source, target, selection, topics.selection(), sides=sides)
     count = write_rows(DIFFERENCES, map(_difference_row, found), output)
@@ -565,6 +569,7 @@ def diff(
 
 
 def _position_row(one: PositionDifference) -> tuple[Any, ...]:
+    Meter.clear()
     offsets = (one.from_offset, one.to_offset, one.right, one.right_end, one.repeats, one.skips)
     return (
         one.group,

@@ -370,7 +370,10 @@ class TranslationFlags(NamedTuple):
         opt("--ignore-header", "NAME", "A header that the copier adds to records; repeatable."),
     ] = None
     max_read: Annotated[
-        int | None, bytes_option("--max-read", "Read at most this much of a partition, in both clusters (256MiB).")
+        int | None,
+        bytes_option(
+            "--max-read", "Read at most this much of a partition, in both clusters together [default: 256MiB]."
+        ),
     ] = None
     throttle: Annotated[int | None, bytes_option("--throttle", "Read at most this much in a second.", "BYTES/s")] = None
 

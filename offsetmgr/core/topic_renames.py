@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import TopicPartition, is_valid_topic_name
+from offsetmgr.core.plurals import list_of
 
 _EXAMPLE = r"as in '(.*)=east.\1', or back: 'east\.(.*)=\1'"
+_MAX_NAMED: Final = 5
 
 
 class TopicRenames:
@@ -23,7 +26,8 @@ class TopicRenames:
 
     def __init__(self, rules: Iterable[str] = ()) -> None:
         """Raises `UsageError` for a rule without ``=``, and for a pattern or a replacement that is not valid."""
-        self._rules = [_parse(rule) for rule in rules]
+        self._texts = tuple(rules)
+        self._rules = [_parse(rule) for rule in self._texts]
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -38,6 +42,14 @@ class TopicRenames:
     def _renamed(self, topic: str) -> str:
         found = next(((match, new) for pattern, new in self._rules if (match := pattern.fullmatch(topic))), None)
         return topic if found is None else found[0].expand(found[1])
+
+    def require_matches(self, topics: Collection[str], examples: Collection[str]) -> None:
+        """Raises `UsageError` for a rule that matches none of ``topics``. The hint names some of ``examples``."""
+        for text, (pattern, _) in zip(self._texts, self._rules, strict=True):
+            if not any(map(pattern.fullmatch, topics)):
+                named = f": {list_of(sorted(examples), _MAX_NAMED)}" * bool(examples)
+                hint = f"a pattern must match a whole name in the source{named}"
+                raise _error(text, "no topic of the source has such a name", hint)
 
     def partition(self, tp: TopicPartition) -> TopicPartition:
         """Returns the partition under the new name of its topic."""
@@ -62,5 +74,5 @@ def _parse(rule: str) -> tuple[re.Pattern[str], str]:
     return pattern, replacement
 
 
-def _error(rule: str, why: str) -> UsageError:
-    return UsageError(Advice("{rename_topic} {}", repr(rule)), why, _EXAMPLE)
+def _error(rule: str, why: str, hint: str = _EXAMPLE) -> UsageError:
+    return UsageError(Advice("{rename_topic} {}", f"'{rule}'"), why, hint)

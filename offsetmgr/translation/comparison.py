@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UnsupportedOperation, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.translation.alignment import Translation, Verdict
@@ -33,8 +33,8 @@ class PositionDifference(NamedTuple):
     ``verdict`` says how sure ``right`` is (see `Verdict`), or is ``only-to`` for an offset that only the target has,
     ``refused``, ``pending`` or ``unreadable``; in the last three cases ``error`` is the reason. ``right`` is the right
     offset in the target, and ``right_end`` is the largest offset that may be right, if this is not known exactly. From
-    ``to_offset`` on, the group repeats ``repeats`` records, and skips ``skips`` records. A value is None if it is
-    unknown or absent.
+    ``to_offset`` on, the group repeats at most ``repeats`` records, and skips ``least_skips`` to ``skips`` records; the
+    numbers are exact without ``right_end``. A value is None if it is unknown or absent.
     """
 
     group: str
@@ -49,12 +49,27 @@ class PositionDifference(NamedTuple):
     skips: int | None = None
     note: str = ""
     error: OffsetMgrError | None = None
+    least_skips: int | None = None
+
+
+class UnsureSkips(NamedTuple):
+    """The number of partitions that skip records, and how many records these are at least and at most."""
+
+    partitions: int = 0
+    least: int = 0
+    most: int = 0
+
+    def text(self, verdict: str) -> str:
+        records = f"{self.least:,} to " * (self.least < self.most) + count_of(self.most, "record")
+        others = ", and the target lacks others" * (verdict == Verdict.MISSING)
+        return f"{self.partitions:,} skip{'s' * (self.partitions == 1)} {records}{others} ({verdict})"
 
 
 @dataclass
 class PositionCounts:
-    """The number of partitions by outcome. ``unknown`` has the number for each verdict that is not sure. ``repeated``
-    and ``skipped`` are numbers of records of the partitions in ``repeating`` and ``skipping``."""
+    """The number of partitions by outcome. ``repeated`` and ``skipped`` are numbers of records of the partitions in
+    ``repeating`` and ``skipping``. Partitions whose verdict is not sure are in ``unsure_skips``, by verdict, if they
+    skip records, otherwise in ``unknown``."""
 
     right: int = 0
     repeating: int = 0
@@ -65,11 +80,16 @@ class PositionCounts:
     only_from: int = 0
     only_to: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
+    unsure_skips: dict[str, UnsureSkips] = field(default_factory=dict)
 
     def add(self, one: PositionDifference, *, sure: bool) -> None:
         """Counts a partition that is not at the right record."""
         if one.verdict == ONLY_TO:
             self.only_to += 1
+        elif not sure and one.skips:
+            number, least, most = self.unsure_skips.get(one.verdict, UnsureSkips())
+            least += one.skips if one.least_skips is None else one.least_skips
+            self.unsure_skips[one.verdict] = UnsureSkips(number + 1, least, most + one.skips)
         elif not sure:
             self.unknown[one.verdict] += 1
         elif one.to_offset is None:
@@ -86,6 +106,7 @@ class PositionCounts:
     @property
     def total(self) -> int:
         known = self.right + self.repeating + self.skipping + self.elsewhere
+        known += sum(one.partitions for one in self.unsure_skips.values())
         return known + self.only_from + self.only_to + self.unknown.total()
 
     def __str__(self) -> str:
@@ -94,6 +115,7 @@ class PositionCounts:
             f"{self.right:,} at the right record",
             _text(self.repeating, f"repeat{'s' * (self.repeating == 1)} {count_of(self.repeated, 'record')}"),
             _text(self.skipping, f"skip{'s' * (self.skipping == 1)} {count_of(self.skipped, 'record')}"),
+            *(found.text(verdict) for verdict, found in sorted(self.unsure_skips.items())),
             _text(self.elsewhere, "at another record"),
             _text(self.only_from, "without an offset in the target"),
             _text(self.only_to, "only in the target"),
@@ -130,6 +152,8 @@ class CommittedPositions:
         """The rows with a difference whose position is known."""
         self.no_copies: set[str] = set()
         """Topics with offsets in the target that are no copies of the source's topics."""
+        self.was_cut = False
+        """Whether a larger limit of the reading would give more answers."""
         self.counts = PositionCounts()
 
     def target(self, tp: TopicPartition) -> TopicPartition:
@@ -189,27 +213,33 @@ class CommittedPositions:
         """Returns the difference, None if there is none, and whether the right position is known."""
         right = found.translations.get(source) or Translation(Verdict.UNKNOWN, why="the log was not read")
         sure = right.verdict in self._accepted
+        self.was_cut |= not sure and (right.earlier_a or right.earlier_b)
         committed = None if target == _NONE else target
         apart = None if committed is None else found.difference(source, committed)
         if sure and committed is not None and (committed == right.offset or apart == (0, 0)):
             return None, True
         repeats, skips = apart or (None, None)
         end = None if right.upper == right.offset else right.upper
-        notes = ["no offset in the target" * (committed is None), f"right is at most {end}" if end else "", right.why]
+        least = found.least_skips(source, committed) if end and repeats is not None and committed is not None else skips
+        notes = [f"right is {right.offset} to {end}" if end else "", right.why]
         if apart is None and committed is not None and found.alignment is not None:
             log = found.alignment.b
             if not log.start <= committed <= log.end:
                 notes.append(f"{committed} is outside the target's log, {log.start} to {log.end}")
             elif right.offset is not None and committed < log.first and committed <= right.offset:
-                repeats, skips = (end or right.offset) - committed, 0
+                repeats, skips, least = (end or right.offset) - committed, 0, 0
                 if repeats:
                     notes.append("repeats are counted by offsets: these records were not read")
         note = "; ".join(filter(None, [*notes, found.note]))
         where = (found.source, found.target, str(right.verdict), source, committed)
-        return PositionDifference("", *where, right.offset, end, repeats, skips, note), sure
+        return PositionDifference("", *where, right.offset, end, repeats, skips, note, None, least), sure
 
     def _fail(self, tp: TopicPartition, error: OffsetMgrError) -> None:
-        kinds = {UnsupportedOperation: REFUSED, TooMuch: str(Verdict.UNKNOWN)}
+        kinds = {
+            UnsupportedOperation: REFUSED,
+            UnknownTopicOrPartition: REFUSED,
+            TooMuch: str(Verdict.UNKNOWN),
+        }
         verdict = next((verdict for kind, verdict in kinds.items() if isinstance(error, kind)), UNREADABLE)
         target = self.target(tp)
         for row in self._rows.pop(tp):

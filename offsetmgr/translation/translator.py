@@ -36,11 +36,13 @@ _PLACED: Final = (Verdict.SEEN, Verdict.INFERRED, Verdict.BRACKETED)
 
 class TranslationOptions(NamedTuple):
     """``max_read`` is the largest number of bytes that are read of a partition, in both logs together, and ``throttle``
-    the largest number that is read in a second. ``ignored_headers`` are headers that only the target's records have."""
+    the largest number that is read in a second. ``ignored_headers`` are headers that only the target's records have.
+    ``on_read`` is called with the number of bytes of each read."""
 
     max_read: int = 256 * 1024 * 1024
     throttle: int | None = None
     ignored_headers: tuple[str, ...] = COPIERS_HEADERS
+    on_read: Callable[[int], None] = lambda _: None
 
 
 class TranslatedPartition(NamedTuple):
@@ -62,6 +64,15 @@ class TranslatedPartition(NamedTuple):
         if self.alignment is None:  # equal logs: offsets count as records
             return max(answer.offset - committed, 0), max(committed - answer.offset, 0)
         return self.alignment.difference(answer, committed)
+
+    def least_skips(self, position: int, committed: int) -> int | None:
+        """Returns the number of records that such a group skips at least: if the right offset is the largest one that
+        may be right."""
+        answer = self.translations[position]
+        if self.alignment is None:
+            return None
+        apart = self.alignment.difference(answer._replace(offset=answer.upper), committed)
+        return None if apart is None else apart[1]
 
 
 class TooMuch(OffsetMgrError):
@@ -162,7 +173,7 @@ class PositionTranslator:
                     return None
                 if shift is not None:
                     why = f"the records around it are equal, and those between were not read; {equality.text}"
-                    return Translation(Verdict.INFERRED, position + shift, why=why.removesuffix("; "))
+                    return Translation(Verdict.INFERRED, position + shift, why=why.removesuffix("; "), earlier_a=True)
         return None
 
     def _refuse_other_partitions(self, logs: _Pair) -> None:
@@ -209,10 +220,12 @@ class _Budget:
     """Counts the bytes that are read of a partition, and slows the reads down."""
 
     def __init__(self, options: TranslationOptions) -> None:
-        self._left, self._throttle = options.max_read, options.throttle
+        self._left, self._throttle, self._on_read = options.max_read, options.throttle, options.on_read
+        self.fetch_bytes = min(_FETCH_BYTES, options.throttle or _FETCH_BYTES)
 
     def spend(self, read: int, records: int) -> None:
         """Raises `TooMuch` if more bytes than allowed have been read."""
+        self._on_read(read)
         self._left -= max(read, records * _RECORD_BYTES)
         if self._left < 0:
             raise TooMuch("reading the logs", "more bytes lie between the position and the ends than may be read")
@@ -233,7 +246,7 @@ class _Log(NamedTuple):
         end = self.range.end if stop is None else min(stop, self.range.end)
         piece = Piece(self.range, first, max(first, end), comparison)
         while piece.next_offset < piece.stop:
-            data = self.bytes_at(piece.next_offset, _FETCH_BYTES)
+            data = self.bytes_at(piece.next_offset, budget.fetch_bytes)
             before, records = piece.next_offset, len(piece.stretch.prints)
             added = piece.add(data)
             if piece.next_offset == before:

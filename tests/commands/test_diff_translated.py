@@ -1,6 +1,7 @@
 """``offsets diff --translate auto``: two real clusters, and a copier that does what replicators do."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -120,9 +121,15 @@ def test_each_position_is_compared_with_the_place_of_its_record(
     titles = shown.stdout.splitlines()[0].split()
     assert titles == ["GROUP", "TOPIC", "PART", "FROM", "TO", "RIGHT", "REPEATS", "SKIPS", "VERDICT", "NOTE"]
     # And a large read is announced
-    monkeypatch.setattr("offsetmgr.app.offsets._MANY_RECORDS", 100)
+    monkeypatch.setattr("offsetmgr.app.position_diff._MANY_RECORDS", 100)
+    monkeypatch.setattr("offsetmgr.cli.render.PROGRESS_AFTER_S", 0)
     large = command(*clusters.arguments(f"{unique}-*", "--max-read", "1GB"), code=1).stderr
-    assert large.startswith("reading about 130 records in each cluster, at most 2 GB of 2 partitions; --max-read")
+    sides = f"kafka://{clusters.a} -> kafka://{clusters.b}"
+    read = "reading about 130 records in each cluster, at most 2 GB of 2 partitions; --max-read and --throttle limit it"
+    assert large.startswith(f"{sides}\n{read}\nreading both logs, KiB: ")
+    # And one that ends too early names the option that continues it
+    few = command(*clusters.arguments(f"{unique}-early", "--max-read", "10"), code=1).stderr
+    assert "hint: a larger --max-read reads further back" in few
     # And a group at the right records has none
     assert clusters.diff(f"{unique}-right", code=0) == []
     assert "2 partitions: 2 at the right record" in command(*clusters.arguments(f"{unique}-right")).stderr
@@ -144,12 +151,21 @@ def test_topics_and_groups_may_have_other_names_in_the_target(clusters: TwoClust
     # Without the rule, the target has no copy of the topic, and its offset is one of another topic
     shown = command(*clusters.arguments(unique, "--format", "json"), code=1)
     assert f"topic {unique}: the target has no such topic\nhint: if the target's topic has another name" in shown.stderr
-    assert [row["verdict"] for row in json.loads(shown.stdout)] == ["only-to", "unreadable"]
+    assert [row["verdict"] for row in json.loads(shown.stdout)] == ["only-to", "refused"]
     # A topic of the target that has the source's name is no copy
     clusters.make_topic(topic, bootstrap=clusters.b)
     commit(f"kafka://{clusters.b}", unique, topic, {0: 0})
     shown = command(*clusters.arguments(unique, *rename), code=1)
     assert f"not compared: offsets in topics of the target that are no copies: {topic}\n1 partition: 0" in shown.stderr
+    # A rule with another result, and names that match nothing
+    wrong = command(*clusters.arguments(unique, "--rename-topic", rf"{topic}=B.{topic}"), code=1).stderr
+    there = f"the groups have offsets there in {copied}, {topic}"
+    assert f"hint: check the name that --rename-topic gives in the target; {there}" in wrong
+    none = command(*clusters.arguments(unique, "--rename-topic", r"A\.none-(.*)=\1"), code=2).stderr
+    assert r"error: --rename-topic 'A\.none-(.*)=\1': no topic of the source has such a name" in none
+    assert f"hint: a pattern must match a whole name in the source: {topic}\n" in none
+    other = command(*clusters.arguments("--all-groups", "--rename", "none=other"), code=2).stderr
+    assert "--rename 'none=other': the source has no group none, and the target no group other" in other
     # And back, with another name of the group
     commit(f"kafka://{clusters.a}", f"{unique}-back", topic, {0: 29})
     back = ["--from", f"kafka://{clusters.b}", "--to", f"kafka://{clusters.a}", "--translate", "auto"]
@@ -157,8 +173,14 @@ def test_topics_and_groups_may_have_other_names_in_the_target(clusters: TwoClust
     topics = ("--topic", copied)
     assert command("offsets", "diff", unique, *topics, *back, *names).stdout == ""
     # And a comparison of nothing is an error
-    other = ("--rename-topic", r"(.*)=other.\1", "--topic", copied)
-    assert "nothing to compare" in command(*clusters.arguments(unique, *other), code=1).stderr
+    none = command(*clusters.arguments(unique, "--topic", "none"), code=1).stderr
+    assert "error: topic none: not among the groups' offsets in" in none
+    assert " partitions: " not in none
+    assert "hint: --topic selects names in the source; check the names" in none
+    # And a group with offsets only in the target may be in another store
+    commit(f"kafka://{clusters.b}", f"{unique}-b", topic, {0: 29})
+    only_b = command(*clusters.arguments(f"{unique}-b"), code=1).stderr
+    assert f"hint: group {unique}-b has no offset in kafka://{clusters.a}; --from names another store" in only_b
 
 
 @pytest.mark.servers
@@ -208,15 +230,19 @@ def test_stores_of_one_cluster_and_files_are_refused(clusters: TwoClusters, uniq
 TP = TopicPartition("orders", 0)
 
 
-def compared(
+def positions(
     verdict: Verdict, to: int | None, *accepted: Verdict, right: int | None = 57, alignment: Alignment | None = None
-) -> list[PositionDifference]:
+) -> CommittedPositions:
     committed = CommittedPositions(str, accepted)
     committed.begin("g")
     committed.add(TP, 50, to)
     translation = Translation(verdict, right, upper=60 if verdict is Verdict.BRACKETED else None, why="why")
     committed.compare(TranslatedPartition(TP, TP, {50: translation}, alignment=alignment))
-    return list(committed.differences())
+    return committed
+
+
+def compared(*given: Any, **options: Any) -> list[PositionDifference]:
+    return list(positions(*given, **options).differences())
 
 
 def test_only_accepted_verdicts_count_as_the_right_record() -> None:
@@ -226,9 +252,9 @@ def test_only_accepted_verdicts_count_as_the_right_record() -> None:
     assert (one.verdict, one.right, one.note) == ("inferred", 57, "why")
     assert compared(inferred, 57, seen, inferred) == []
     (one,) = compared(Verdict.BRACKETED, 57, seen, inferred)
-    assert (one.right, one.right_end, one.note) == (57, 60, "right is at most 60; why")
+    assert (one.right, one.right_end, one.note) == (57, 60, "right is 57 to 60; why")
     (one,) = compared(Verdict.UNKNOWN, None, seen, right=None)
-    assert (one.from_offset, one.to_offset, one.right, one.note) == (50, None, None, "no offset in the target; why")
+    assert (one.from_offset, one.to_offset, one.right, one.note) == (50, None, None, "why")
 
 
 @pytest.mark.parametrize(
@@ -243,6 +269,26 @@ def test_an_offset_of_the_target_may_be_one_whose_records_were_not_read(to: int,
     stretch = SimpleNamespace(b=LogStretch(first=30, start=5, end=110), difference=lambda *_: None)
     (one,) = compared(Verdict.SEEN, to, Verdict.SEEN, alignment=cast(Any, stretch))
     assert (one.repeats, one.note) == (repeats, f"why; {note}")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "to", "outcome"),
+    [
+        (Verdict.BRACKETED, 70, "1 skips 10 to 13 records (bracketed)"),
+        (Verdict.BRACKETED, 58, "1 skips 0 to 1 record (bracketed)"),
+        (Verdict.BRACKETED, 57, "1 not known (1 bracketed)"),
+        (Verdict.MISSING, 62, "1 skips 5 records, and the target lacks others (missing)"),
+        (Verdict.INFERRED, 62, "1 skips 5 records (inferred)"),
+    ],
+)
+def test_the_summary_counts_records_that_a_group_skips_in_each_case(verdict: Verdict, to: int, outcome: str) -> None:
+    def difference(right: Translation, committed: int) -> tuple[int, int]:
+        return 0, max(0, committed - (right.offset or 0))
+
+    alignment = cast(Any, SimpleNamespace(b=None, difference=difference))
+    committed = positions(verdict, to, Verdict.SEEN, alignment=alignment)
+    list(committed.differences())
+    assert str(committed.counts) == f"1 partition: 0 at the right record, {outcome}"
 
 
 def test_two_topics_with_one_name_in_the_target_are_refused() -> None:
@@ -287,3 +333,11 @@ def test_the_options_of_a_translation_need_one() -> None:
     assert "add --translate auto" in command("offsets", "diff", *sides, "--throttle", "1MB", code=2).stderr
     shown = command("offsets", "diff", *sides, "--translate", "auto", code=1).stderr
     assert "has no logs of Kafka 0.8 or later" in shown
+
+
+def test_several_contexts_are_no_two_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "config.toml"))
+    for name in ("one", "two"):
+        command("context", "add", name, "--bootstrap-server", "127.0.0.1:1")
+    shown = command("offsets", "diff", "--context", "one,two", "--translate", "auto", code=2).stderr
+    assert "hint: name both clusters with --from and --to" in shown
