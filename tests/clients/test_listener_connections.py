@@ -3,6 +3,7 @@ requests, connections and memory, backpressure, and the end of the connection.""
 
 import asyncio
 import gc
+import select
 import socket
 import struct
 import threading
@@ -344,6 +345,24 @@ def test_the_memory_of_all_requests_together_is_limited(backend: MemoryBackend) 
         for client in greedy:
             client.socket.close()
         assert wait_until(lambda: listening.service.held_bytes == 0)
+
+
+def test_a_large_request_is_served_while_idle_clients_hold_all_memory(backend: MemoryBackend) -> None:
+    """The service closes the connection that has waited longest for the rest of a large request."""
+    with MemoryListener(backend, limits=limits(max_held_bytes=1 << 20)) as listening:
+        idle = [WireClient(listening.port) for _ in range(4)]
+        for number, client in enumerate(idle, 1):
+            client.socket.sendall(struct.pack(">i", 1 << 20) + bytes(250_000))
+            assert wait_until(lambda: listening.service.held_bytes > number * 250_000)  # noqa: B023 - called in this turn
+        with WireClient(listening.port) as good:
+            offsets = {("t", partition): 1 for partition in range(10_000)}
+            assert set(commit_errors(good.commit("g", offsets)).values()) == {0}
+        assert idle[0].is_disconnected()
+        assert not select.select([client.socket for client in idle[1:]], [], [], 0)[0]
+        assert wait_until(lambda: listening.service.held_bytes == 3 * 250_004)
+        for client in idle:
+            client.socket.close()
+        assert wait_until(lambda: not listening.service.held_bytes and not listening.service.large_partials)
 
 
 # --- backpressure -------------------------------------------------------------------------------------

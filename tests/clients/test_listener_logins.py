@@ -403,6 +403,19 @@ def test_login_steps_out_of_order_and_large_requests_before_the_login_close_the_
     assert failed_logins(secured) == 1
 
 
+def test_requests_behind_an_unanswered_login_hold_no_memory(stopped: MemoryListener) -> None:
+    client = plain_login(stopped.port, "bob", "wrong")
+    assert wait_until(lambda: failed_logins(stopped) == 1)
+    client.send(METADATA, 5, EMPTY)
+    assert wait_until(lambda: [one.idle for one in stopped.service.connections] == [False])
+    assert not select.select([client.socket], [], [], 0)[0], "the delay goes on"
+    for _ in range(2):
+        client.send(AUTHENTICATE, 2, {"auth_bytes": bytes(60_000)})
+    assert wait_until(lambda: not stopped.service.connections and not stopped.service.held_bytes)
+    assert client.is_disconnected()
+    assert stopped.service.metrics()['connections_cut_total{why="memory"}'] == 1
+
+
 def test_an_address_with_too_many_connections_closes_only_its_own(credentials: Path) -> None:
     allowed = limits(max_connections=3, max_connections_per_address=2)
     with MemoryListener(credentials=credentials, limits=allowed) as listening, WireClient(listening.port) as other:

@@ -65,7 +65,7 @@ _ANY_SIZE: Final = frozenset({Concurrency.FETCHES, Concurrency.UNORDERED})
 _MAX_HELD_BYTES: Final = 16 * 1024 * 1024
 """Size of the waiting and running requests of one connection at which the server stops reading from the connection."""
 _FREE_PARTIAL_BYTES: Final = 64 * 1024
-"""When memory is exhausted, the server does not close a connection whose incomplete request is at most this large."""
+"""When memory is exhausted, the server does not close a connection that waits with at most this many bytes."""
 _MIN_BYTES_PER_SECOND: Final = 16 * 1024
 """The time limit for sending a request grows by one second each time this number of its bytes has arrived."""
 _MAX_UNFLUSHED_RESPONSES: Final = 128
@@ -133,7 +133,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
             self.connection_lost(None)
             return
         self._begin()
-        self._process_frames()  # requests may arrive with the end of the handshake
+        self.data_received(b"")  # requests may arrive with the end of the handshake
 
     def _begin(self) -> None:
         if not self.service.requires_login:
@@ -145,9 +145,10 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         if self._handshake is not None:
             return
         self._process_frames()
-        if self.partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes and self.service.memory_exhausted:
-            # Waiting would not help: only a complete request can end and free its memory, and this connection has none.
-            self.service.cut(self, "memory")
+        if self.principal is None and self._bytes + self.partial_bytes > self.service.settings.max_login_bytes + 4:
+            self.service.cut(self, "memory")  # clients send the next request after the response to their login
+        elif self.partial_bytes > _FREE_PARTIAL_BYTES and not self._bytes:
+            self.service.limit_partial_bytes()
 
     def eof_received(self) -> bool:
         """Closes the connection when the client closes its sending side, as a broker does."""
@@ -156,9 +157,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         self._transport = None
         self._hold(-self._bytes)
-        self.service.held_bytes -= self.partial_bytes
-        self.partial_bytes = 0
-        self._frames = FrameSplitter(0)  # its bytes would remain until the garbage collector finds this connection
+        self._discard_partial()
         self._out.clear()
         self.service.on_closed(self)
         self._pipeline.lost()
@@ -219,6 +218,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         self._set_frame_limit()
 
     def abort(self) -> None:
+        self._discard_partial()
         if self._transport is not None:
             self._transport.abort()
 
@@ -247,6 +247,7 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         try:
             while not self._full() and not self.turn_is_over() and (frame := self._frames.next()) is not None:
                 self.partial_since = None
+                self.service.large_partials.pop(self, None)
                 request = ApiRequest(self, frame)
                 if request.api_key == ApiKey.API_VERSIONS and len(frame) > self.service.settings.max_api_versions_bytes:
                     raise InvalidRequest("ApiVersions", f"a request of {len(frame)} bytes")
@@ -270,10 +271,19 @@ class ServerConnection(ClientSession, asyncio.Protocol):
         partial = self._frames.held_bytes
         self.service.held_bytes += partial - self.partial_bytes
         self.partial_bytes = partial
+        if partial > _FREE_PARTIAL_BYTES:
+            self.service.large_partials.setdefault(self)
         if not partial or full:
             self.partial_since = None
         elif self.partial_since is None:
             self.partial_since = self.last_received
+
+    def _discard_partial(self) -> None:
+        """Frees the received bytes that are not in the pipeline."""
+        self._frames = FrameSplitter(0)  # its bytes would remain until the garbage collector finds this connection
+        self.service.held_bytes -= self.partial_bytes
+        self.partial_bytes = 0
+        self.service.large_partials.pop(self, None)
 
     def _full(self) -> bool:
         return (
@@ -662,6 +672,9 @@ class SocketServer:
         self.connections: set[ServerConnection] = set()
         self.without_login: dict[ServerConnection, None] = {}
         """The connections before the end of the login, the oldest first."""
+        self.large_partials: dict[ServerConnection, None] = {}
+        """The connections that wait with more than `_FREE_PARTIAL_BYTES`, the one without a complete request for the
+        longest time first."""
         self._servers: list[asyncio.Server] = []
         """The open ports."""
         self._fallback: Api | None = None
@@ -742,6 +755,12 @@ class SocketServer:
         if why != "idle":
             self._warn(why, "connections closed", client, {"why": why if error is None else f"{why}: {error}"})
         client.abort()
+
+    def limit_partial_bytes(self) -> None:
+        """While memory is exhausted, closes the connection that has waited longest for the rest of a large request.
+        Only a complete request can end and free its memory."""
+        while self.memory_exhausted and self.large_partials:
+            self.cut(next(iter(self.large_partials)), "memory")
 
     def login_failed(self, client: ClientSession, mechanism: str) -> None:
         """Counts a failed login. The warning contains no user name, because users sometimes type the password
