@@ -25,6 +25,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ MIN_LENGTH: Final = 32
 """The minimum number of characters of a secret. Principals that may describe the group can read its messages, and try
 secrets with them."""
 _ALARM_S: Final = 600.0
-"""The time for which a sender of an invalid message raises an alarm after its last message."""
+"""The time for which the sender of an invalid message raises an alarm after the end of the message's generation."""
 _MAX_ALARMS: Final = 20
 _ID_LENGTH: Final = 100
 """Logs and alarms contain only the end of a longer member id. It is unique; the member chooses the rest."""
@@ -66,8 +67,8 @@ class GroupSecret:
 
     @property
     def unproven(self) -> list[str]:
-        """A sentence for operators about each sender of an invalid message in the last ten minutes, or the first of
-        them."""
+        """A sentence for operators about each sender of an invalid message in this generation of the group or in the
+        last ten minutes, or the first of them."""
         oldest = self._clock() - _ALARM_S
         self._unproven = {sender: (last, text) for sender, (last, text) in self._unproven.items() if last > oldest}
         return [text for _, text in self._unproven.values()]
@@ -81,6 +82,11 @@ class GroupSecret:
                 " to another address"
             )
         return None if self._required else "managers without the secret are accepted until the secret is required"
+
+    def on_join(self) -> None:
+        """Notes the end of the generation: its senders may not send a message in the next one."""
+        now = self._clock()
+        self._unproven = {sender: (min(last, now), text) for sender, (last, text) in self._unproven.items()}
 
     def signed(self, content: bytes, kind: str, subject: object) -> bytes:
         """Adds HMACs to a JSON object. ``kind`` is "member" or "generation", and ``subject`` its id."""
@@ -114,7 +120,7 @@ class GroupSecret:
         if len(self.unproven) < _MAX_ALARMS or sender in self._unproven:
             if sender not in self._unproven:
                 _log.error("%s", text)
-            self._unproven[sender] = (self._clock(), text)
+            self._unproven[sender] = (math.inf, text)
 
     def _hmacs(self, content: bytes, kind: str, subject: object) -> list[bytes]:
         message = json.dumps([self._group, kind, str(subject)]).encode() + b"\n" + content

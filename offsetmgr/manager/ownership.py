@@ -109,8 +109,8 @@ PROTOCOL_TYPE: Final = "offsetmgr"
 PROTOCOL: Final = "offsetmgr-3"
 """The name of the group protocol. The name changes when the format in `assignment` changes."""
 ASSIGNMENT_RULES: Final = 2
-"""The value of `SharedConfig.protocol` in this version of offsetmgr. It changes with the rules of `assignment` and with
-the durations of `lease`."""
+"""The value of `SharedConfig.protocol` in this version of offsetmgr. It changes with the durations of
+`lease`, and with rules of `assignment` that managers of an earlier version would apply unsafely."""
 REBALANCE_TIMEOUT_S: Final = 30.0
 """At least twice the session timeout, so that the coordinator does not remove a member that waits for revocations."""
 
@@ -325,6 +325,7 @@ class OwnershipManager:
         return assign_members(generation, members, self.secret)
 
     def _metadata(self, member_id: str) -> bytes:
+        self.secret.on_join()
         self._lost.clear()
         self._attempts += 1
         seen, now = self._current, self._clock()

@@ -276,7 +276,8 @@ def test_an_assignment_of_a_deleted_group_is_invalid_in_its_successor(kafka, uni
             replayed.result()
 
 
-def test_a_manager_says_at_the_start_that_it_believes_members_without_proof(kafka, unique, tmp_path, caplog) -> None:
+def test_a_manager_says_that_it_believes_members_without_proof(kafka, unique, tmp_path, caplog, monkeypatch) -> None:
+    monkeypatch.setattr("offsetmgr.manager.group_secret._ALARM_S", 0.0)
     with managers(kafka, unique, tmp_path) as start:
         start()
         assert "every principal with a right on their group can send clients to another address" in caplog.text

@@ -198,6 +198,18 @@ def test_members_with_long_ids_do_not_fill_the_memory(caplog: pytest.LogCaptureF
     assert len(caplog.records) == len(secret.unproven) == 20
 
 
+def test_the_alarm_about_a_member_without_the_secret_lasts_while_it_is_a_member() -> None:
+    now = 0.0
+    secret = GroupSecret("managers", ["s" * 32], required=False, clock=lambda: now)
+    assign_members(1, [("old", encode_metadata(info(1), 1))], secret)
+    now += 86_400
+    assert len(secret.unproven) == 1
+    secret.on_join()
+    for seconds, alarms in ((599, 1), (2, 0)):
+        now += seconds
+        assert len(secret.unproven) == alarms
+
+
 def test_node_ids_follow_from_addresses_and_differ_for_equal_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = node_ids([("a", 1), ("b", 2)])
     assert ids == node_ids([("b", 2), ("a", 1)])
