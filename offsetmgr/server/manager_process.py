@@ -321,8 +321,8 @@ class ManagerProcess:
             return text(503, self._node.topic_fault)
         if self._store_backend is not None and (failure := self._store_backend.failure()):
             return text(503, failure)
-        if self._node is not None and (restoring := self._node.runtime.restoring):
-            return text(503, f"{len(restoring)} shards are appended again")
+        if self._node is not None and (unsaved := self._node.runtime.restoring | self._node.runtime.too_large.keys()):
+            return text(503, f"{len(unsaved)} shards have records only in memory")
         waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]
         if waiting:
             why = next((f"; shard {s['partition']}: {s['last_error']}" for s in waiting if s["last_error"]), "")

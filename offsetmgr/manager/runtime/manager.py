@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -191,6 +191,11 @@ class ManagerRuntime:
         return {partition for one in self._shard_groups for partition in one.restoring}
 
     @property
+    def too_large(self) -> Mapping[int, Sequence[str]]:
+        """See `ShardWriter.too_large`."""
+        return {shard: keys for one in self._shard_groups for shard, keys in one.too_large.items()}
+
+    @property
     def alarms(self) -> list[str]:
         """The faults of the log and of the clocks that an operator must fix, as text."""
         deleted = {
@@ -198,7 +203,7 @@ class ManagerRuntime:
             LOSS: {partition for one in self._shard_groups for partition in one.lost},
         }
         found = [f"records of shards {_listed(sorted(at))} {what}" for what, at in deleted.items() if at]
-        for shard, keys in [item for one in self._shard_groups for item in one.too_large.items()]:
+        for shard, keys in self.too_large.items():
             found.append(
                 f"records of shard {shard} are only in this manager's memory, because they are larger than the topic's "
                 f"max.message.bytes: {_listed(keys)}; raise it, and do not stop this manager before"

@@ -101,13 +101,14 @@ class ShardWriter:
         self._claimed = False
         self._refresh_due = False
         self._refresh_timer: asyncio.TimerHandle | None = None
-        self.restores: dict[int, tuple[int, Iterator[EncodedRecord]] | None] = {}
-        """The partitions whose shards are appended again: the first offset and the remaining records; None before the
-        first record."""
+        self.restores: dict[int, tuple[int, Iterator[EncodedRecord], list[str]] | None] = {}
+        """The partitions whose shards are appended again: the first offset, the remaining records and the keys, as
+        text, of those that were too large; None before the first record."""
         self._next_restore = 0.0
         self.restore_pause_s = _RESTORE_PAUSE_S
         self.too_large: dict[int, list[str]] = {}
-        """The keys, as text, whose records are too large to be appended again."""
+        """The keys, as text, whose records were too large to be appended again the last time."""
+        self._retry_at: dict[int, float] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -341,7 +342,7 @@ class ShardWriter:
     def restore(self, partition: int) -> None:
         """Makes the task append all records of a shard again, because records of its log were deleted. If some were too
         large, this has an effect only after a pause."""
-        if partition not in self.too_large:
+        if time.monotonic() >= self._retry_at.get(partition, 0.0):
             self.restores.setdefault(partition, None)
         self._wake.set()
 
@@ -354,49 +355,49 @@ class ShardWriter:
             if self.restores[partition] is None:
                 self._positions |= await self._writer.claim(self._settings.claim_timeout_s)
                 for one in [one for one, begun in self.restores.items() if begun is None]:
-                    self.restores[one] = self._positions[one], self._listener.shards[one].records()
+                    self.restores[one] = self._positions[one], self._listener.shards[one].records(), []
                     _logger.warning("records were deleted: a shard is appended again", extra={"shard": one})
             begun = self.restores[partition] = self.restores.pop(partition)  # the next part is that of another shard
             assert begun is not None
-            first, records = begun
+            first, records, too_large = begun
             part: list[EncodedRecord] = []
             size = 0
             while size < _RESTORE_BYTES and (record := next(records, None)) is not None:
                 part.append(record)
                 size += sum(map(len, filter(None, record)))
             if part:
-                await self._append_part(partition, part)
-            elif partition in self.too_large:
-                asyncio.get_running_loop().call_later(NON_RETRIABLE_BACKOFF_S, self.too_large.pop, partition, None)
+                await self._append_part(partition, part, too_large)
+            elif too_large:
+                self.too_large[partition] = too_large
+                self._retry_at[partition] = time.monotonic() + NON_RETRIABLE_BACKOFF_S
                 del self.restores[partition]
             else:
                 self._listener.on_restored(partition, first)
                 await self._complete_claim()
+                self.too_large.pop(partition, None)
                 del self.restores[partition]
         except Fenced:
             raise
         except OffsetMgrError as error:
             self.restores[partition] = None
-            self.too_large.pop(partition, None)
             self._claimed = self._writer.claimed and not isinstance(error, OutcomeUnknown)
             _logger.warning("a shard was not appended again", extra={"shard": partition, "why": str(error)})
         self._next_restore = time.monotonic() + self.restore_pause_s
         asyncio.get_running_loop().call_later(self.restore_pause_s, self._wake.set)
 
-    async def _append_part(self, partition: int, part: Sequence[EncodedRecord]) -> None:
+    async def _append_part(self, partition: int, part: Sequence[EncodedRecord], too_large: list[str]) -> None:
         """Appends records again. If they are too large together, divides them, so that only the record that is too
-        large is left out."""
+        large is left out, and adds its key to ``too_large``."""
         try:
             self._check(await self._writer.append({partition: part}, self._settings.claim_timeout_s))
             self._services.counters.restored_records += len(part)
         except TooLarge as error:
             if not (middle := len(part) // 2):
                 key = self._listener.shards[partition].record_format.decode_key(part[0][0])
-                what = ", ".join(f"{name} {value}" for name, value in key._asdict().items())
-                self.too_large.setdefault(partition, []).append(what)
+                too_large.append(", ".join(f"{name} {value}" for name, value in key._asdict().items()))
                 _logger.error("a record cannot be appended again", extra={"shard": partition, "why": str(error)})
             for half in (part[:middle], part[middle:]) if middle else ():
-                await self._append_part(partition, half)
+                await self._append_part(partition, half, too_large)
 
     # --- refresh -------------------------------------------------------------------------------------
 
@@ -417,7 +418,7 @@ class ShardWriter:
         attempt follows soon, and the task continues to append if the earlier claim is still valid."""
         # This process has reported its losses since its first claim; a later owner does not report them again.
         deleted = self._services.log.deleted
-        for partition in self._listener.lost.difference(self.restores):
+        for partition in self._listener.lost.difference(self.restores, self.too_large):
             deleted.note_complete(partition, deleted.missing_below[partition])
         try:
             self._positions |= await self._writer.claim(self._settings.claim_timeout_s)
