@@ -195,6 +195,11 @@ class Alignment:
         return any(answer.earlier_a for answer in answers), any(answer.earlier_b for answer in answers)
 
     @property
+    def copies(self) -> int:
+        """The number of records of B that equal a record of A."""
+        return sum(of >= 0 for of in self._classes_b)
+
+    @property
     def following(self) -> int | None:
         """The offset in A of the first record after E, unless B's stretch shows whether B holds a copy of it.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import (
@@ -21,17 +23,21 @@ from offsetmgr.translation.alignment import Alignment, LogStretch, Translation, 
 from offsetmgr.translation.fingerprints import COPIERS_HEADERS, Equality, FingerprintRules, Piece
 
 _FETCH_BYTES: Final = 8 * 1024 * 1024
+_MIN_FETCH_BYTES: Final = 64 * 1024
 _MARGIN: Final = 1_000
 """The number of offsets that are read before the positions at first."""
 _FIRST_OFFSETS: Final = 200_000
 """The number of offsets at the end of each log that are read at first. After that, as many again, and so on."""
 _NEIGHBOURS: Final = 50
 """The number of records on each side of a position that must be equal if not everything was read."""
-_SAMPLE: Final = 1_000
-"""The number of offsets that are read around a place, to look for a record."""
 _RECORD_BYTES: Final = 128
 """The memory that a fingerprint takes, so that a log of tiny records is not read without a limit."""
-_PLACED: Final = (Verdict.SEEN, Verdict.INFERRED, Verdict.BRACKETED)
+_EQUAL_SHARE: Final = 10
+"""A comparison counts if at least one of this number of records is equal. Tombstones, for example, may be equal in logs
+whose other records have different ids of schemas."""
+_OTHERS_SAMPLE: Final = 200
+_OTHERS_SAMPLE_BYTES: Final = 1024 * 1024
+"""The number of offsets at the end of each other partition in which records are looked for, and their bytes."""
 
 
 class TranslationOptions(NamedTuple):
@@ -54,6 +60,8 @@ class TranslatedPartition(NamedTuple):
     error: OffsetMgrError | None = None
     note: str = ""
     alignment: Alignment | None = None
+    log: LogRange | None = None
+    """The range of the target's log."""
 
     def difference(self, position: int, committed: int) -> tuple[int, int] | None:
         """Returns the numbers of records that a group repeats and skips if it resumes at ``committed`` in the target
@@ -62,7 +70,8 @@ class TranslatedPartition(NamedTuple):
         if answer is None or answer.offset is None:
             return None
         if self.alignment is None:  # equal logs: offsets count as records
-            return max(answer.offset - committed, 0), max(committed - answer.offset, 0)
+            within = self.log is not None and self.log.start <= committed <= self.log.end
+            return (max(answer.offset - committed, 0), max(committed - answer.offset, 0)) if within else None
         return self.alignment.difference(answer, committed)
 
     def least_skips(self, position: int, committed: int) -> int | None:
@@ -88,6 +97,8 @@ class PositionTranslator:
 
     def __init__(self, source: Logs, target: Logs, options: TranslationOptions | None = None) -> None:
         self._source, self._target, self._options = source, target, options or TranslationOptions()
+        self._ends: dict[tuple[TopicPartition, Equality], frozenset[bytes]] = {}
+        """The last records of partitions of the target's topic that was read last."""
 
     def translate(
         self,
@@ -112,86 +123,74 @@ class PositionTranslator:
             try:
                 if tp.topic in refused:
                     raise refused[tp.topic]
-                logs = (_Log(self._source, tp, _known(ranges[0])), _Log(self._target, targets[tp], _known(ranges[1])))
-                translated = self._partition(logs, wanted, (earliest or {}).get(tp), ids)
+                logs = self._log(self._source, tp, ranges[0]), self._log(self._target, targets[tp], ranges[1])
+                start, end = logs[1].range
+                translated = self._partition(logs, wanted, max((earliest or {}).get(tp, end), start), ids)
             except OffsetMgrError as error:
                 translated = TranslatedPartition(tp, targets[tp], {}, error)
             yield translated
 
-    def _partition(self, logs: _Pair, wanted: Collection[int], earliest: int | None, ids: _Ids) -> TranslatedPartition:
+    def _log(self, logs: Logs, tp: TopicPartition, range_: LogRange | OffsetMgrError) -> _Log:
+        if isinstance(range_, OffsetMgrError):
+            raise range_
+        return _Log(logs, tp, range_, self._options)
+
+    def _partition(self, logs: _Pair, wanted: Collection[int], earliest: int, ids: _Ids) -> TranslatedPartition:
         """Raises the error of the partition."""
         source, target = logs
         alignment, note = None, ""
         found: Mapping[int, Translation]
-        if equal := _equal_logs(logs, wanted):
+        if _equal_logs(logs, wanted, self._options.max_read):
             why = "both logs have equal batches at equal offsets"
-            found = {position: Translation(Verdict.SEEN, position, why=why) for position in equal}
+            found = {position: Translation(Verdict.SEEN, position, why=why) for position in wanted}
         else:
             reading = self._read(logs, wanted, earliest)
             alignment, note = reading.alignment, reading.equality.text
-            found = {one: self._answer(logs, alignment, one) for one in wanted}
-            if not any(one.verdict in _PLACED for one in found.values()):
+            found = {one: reading.translate(one) for one in wanted}
+            if alignment.first_copied is None and any(source.range.start <= one <= source.range.end for one in wanted):
                 self._refuse_other_partitions(logs)
         now = self._topic_ids({source.tp.topic: target.tp.topic})
         for log, before, after in zip(logs, ids, now, strict=True):
             if before.get(log.tp.topic) != after.get(log.tp.topic):
                 raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
-        return TranslatedPartition(source.tp, target.tp, found, note=note, alignment=alignment)
+        return TranslatedPartition(source.tp, target.tp, found, None, note, alignment, target.range)
 
-    def _read(self, logs: _Pair, wanted: Collection[int], earliest: int | None) -> _AlignedLogs:
-        """Reads both logs with the strictest comparison for which records are equal."""
+    def _read(self, logs: _Pair, wanted: Collection[int], earliest: int) -> _AlignedLogs:
+        """Reads both logs with the strictest comparison for which some share of the records is equal, or else with the
+        strictest one."""
         first = None
         for equality in Equality:
             reading = _AlignedLogs(logs, self._options, equality)
             reading.align(wanted, earliest)
             first = first or reading
-            if reading.alignment.first_copied is not None:
-                return reading
-            if not (reading.alignment.a.prints and reading.alignment.b.prints):
-                break
+            alignment = reading.alignment
+            possible = min(len(alignment.a.prints), len(alignment.b.prints))
+            if alignment.copies * _EQUAL_SHARE >= possible:
+                return first if not possible else reading
         return first or reading
-
-    def _answer(self, logs: _Pair, alignment: Alignment, position: int) -> Translation:
-        answer = alignment.translate(position)
-        if not (answer.earlier_a or answer.earlier_b) or answer.verdict in (Verdict.SEEN, Verdict.NOT_YET):
-            return answer
-        return self._inferred(logs, position) or answer._replace(why=f"{answer.why}; more bytes than may be read")
-
-    def _inferred(self, logs: _Pair, position: int) -> Translation | None:
-        """Compares the records around a position, and others that lie as far from both, without those between."""
-        source, target = logs
-        if not source.range.start <= position < source.range.end:
-            return None
-        timestamp = source.timestamp_at(position)
-        hint = None if timestamp is None else target.offset_at_time(timestamp)
-        for equality in Equality:
-            readings = _AlignedLogs(logs, self._options, equality)
-            for place in filter(None, (hint, target.range.end - (source.range.end - position))):
-                try:
-                    shift = readings.shift(position, place)
-                except TooMuch:
-                    return None
-                if shift is not None:
-                    why = f"the records around it are equal, and those between were not read; {equality.text}"
-                    return Translation(Verdict.INFERRED, position + shift, why=why.removesuffix("; "), earlier_a=True)
-        return None
 
     def _refuse_other_partitions(self, logs: _Pair) -> None:
         """Raises `UnsupportedOperation` if records of the source's partition lie in other partitions of the target."""
         source, target = logs
         count = self._target.topics([target.tp.topic]).get(target.tp.topic, 0)
         others = [tp for number in range(count) if (tp := TopicPartition(target.tp.topic, number)) != target.tp]
-        known = {tp: log for tp, log in self._target.log_ranges(others).items() if isinstance(log, LogRange)}
-        found: set[TopicPartition] = set()
-        for equality in Equality if known else ():
-            rules = FingerprintRules(equality, timestamps=False)
-            records = set(_end_of(source, rules, self._options))
-            ends = {tp: _end_of(_Log(self._target, tp, log), rules, self._options) for tp, log in known.items()}
-            found.update(tp for tp, end in ends.items() if not records.isdisjoint(end))
-        if found:
-            names = ", ".join(map(str, sorted(found)))
-            why = f"its records lie in {names} of the target: the copier chose partitions by another rule"
-            raise UnsupportedOperation(str(source.tp), why)
+        self._ends = {key: end for key, end in self._ends.items() if key[0].topic == target.tp.topic}
+        for equality in Equality if others else ():
+            records = _end_of(source, equality)
+            found = {tp: records & self._end_in_target(tp, equality) for tp in others}
+            if len(frozenset().union(*found.values())) * _EQUAL_SHARE >= max(len(records), 2 * _EQUAL_SHARE):
+                names = ", ".join(str(tp) for tp, equal in found.items() if equal)
+                why = f"its records lie in {names} of the target: the copier chose partitions by another rule"
+                raise UnsupportedOperation(str(source.tp), why)
+
+    def _end_in_target(self, tp: TopicPartition, equality: Equality) -> frozenset[bytes]:
+        if (end := self._ends.get((tp, equality))) is None:
+            try:
+                end = _end_of(self._log(self._target, tp, self._target.log_ranges([tp])[tp]), equality)
+            except OffsetMgrError:  # it tells nothing about the partition in question
+                end = frozenset()
+            self._ends[tp, equality] = end
+        return end
 
     def _topic_ids(self, topics: Mapping[str, str]) -> _Ids:
         return self._source.topic_ids(topics), self._target.topic_ids(topics.values())
@@ -216,52 +215,53 @@ class PositionTranslator:
         return errors
 
 
-class _Budget:
-    """Counts the bytes that are read of a partition, and slows the reads down."""
-
-    def __init__(self, options: TranslationOptions) -> None:
-        self._left, self._throttle, self._on_read = options.max_read, options.throttle, options.on_read
-        self.fetch_bytes = min(_FETCH_BYTES, options.throttle or _FETCH_BYTES)
-
-    def spend(self, read: int, records: int) -> None:
-        """Raises `TooMuch` if more bytes than allowed have been read."""
-        self._on_read(read)
-        self._left -= max(read, records * _RECORD_BYTES)
-        if self._left < 0:
-            raise TooMuch("reading the logs", "more bytes lie between the position and the ends than may be read")
-        if self._throttle:
-            time.sleep(read / self._throttle)
-
-
-class _Log(NamedTuple):
+class _Log:
     """The log of a partition, with the range that it had at first."""
 
-    logs: Logs
-    tp: TopicPartition
-    range: LogRange
+    def __init__(self, logs: Logs, tp: TopicPartition, range_: LogRange, options: TranslationOptions) -> None:
+        self.tp, self.range = tp, range_
+        self.left = 0
+        """The number of bytes that may still be read."""
+        self.bytes_per_record: float | None = None
+        """An estimate, from the last read."""
+        self._logs, self._throttle, self._on_read = logs, options.throttle, options.on_read
+        self._fetch_bytes = min(_FETCH_BYTES, options.throttle or _FETCH_BYTES)
 
-    def read(self, first: int, comparison: FingerprintRules, budget: _Budget, stop: int | None = None) -> Piece:
+    def read(self, first: int, rules: FingerprintRules, stop: int | None = None) -> Piece:
         """Reads the log from an offset, or from its start, up to ``stop`` or its end. Raises `OffsetMgrError`."""
         first = max(first, self.range.start)
         end = self.range.end if stop is None else min(stop, self.range.end)
-        piece = Piece(self.range, first, max(first, end), comparison)
+        piece = Piece(self.range, first, max(first, end), rules)
         while piece.next_offset < piece.stop:
-            data = self.bytes_at(piece.next_offset, budget.fetch_bytes)
             before, records = piece.next_offset, len(piece.stretch.prints)
-            added = piece.add(data)
+            expected = int((piece.stop - before) * (self.bytes_per_record or 1024) * 1.2)
+            data = self.bytes_at(
+                before, max(min(expected, self._fetch_bytes, self.left), min(_MIN_FETCH_BYTES, self._fetch_bytes))
+            )
+            size = piece.add(data)
             if piece.next_offset == before:
                 if data:
                     raise CorruptData(f"log of {self.tp}", f"the broker returns no records from offset {before} on")
                 piece.skip_to_stop()
-            budget.spend(added, len(piece.stretch.prints) - records)
+            added = len(piece.stretch.prints) - records
+            self.left -= max(added * _RECORD_BYTES - len(data), 0)
+            if added:
+                self.bytes_per_record = size / added
         return piece
 
     def bytes_at(self, offset: int, max_bytes: int = 1) -> bytes:
-        """Returns the log from an offset on, with at least one complete batch if there is one."""
-        found = self.logs.read_log(self.tp, offset, max_bytes)
-        if isinstance(found, OffsetMgrError):
-            raise found
-        return found
+        """Returns the log from an offset on, with at least one complete batch if there is one. Raises `TooMuch` after
+        the bytes that may be read, and the error of the read."""
+        if self.left < 0:
+            raise TooMuch(f"log of {self.tp}", "more bytes lie between the position and its end than may be read")
+        data = self._logs.read_log(self.tp, offset, max_bytes)
+        if isinstance(data, OffsetMgrError):
+            raise data
+        self.left -= len(data)
+        self._on_read(len(data))
+        if self._throttle:
+            time.sleep(len(data) / self._throttle)
+        return data
 
     def timestamp_at(self, offset: int) -> int | None:
         """Returns the time stamp of the first record from an offset on."""
@@ -271,51 +271,57 @@ class _Log(NamedTuple):
 
     def offset_at_time(self, timestamp: int) -> int | None:
         """Returns the offset of the first record with this time stamp or a later one."""
-        found = self.logs.offsets_for_time([self.tp], timestamp)[self.tp]
+        found = self._logs.offsets_for_time([self.tp], timestamp)[self.tp]
         return found if isinstance(found, int) else None
 
-    def checksum_at(self, offset: int) -> tuple[int, int] | None:
-        """Returns the base offset and the checksum of the batch that contains an offset. The checksum of a message of
-        an older format does not tell, so the result is None for it."""
-        data = self.bytes_at(offset)
-        batch = next(raw_batches(data), None)
-        if batch is None or batch.magic < 2:
-            return None
-        return batch.base_offset, BATCH_HEADER.unpack_from(data, batch.start + LOG_OVERHEAD)[2]
+    def checksums(self, first: int, max_bytes: int = 1) -> list[tuple[int, int]]:
+        """Returns the base offsets and the checksums of the batches from the one that contains an offset on. A message
+        of an older format has no checksum that tells, so the list ends before it."""
+        data = self.bytes_at(first, max_bytes)
+        found = list(takewhile(lambda batch: batch.magic == 2, raw_batches(data)))
+        if found and found[0].record_count > 0:
+            self.bytes_per_record = (found[0].end - found[0].start) / found[0].record_count
+        return [(one.base_offset, BATCH_HEADER.unpack_from(data, one.start + LOG_OVERHEAD)[2]) for one in found]
 
 
-def _end_of(log: _Log, rules: FingerprintRules, options: TranslationOptions) -> Sequence[bytes]:
-    """Returns the fingerprints of the last records of a log; none if they have more bytes than may be read."""
-    try:
-        return log.read(log.range.end - _SAMPLE, rules, _Budget(options)).stretch.prints
-    except TooMuch:
-        return ()
-
-
-def _known(range_: LogRange | OffsetMgrError) -> LogRange:
-    """Raises the error of a log whose range is not known."""
-    if isinstance(range_, OffsetMgrError):
-        raise range_
-    return range_
+def _end_of(log: _Log, equality: Equality) -> frozenset[bytes]:
+    """Returns the fingerprints of the last records of a log."""
+    log.left = _OTHERS_SAMPLE_BYTES
+    return frozenset(
+        log.read(log.range.end - _OTHERS_SAMPLE, FingerprintRules(equality, timestamps=False)).stretch.prints
+    )
 
 
 _Pair: TypeAlias = tuple[_Log, _Log]
 _Ids: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
 
 
-def _equal_logs(logs: _Pair, wanted: Collection[int]) -> Collection[int]:
-    """Returns the positions if both logs have equal batches at equal offsets around each of them and at the target's
-    end, as the logs of linked clusters have; otherwise nothing."""
+def _equal_logs(logs: _Pair, wanted: Collection[int], max_read: int) -> bool:
+    """Returns whether both logs have equal batches at equal offsets, as the logs of linked clusters have: at the end of
+    the target, around each position, and between as far as half of ``max_read`` allows."""
     source, target = logs
-    start, end = (max(source.range.start, target.range.start), target.range.end)
+    start, end = max(source.range.start, target.range.start), target.range.end
     if end > source.range.end or end <= start or not all(start <= position <= end for position in wanted):
-        return ()
+        return False
+    for log in logs:
+        log.left = max_read // 4
     places = sorted({end - 1, *(place for one in wanted for place in (one - 1, one) if start <= place < end)})
-    for place in reversed(places):
-        checksum = target.checksum_at(place)
-        if checksum is None or checksum != source.checksum_at(place):
-            return ()
-    return wanted
+    try:
+        for place in reversed(places):
+            checksums = target.checksums(place)[:1]
+            if not checksums or checksums != source.checksums(place)[:1]:
+                return False
+        at = places[0]
+        while at < end:
+            pairs = list(zip(source.checksums(at, _FETCH_BYTES), target.checksums(at, _FETCH_BYTES), strict=False))
+            if any(one != other for one, other in pairs):
+                return False
+            if (following := pairs[-1][0][0] + 1 if pairs else at) <= at:
+                break
+            at = following
+    except TooMuch:
+        pass
+    return True
 
 
 class _AlignedLogs:
@@ -324,54 +330,56 @@ class _AlignedLogs:
     def __init__(self, logs: _Pair, options: TranslationOptions, equality: Equality) -> None:
         self._logs, self._options, self.equality = logs, options, equality
         self.alignment: Alignment
-        self._budget = _Budget(options)
         self._timestamps: bool | None = None
+        self._stopped = False
+        """Whether no more may be read."""
+        self._samples_left: int | None = None
+        self._allow(options.max_read * 3 // 8)  # the rest is for samples
 
-    def align(self, wanted: Collection[int], earliest: int | None = None) -> None:
+    def _allow(self, max_bytes: int) -> None:
+        for log in self._logs:
+            log.left = max_bytes
+
+    # --- reading to the positions -------------------------------------------------------------------
+
+    def align(self, wanted: Collection[int], earliest: int) -> None:
         """Reads the logs back to the positions, the target to ``earliest`` too, and further if the answers need it. The
         end is where no more may be read."""
         source, target = self._logs
         inside = [one for one in wanted if source.range.start <= one <= source.range.end]
         needed = source.range.end - min(inside, default=source.range.end) + _MARGIN
-        distance, pieces = self._read_ends(min(needed, _FIRST_OFFSETS))
+        distance = min(needed, _FIRST_OFFSETS, self._first_distance())
+        b = target.read(target.range.end - distance, self._rules(target))
+        self._timestamps = b.timestamps if self._timestamps is None else self._timestamps
+        pieces = {source: source.read(source.range.end - distance, self._rules(source)), target: b}
         try:
             while distance < needed and not pieces[target].mixed_times:
-                self._read_earlier(pieces, source, target)
+                self._read_earlier(pieces, self._logs)
                 distance *= 2
             while not pieces[target].mixed_times:
                 self.alignment = self._aligned(pieces)
                 needs = zip(self._logs, self.alignment.needs_earlier(inside), strict=True)
-                further = [log for log, need in needs if need] or self._may_hold_following()
-                if earliest is not None and earliest < pieces[target].stretch.first:
-                    further = [target]
+                further = {log for log, need in needs if need} or self._may_hold_following()
+                further |= {target} if earliest < pieces[target].stretch.first else set()
                 if all(pieces[log].stretch.whole for log in further):
                     return
-                self._read_earlier(pieces, *further)
+                self._read_earlier(pieces, further)
         except TooMuch:
+            self._stopped = True
             self.alignment = self._aligned(pieces)
-            self.alignment.may_be_copied_again |= bool(self._may_hold_following())
             return
         self._timestamps = False
+        self._allow(self._options.max_read * 3 // 8)
         self.align(wanted, earliest)
 
-    def _read_ends(self, distance: int) -> tuple[int, dict[_Log, Piece]]:
-        """Reads the ends of both logs, fewer offsets if they have more bytes than may be read. Returns the number of
-        offsets too."""
-        source, target = self._logs
-        while True:
-            self._budget = _Budget(self._options)
-            try:
-                b = target.read(target.range.end - distance, self.comparison(target), self._budget)
-                self._timestamps = b.timestamps if self._timestamps is None else self._timestamps
-                a = source.read(source.range.end - distance, self.comparison(source), self._budget)
-            except TooMuch:
-                if distance == 1:
-                    raise
-                distance = max(distance // 16, 1)
-            else:
-                return distance, {source: a, target: b}
+    def _first_distance(self) -> int:
+        """Returns the number of offsets that may be read at once, by the size of the last batches."""
+        for log in self._logs:
+            if log.bytes_per_record is None and log.range.end > log.range.start:
+                log.checksums(log.range.end - 1)
+        return max(min(int(log.left / (2 * (log.bytes_per_record or 1024))) for log in self._logs), 1)
 
-    def comparison(self, log: _Log) -> FingerprintRules:
+    def _rules(self, log: _Log) -> FingerprintRules:
         headers = self._options.ignored_headers if log is self._logs[1] else ()
         return FingerprintRules(self.equality, self._timestamps, headers)
 
@@ -379,53 +387,85 @@ class _AlignedLogs:
         a, b = (pieces[log] for log in self._logs)
         return Alignment(a.stretch, b.committed())
 
-    def _read_earlier(self, pieces: dict[_Log, Piece], *logs: _Log) -> None:
+    def _read_earlier(self, pieces: dict[_Log, Piece], logs: Iterable[_Log]) -> None:
         """Reads as much again before what was read of these logs. Raises `TooMuch`."""
         for log in logs:
             first = pieces[log].stretch.first
-            earlier = log.read(first - (log.range.end - first), self.comparison(log), self._budget, stop=first)
+            earlier = log.read(first - (log.range.end - first), self._rules(log), stop=first)
             earlier.extend(pieces[log])
             pieces[log] = earlier
 
-    def _may_hold_following(self) -> list[_Log]:
+    def _may_hold_following(self) -> set[_Log]:
         """Returns the target if an earlier part of it may hold copies of records that its end does not hold."""
         source, target = self._logs
         if self.alignment.following is None:
-            return []
+            return set()
         timestamp = source.timestamp_at(self.alignment.following)
         first = None if timestamp is None else target.offset_at_time(timestamp)
-        return [target] if first is not None and first < self.alignment.b.first else []
+        return {target} if first is not None and first < self.alignment.b.first else set()
 
-    def shift(self, position: int, place: int) -> int | None:
-        """Returns the difference of the offsets if the records around both places are equal, those halfway to the start
-        of the logs too, and the last records of the target; otherwise None."""
-        source, target = self._logs
-        b = self._around(target, place).stretch
-        a = self._around(source, position).stretch
-        index = a.index_of(position)
-        at = b.prints.index(a.prints[index]) if index < len(a.prints) and a.prints[index] in b.prints else None
-        if at is None or not _equal_neighbours(a, b, index, at):
+    # --- one position -------------------------------------------------------------------------------
+
+    def translate(self, position: int) -> Translation:
+        """Returns the answer. If not enough of the logs may be read, it is inferred, or unknown."""
+        answer = self.alignment.translate(position)
+        if not self._stopped or answer.verdict in (Verdict.SEEN, Verdict.NOT_YET):
+            return answer
+        if not (answer.earlier_a or answer.earlier_b):
+            return answer
+        return self._inferred(position) or answer._replace(why=f"{answer.why}; more bytes than may be read")
+
+    @cached_property
+    def _last_copy(self) -> tuple[int, int] | None:
+        """The offset of B's last record, and that of the record of A that it is the copy of; None unless exactly one
+        record that was read is equal."""
+        a, b = self.alignment.a, self.alignment.b
+        if not b.prints:
             return None
-        shift = b.offsets[at] - a.offsets[index]
+        last = len(b.prints) - 1
+        wanted = {b.prints[last], b.alternatives.get(last, b.prints[last])}
+        equal = [index for index, one in enumerate(a.prints) if one in wanted]
+        return (a.offsets[equal[0]], b.offsets[last]) if len(equal) == 1 else None
+
+    def _inferred(self, position: int) -> Translation | None:
+        """Compares the records around a position, and others that lie as far from both, without those between."""
+        source = self._logs[0]
+        if self._last_copy is None or not source.range.start <= position < source.range.end:
+            return None
+        if self._samples_left is None:
+            self._samples_left = self._options.max_read // 8
+        self._allow(self._samples_left)
+        shift = self._last_copy[1] - self._last_copy[0]
+        try:
+            equal = self._fits(position, shift)
+        except TooMuch:
+            return None
+        finally:
+            self._samples_left = min(log.left for log in self._logs)
+        if not equal:
+            return None
+        why = "the records around it are equal, and those between were not read"
+        return Translation(Verdict.INFERRED, position + shift, why=why, earlier_a=True)
+
+    def _fits(self, position: int, shift: int) -> bool:
+        """Returns whether the records around a position, and around another one halfway to the start of the logs, are
+        equal to those at the offsets in the target that are larger by ``shift``."""
+        source, target = self._logs
         start = max(source.range.start, target.range.start - shift)
-        for anchor in ((start + position) // 2, target.range.end - shift - _NEIGHBOURS):
-            a, b = self._around(source, anchor).stretch, self._around(target, anchor + shift).stretch
-            index, at = a.index_of(anchor), b.index_of(anchor + shift)
-            if not _equal_neighbours(a, b, index, at) or b.offset_at(at) - a.offset_at(index) != shift:
-                return None
-        return shift
+        for place in (position, (start + position) // 2):
+            a, b = self._around(source, place), self._around(target, place + shift)
+            index, at = a.index_of(place), b.index_of(place + shift)
+            if b.offset_at(at) - a.offset_at(index) != shift:
+                return False
+            for ours, theirs in ((a.prints[:index], b.prints[:at]), (a.prints[index:][::-1], b.prints[at:][::-1])):
+                sides = ours[-_NEIGHBOURS:], theirs[-_NEIGHBOURS:]
+                if len(sides[0]) < _NEIGHBOURS or sides[0] != sides[1]:
+                    return False
+        return True
 
-    def _around(self, log: _Log, place: int) -> Piece:
+    def _around(self, log: _Log, place: int) -> LogStretch:
         rules = FingerprintRules(self.equality, self._timestamps, self._options.ignored_headers)
-        piece = log.read(place - _SAMPLE, rules, _Budget(self._options), stop=place + _SAMPLE)
-        for index, without_headers in piece.stretch.alternatives.items():
-            piece.stretch.prints[index] = without_headers
-        if log is self._logs[1] and self._timestamps is None:
-            self._timestamps = piece.timestamps
-        return piece
-
-
-def _equal_neighbours(a: LogStretch, b: LogStretch, index: int, at: int) -> bool:
-    before, after = slice(-_NEIGHBOURS, None), slice(0, _NEIGHBOURS)
-    sides = ((a.prints[:index][before], b.prints[:at][before]), (a.prints[index:][after], b.prints[at:][after]))
-    return all(len(ours) == _NEIGHBOURS and ours == theirs for ours, theirs in sides)
+        stretch = log.read(place - 2 * _NEIGHBOURS, rules, stop=place + 2 * _NEIGHBOURS).stretch
+        for index, without_headers in stretch.alternatives.items():
+            stretch.prints[index] = without_headers
+        return stretch

@@ -55,7 +55,7 @@ class Clusters:
         *,
         idempotent: bool = True,
     ) -> None:
-        settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "linger.ms": 5, "compression.type": codec}
+        settings = {**SETTINGS, "bootstrap.servers": bootstrap, "compression.type": codec}
         producer = Producer({**settings, "enable.idempotence": idempotent})
         for value in values:
             producer.produce(self.topic, value, b"key of " + value[5:], partition)
@@ -241,7 +241,7 @@ def test_a_place_is_inferred_if_the_logs_are_larger_than_what_may_be_read(cluste
     clusters.produce(clusters.a, values(20_000))
     records = clusters.records()
     clusters.copy(records)
-    few = 1_000_000  # bytes; each record counts as at least 128
+    few = 2_000_000  # bytes; each record counts as at least 128
     assert clusters.answers(4_000, max_read=few) == [("inferred", 4_000 + OTHERS)]
     clusters.copy(records[3_000:])  # now the distances to the end differ
     assert clusters.answers(4_000, max_read=few) == [("unknown", None)]
@@ -252,8 +252,54 @@ def test_a_place_is_inferred_behind_headers_of_a_copier(clusters: Clusters) -> N
     clusters.make()
     clusters.produce(clusters.a, values(20_000))
     clusters.copy(clusters.records(), header="x-original-offset")
-    found = clusters.translated(4_000, max_read=1_000_000)
+    found = clusters.translated(4_000, max_read=2_000_000)
     assert found.translations[4_000].why == "the records around it are equal, and those between were not read"
+
+
+def test_equal_contents_that_repeat_are_not_inferred(clusters: Clusters) -> None:
+    """The target lacks the last dump of a table, and has no time stamps of the source."""
+    clusters.make(message_timestamp_type="LogAppendTime")
+    clusters.produce(clusters.a, values(1_500) * 14)
+    clusters.copy(clusters.records()[:-1_500])
+    assert clusters.answers(5_000, max_read=2_000_000) == [("unknown", None)]
+
+
+def test_few_equal_records_do_not_decide_how_the_others_are_compared(clusters: Clusters) -> None:
+    """Records without a value are equal, and the others have other ids of schemas."""
+    clusters.make()
+    clusters.produce(clusters.a, [b"\0\0\0\0\7" + value for value in values(400)])
+    records = clusters.records()
+    clusters.copy(records[:1])
+    clusters.produce(clusters.b, [b"\0\0\0\0\x09" + value for value in values(399, 1)])
+    assert clusters.answers(1, 200, 400) == [("seen", at) for at in (1, 200, 400)]
+
+
+def test_a_record_that_lies_in_many_partitions_does_not_show_another_copier(clusters: Clusters) -> None:
+    clusters.make(partitions=2)
+    for partition in (0, 1):
+        clusters.produce(clusters.a, [b"heartbeat", *values(40, 100 * partition)], partition)
+    clusters.produce(clusters.b, [b"heartbeat", *values(40, 100)], partition=1)
+    assert clusters.answers(10) == [("not yet", None)]
+
+
+def test_a_target_of_equal_batches_that_lacks_some_is_no_equal_log(clusters: Clusters) -> None:
+    clusters.make()
+    for number in range(30):
+        clusters.produce(clusters.a, values(1, number), idempotent=False)
+    with KafkaCluster(clusters.a) as source:
+        data = source.read_log(TopicPartition(clusters.topic, 0), 0, 1 << 20)
+    assert isinstance(data, bytes)
+    batches = [data[one.start : one.end] for one in raw_batches(data)]
+    clusters.append(b"".join([*batches[:15], *batches[16:25], *batches[24:]]))  # lacks 15, has 24 twice
+    assert clusters.answers(3, 20)[0][0] == "missing"
+
+
+def test_a_stale_offset_in_the_target_takes_no_answer_from_others(clusters: Clusters, small_pieces: None) -> None:
+    clusters.make()
+    clusters.produce(clusters.a, values(100))
+    clusters.copy(clusters.records()[:40])
+    found = clusters.translated(90, 20, earliest=-5)
+    assert [one.verdict for one in found.translations.values()] == [Verdict.NOT_YET, SEEN]
 
 
 def test_a_copier_that_chose_other_partitions_is_named(clusters: Clusters) -> None:
