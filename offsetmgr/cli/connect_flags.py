@@ -42,6 +42,7 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.render import COLLECTOR, Meter, OutputFormat, exit_with, note, offsets_topic_progress, progress
 from offsetmgr.cli.watch import (
+    NamedCommand,
     RepeatFlags,
     WatchCommand,
     ordered,
@@ -507,7 +508,7 @@ def command(
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         run = _connected(function, many=many, one=one, watch=watch)
-        return app.command(name, cls=cls or (WatchCommand if watch else None))(run)
+        return app.command(name, cls=cls or (WatchCommand if watch else NamedCommand))(run)
 
     return declare
 

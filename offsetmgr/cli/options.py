@@ -183,7 +183,9 @@ Overwrite = Annotated[bool, flag("--overwrite", "Replace an existing file.")]
 TranslateOption = Annotated[
     OffsetTranslation | None,
     opt(
-        "--translate", None, "Allow another Kafka cluster as the target. none: equal topics, so offsets stay the same."
+        "--translate",
+        None,
+        "Allow another Kafka cluster as the target. none: equal topics, so offsets stay. For others: offsets diff.",
     ),
 ]
 AcceptUnseen = Annotated[

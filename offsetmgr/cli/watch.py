@@ -55,7 +55,19 @@ class RepeatFlags(NamedTuple):
     times: Count = None  # a named tuple has a method count
 
 
-class WatchCommand(typer.core.TyperCommand):
+class NamedCommand(typer.core.TyperCommand):
+    """A command that each error from the option parser names."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:  # for an option without its value
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
+
+class WatchCommand(NamedCommand):
     """A command whose option ``--watch`` may be given without a number. ``defaults`` are the values of such options."""
 
     defaults: ClassVar[Mapping[str, str]] = {"--watch": DEFAULT_WATCH}

@@ -19,6 +19,7 @@ _ARGUMENTS: Final = {
     "group": "groups",
     "topic": "topics",
     "groups where window": "window_s",
+    "offsets diff to": "target",
     "migrate plan to": "target",
     "migrate plan output": "path",
     "migrate renew output": "new_path",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import OtherCluster, RecreatedTopic
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OffsetTranslation, OriginComparison, Relation, compare_origins
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
@@ -51,10 +51,11 @@ def with_origin(header: SnapshotHeader, origin: LogOrigin, topic_ids: Mapping[st
     )
 
 
-HINT: Final = Advice(
-    "in the target's logs the same offsets belong to other records: reset the group by time (offsets reset "
-    "{to_datetime}), or use offsets translated for that cluster. If the target's topics are exact copies (the same "
-    "records at the same offsets), add {translate=none} to write the offsets unchanged"
+_WITH_LOGS: Final = ("kafka:", "zookeeper:", "manager:")
+_OTHER_HINT: Final = (
+    "in the target's logs the same offsets belong to other records: {}reset the group by time (offsets reset "
+    "{to_datetime}). If the target's topics are exact copies (the same records at the same offsets), add "
+    "{translate=none} to write the offsets unchanged"
 )
 
 UNKNOWN_HINT: Final = Advice(
@@ -96,7 +97,15 @@ class CrossClusterCheck:
         chosen a translation. ``hint`` replaces the hint of the error."""
         if self.refused:
             why = self.why("the offsets are positions in the logs of another Kafka cluster")
-            raise OtherCluster(what, why, hint or (UNKNOWN_HINT if self.comparison.needs_consent else HINT))
+            raise OtherCluster(what, why, hint or (UNKNOWN_HINT if self.comparison.needs_consent else self._hint()))
+
+    def _hint(self) -> Advice:
+        """Names the command that shows the right offsets in the target, if the logs of both clusters can be read."""
+        source, target = self.source.uri, self.target.uri
+        if not (source.startswith(_WITH_LOGS) and target.startswith(_WITH_LOGS)):
+            return Advice(_OTHER_HINT, "")
+        compare = Invocation("offsets diff", (), {"from": source, "to": target, "translate": "auto"})
+        return Advice(_OTHER_HINT, Advice("{} shows the right ones, which offsets set writes; ", compare))
 
     @property
     def refused(self) -> bool:

@@ -341,3 +341,7 @@ def test_several_contexts_are_no_two_sides(tmp_path: Path, monkeypatch: pytest.M
         command("context", "add", name, "--bootstrap-server", "127.0.0.1:1")
     shown = command("offsets", "diff", "--context", "one,two", "--translate", "auto", code=2).stderr
     assert "hint: name both clusters with --from and --to" in shown
+
+
+def test_an_option_without_its_value_names_its_command() -> None:
+    assert "hint: see offsetmgr offsets diff --help" in command("offsets", "diff", "--translate", code=2).stderr

@@ -121,7 +121,10 @@ MOVES = [move_by_plan, move_by_import, move_by_copy, move_by_copies_through_a_fi
 def test_offsets_of_another_cluster_are_rejected_and_nothing_is_written(clusters: TwoClusters, move: Move) -> None:
     output = move(clusters, code=2)
     assert "the offsets are positions in the logs of another Kafka cluster: the source belongs to cluster" in output
-    assert "hint: in the target's logs the same offsets belong to other records: reset the group by time" in output
+    assert "hint: in the target's logs the same offsets belong to other records: " in output
+    assert "reset the group by time (offsets reset --to-datetime)" in output
+    shows = f"offsetmgr offsets diff --from {clusters.a} --to {clusters.b} --translate auto shows the right ones"
+    assert (shows in output) == (move in (move_by_plan, move_by_copy))
     assert "If the target's topics are exact copies" in output
     assert "--translate none" in output
     assert clusters.in_b() is None
