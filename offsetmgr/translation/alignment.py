@@ -145,6 +145,9 @@ class Alignment:
       position, or a stretch that B already holds may be being copied again. Otherwise `Verdict.BRACKETED`, or
       `Verdict.UNKNOWN` if no unique record shows a place, or a log must be read further back.
 
+    A copier may have changed records. Therefore a bracket holds the places of records of B that A does not hold, unless
+    they lie between copies of records that follow in A's order and lie before the position.
+
     Content does not distinguish equal records. If records without time stamps repeat in a cycle, and all records that
     B holds copies of lie before A's stretch, then these look like copies of later ones. If a copier leaves out some of
     several equal records, or writes them in another order, an answer may be wrong by these records.
@@ -211,12 +214,13 @@ class Alignment:
         index = self.a.next_committed(self._end + 1)
         return self.a.offsets[index] if index < len(self.a.offsets) else None
 
-    def difference(self, translation: Translation, committed: int) -> tuple[int, int] | None:
+    def difference(self, translation: Translation, committed: int, *, surely: bool = False) -> tuple[int, int] | None:
         """Returns how many records of B a group that has committed an offset of B gets again, and how many records
         after its position in A it skips, if the translation is the answer to this position.
 
-        If the translation has two bounds, both numbers are the largest possible ones. Returns None if there is no
-        answer, or the offset is outside of B, or the records there were not read."""
+        If the translation has two bounds, both numbers are the largest possible ones, unless ``surely`` leaves out the
+        skipped records that may be no copies. Returns None if there is no answer, or the offset is outside of B, or the
+        records there were not read."""
         b = self.b
         if translation.offset is None or min(translation.offset, committed) < b.first or committed > b.end:
             return None
@@ -228,7 +232,7 @@ class Alignment:
             first, stop = (bisect_left(self._places, place, 0, last) for place in (lower, at))
             skips = len(set(self._places[first:stop]))
         else:
-            skips = sum(of >= 0 for of in self._classes_b[lower:at])
+            skips = sum(of >= 0 or not surely for of in self._classes_b[lower:at])
         return max(upper - at, 0), skips
 
     # --- columns, each computed once for all positions -----------------------------------------------
@@ -255,7 +259,9 @@ class Alignment:
         classes = self._classes_b
         self._foreign = array("q")
         """The places of the records of B that A does not hold."""
-        if _FOREIGN not in classes:
+        self._holds_others = _FOREIGN in classes
+        """Whether B holds such records, or older values of compacted keys."""
+        if not self._holds_others:
             return
         newest = self._newest_of_keys() if self.a.may_lack_old_values and self.b.keys else {}
         for place, of in enumerate(classes):
@@ -351,13 +357,21 @@ class Alignment:
         return excused
 
     @cached_property
+    def _first_that_counts(self) -> int:
+        """The place from which on B may hold no record that A does not hold: that of the first copy, but 0 if a record
+        before it may be a changed copy of an excused one."""
+        first = self.first_copied or 0
+        return first if {self.a.keys[index] for index in self._excused}.isdisjoint(self.b.keys[:first]) else 0
+
+    @cached_property
     def _bounds(self) -> _Bounds:
         """The places that may be right, without the rules of `Verdict.SEEN`.
 
         The upper bound is the last copy of a needed unique record, unless it lies before a copy of an earlier record.
         The lower bound is the smallest place of a record that may be the last copy of a needed one. A record that is
         not unique is no copy of a needed record if it lies between copies of unique records that lie before the
-        position and follow in the order of A. If a copy may be one of an older record, there is no upper bound, and
+        position and follow in the order of A. This also holds for a record that A does not hold, which may be a copy
+        that the copier has changed. If a copy may be one of an older record, there is no upper bound, and
         the first copies count."""
         size, last, unique = len(self._classes_a), self._last_copy, self._unique
         lower = array("q", [len(self._classes_b)]) * (size + 1)
@@ -367,7 +381,8 @@ class Alignment:
             if index not in self.a.aborted:
                 newest[of] = index
         for place, neighbour in self._not_unique_places():
-            until = min(newest[self._classes_b[place]], neighbour)
+            of = self._classes_b[place]
+            until = min(newest[of] if of >= 0 else size - 1, neighbour)
             if until >= 0:
                 lower[until] = min(lower[until], place)
         surely_copies = not self._may_hold_older()
@@ -396,14 +411,12 @@ class Alignment:
         return first
 
     def _not_unique_places(self) -> Iterator[tuple[int, int]]:
-        """Yields the places of the copies of records that are not unique, each with the larger index in A of the unique
-        records before and after it in B; with the size of A if these do not follow in the order of A."""
+        """Yields the places of records that are not copies of unique ones, each with the larger index in A of the
+        unique records before and after it in B; with the size of A if these do not follow in the order of A."""
         waiting: list[int] = []
         before = _ABSENT
         for place, of in enumerate(self._classes_b):
-            if of < 0:
-                continue
-            if self._unique[of]:
+            if of >= 0 and self._unique[of]:
                 yield from zip(waiting, repeat(of if of > before else len(self._unique)))
                 waiting, before = [], of
             else:
@@ -422,11 +435,13 @@ class Alignment:
         if _number_from(self._disordered, index):
             return self._bracket(index, "the target holds records in another order", earlier_a=True, earlier_b=True)
         answer = self._places[index]
-        foreign = bisect_left(self._foreign, answer) - bisect_left(self._foreign, self.first_copied)
+        foreign = bisect_left(self._foreign, answer) - bisect_left(self._foreign, self._first_that_counts)
         if foreign:
             return self._bracket(
                 index, f"the target holds {count_of(foreign, 'record')} that the source lacks", earlier_a=True
             )
+        if self._end is not None and index > self._end and self._classes_b[-1] == _IGNORED:
+            return self._bracket(index, "the last records of the target are older values or changed copies")
         preceded = [self._preceded(index, place) for place in self._copies(answer)]
         if any(preceded):
             older = self.first_copied if self.a.whole else 0
@@ -480,13 +495,12 @@ class Alignment:
         anchored = lower == upper or self._latest_before[-1] != _ABSENT
         if earlier_a or earlier_b or not anchored:
             return Translation(Verdict.UNKNOWN, why=why, earlier_a=earlier_a, earlier_b=earlier_b)
-        places = range(lower, upper)
         return Translation(
             Verdict.MISSING if missing else Verdict.BRACKETED,
             self.b.offset_at(lower),
             self.b.offset_at(upper),
             repeats=upper - lower,
-            skips=sum(self._classes_b[place] >= 0 for place in places),
+            skips=upper - lower,
             why=why,
             missing=missing,
         )
@@ -496,12 +510,15 @@ class Alignment:
         end = self._end
         if end is None or _number_from(self._missing, index) or _number_from(self._disordered, index):
             return self._bounds.lower[index], self._bounds.upper[index]
-        place = self._places[index]
-        if index > end:
-            return place, place
-        if not self._unique[self._classes_b[place]]:
-            return self._latest_before[index] + 1, self._bounds.upper[index]
-        return place, self._bounds.upper[index] if self._may_hold_older() else place
+        lower = upper = self._places[index]
+        if index <= end and not self._unique[self._classes_b[lower]]:
+            lower, upper = self._latest_before[index] + 1, self._bounds.upper[index]
+        elif index <= end and self._may_hold_older():
+            upper = self._bounds.upper[index]
+        lacks = self._excused or self.a.next_committed(end + 1) < len(self._classes_a)
+        if lacks and self._holds_others:
+            lower = min(lower, self._bounds.lower[index])  # B may hold changed copies of the records that it lacks
+        return lower, upper
 
 
 def _number_from(indexes: array[int], index: int) -> int:

@@ -80,7 +80,7 @@ class TranslatedPartition(NamedTuple):
         answer = self.translations[position]
         if self.alignment is None:
             return None
-        apart = self.alignment.difference(answer._replace(offset=answer.upper), committed)
+        apart = self.alignment.difference(answer._replace(offset=answer.upper), committed, surely=True)
         return None if apart is None else apart[1]
 
 

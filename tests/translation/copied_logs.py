@@ -25,12 +25,13 @@ class Record:
 
 
 class Entry(NamedTuple):
-    """A record at an offset of a log."""
+    """A record at an offset of a log. The copier may have changed it, so that it equals no record of A."""
 
     offset: int
     record: Record
     appended: int
     """The time of the append."""
+    changed: bool = False
 
 
 @dataclass
@@ -47,8 +48,8 @@ class Log:
     cleaned: int = 0
     """The cleaner has removed older values below this offset."""
 
-    def append(self, record: Record, now: int) -> None:
-        self.entries.append(Entry(self.end, record, now))
+    def append(self, record: Record, now: int, changed: bool = False) -> None:
+        self.entries.append(Entry(self.end, record, now, changed))
         self.end += 1
 
     def append_marker(self) -> None:
@@ -91,7 +92,7 @@ class Log:
             self.start,
             self.end,
             array("q", (one.offset for one in read)),
-            [f"{one.record.key},{one.record.value},{one.record.time if with_times else ''}".encode() for one in read],
+            [_print(one, with_times) for one in read],
             keys=array("q", (NO_KEY if one.record.key is None else one.record.key for one in read)),
             aborted={at for at, one in enumerate(read) if self.transactional and one.record.aborted},
             gaps=any(offset not in there for offset in range(first, self.end)),
@@ -99,10 +100,16 @@ class Log:
         )
 
 
+def _print(one: Entry, with_times: bool) -> bytes:
+    time = one.record.time if with_times else ""
+    return f"{one.record.key},{one.record.value},{time}{',changed' if one.changed else ''}".encode()
+
+
 @dataclass(frozen=True)
 class Case:
     """The faults of producers, copiers and brokers. Numbers from 0 to 1 are probabilities: ``restart``, ``hole``,
-    ``foreign``, and the compactions and deletions in each round; ``retry`` and ``reorder`` for each batch.
+    ``foreign``, ``change``, and the compactions and deletions in each round; ``retry`` and ``reorder`` for each batch.
+    After a ``change``, the copier begins to change the records that it copies, or ends it.
 
     ``equal`` is the share of records with the same payload. ``cycle`` is the number of records after which payloads
     repeat; then A keeps the last record that was copied, and it is read (see `Alignment` for the reason). ``keys`` is
@@ -123,6 +130,7 @@ class Case:
     reorder: float = 0
     hole: float = 0
     foreign: float = 0
+    change: float = 0
     foreign_around: bool = False
     compact_a: float = 0
     compact_b: float = 0
@@ -147,6 +155,7 @@ class World:
         self._copiers = [0] * case.copiers
         """The offset of A that each copier reads next."""
         self._last_read = [0] * case.copiers
+        self._changes = False
         if case.foreign_around:
             self._write_foreign()
         for _ in range(case.rounds):
@@ -202,6 +211,7 @@ class World:
             self._produce()
         if self._happens(case.restart):
             self._move_copier(-random.randint(1, 60))
+        self._changes ^= self._happens(case.change)
         if self._happens(case.hole):
             self._move_copier(random.randint(1, 25))
         self._copy(random.randint(0, 60))
@@ -280,7 +290,7 @@ class World:
 
     def _write(self, batch: list[Record]) -> None:
         for record in batch:
-            self.b.append(record, self._clock)
+            self.b.append(record, self._clock, self._changes)
         if self.case.committed_only:
             self.b.append_marker()
 

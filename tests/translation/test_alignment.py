@@ -107,6 +107,14 @@ def test_a_bracket_has_the_numbers_of_repeated_and_skipped_records() -> None:
     assert (answer.offset, answer.upper, answer.repeats, answer.skips) == (1, 4, 3, 3)
 
 
+@pytest.mark.parametrize("position", [2, 3, 5])
+def test_records_that_the_copier_may_have_changed_are_within_the_bracket(position: int) -> None:
+    alignment = Alignment(stretch("abcdef"), stretch("abCDEF"))
+    answer = alignment.translate(position)
+    assert answer[:5] == (BRACKETED, 2, 6, 4, 4)
+    assert alignment.difference(answer, 5) == (1, 3)
+
+
 def test_missing_and_waiting_records_are_counted() -> None:
     assert translated("abcdef", "abef", 1).missing == 2
     assert translated("abcdef", "ab", 6).waits == 4
