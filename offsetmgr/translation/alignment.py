@@ -35,9 +35,10 @@ class LogStretch:
     ``prints`` are the fingerprints of the records. ``alternatives`` holds a second fingerprint, without the headers
     that copiers add, for records that have such headers. ``keys`` are hashes of the keys, and `NO_KEY`. ``aborted`` are
     the indexes of the records of aborted transactions; a stretch of B has none, because they are left out. ``start``
-    and ``end`` are the range of the whole log. ``gaps`` tells whether offsets of the stretch have neither a record nor
-    a transaction marker, as after compaction. ``timed`` tells whether the fingerprints contain the time stamps, so that
-    a record hardly equals one that the log held before.
+    and ``end`` are the range of the whole log; a stretch of B ends before a transaction that is open, and ``hidden`` is
+    the number of offsets from there to the log's end. ``gaps`` tells whether offsets of the stretch have neither a
+    record nor a transaction marker, as after compaction. ``timed`` tells whether the fingerprints contain the time
+    stamps, so that a record hardly equals one that the log held before.
     """
 
     first: int
@@ -50,6 +51,7 @@ class LogStretch:
     aborted: set[int] = field(default_factory=set)
     gaps: bool = False
     timed: bool = False
+    hidden: int = 0
 
     @property
     def whole(self) -> bool:
@@ -179,7 +181,8 @@ class Alignment:
             return Translation(Verdict.INFERRED, b.end, why="the source holds no record")
         index = a.next_committed(a.index_of(position))
         if b.whole and b.empty and not b.end:
-            return Translation(Verdict.NOT_YET, why="the target is empty", waits=self._committed_between(0, index))
+            why = f"the target is empty{self._open_text}"
+            return Translation(Verdict.NOT_YET, why=why, waits=self._committed_between(0, index))
         if self.first_copied is None:
             further = {"earlier_a": not a.whole, "earlier_b": not b.whole}
             return Translation(Verdict.UNKNOWN, why="no record of the target equals one of the source", **further)
@@ -188,9 +191,13 @@ class Alignment:
         if self.may_be_copied_again:
             return Translation(Verdict.NOT_YET, why="a stretch that the target already holds may be being copied again")
         if waits := self._committed_between(self._end + 1, index):
-            why = f"the target ends {count_of(waits, 'record')} before the position"
+            why = f"the target ends {count_of(waits, 'record')} before the position{self._open_text}"
             return Translation(Verdict.NOT_YET, why=why, waits=waits)
         return self._between(min(index, self._end + 1))
+
+    @property
+    def _open_text(self) -> str:
+        return f"; a transaction that began at offset {self.b.end} is open in the target" if self.b.hidden else ""
 
     def needs_earlier(self, positions: Collection[int]) -> tuple[bool, bool]:
         """Returns whether A and whether B must be read further back for better answers to the positions."""

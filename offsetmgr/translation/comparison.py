@@ -224,8 +224,9 @@ class CommittedPositions:
         notes = [f"right is {right.offset} to {end}" if end else "", right.why]
         if apart is None and committed is not None and found.alignment is not None:
             log = found.alignment.b
-            if not log.start <= committed <= log.end:
-                notes.append(f"{committed} is outside the target's log, {log.start} to {log.end}")
+            log_end = log.end + log.hidden
+            if not log.start <= committed <= log_end:
+                notes.append(f"{committed} is outside the target's log, {log.start} to {log_end}")
             elif right.offset is not None and committed < log.first and committed <= right.offset:
                 repeats, skips, least = (end or right.offset) - committed, 0, 0
                 if repeats:

@@ -152,6 +152,7 @@ class Piece:
             {renumbered[index]: one for index, one in stretch.alternatives.items() if index in renumbered},
             array("q", (stretch.keys[index] for index in kept)),
             gaps=stretch.gaps,
+            hidden=stretch.end - stretch.offset_at(stop),
         )
 
     # --- records ------------------------------------------------------------------------------------

@@ -115,6 +115,19 @@ def test_records_that_the_copier_may_have_changed_are_within_the_bracket(positio
     assert alignment.difference(answer, 5) == (1, 3)
 
 
+def test_an_open_transaction_of_the_target_is_named() -> None:
+    b = stretch("abcd")
+    b.hidden = 2
+    why = "; a transaction that began at offset 4 is open in the target"
+    assert Alignment(stretch("abcdef"), b).translate(6)[4:6] == (
+        0,
+        f"the target ends 2 records before the position{why}",
+    )
+    empty = stretch("")
+    empty.hidden = 2
+    assert Alignment(stretch("abcdef"), empty).translate(2).why.startswith("the target is empty; a transaction")
+
+
 def test_missing_and_waiting_records_are_counted() -> None:
     assert translated("abcdef", "abef", 1).missing == 2
     assert translated("abcdef", "ab", 6).waits == 4

@@ -3,7 +3,7 @@
 import pytest
 
 from offsetmgr.core.model import LogRange
-from offsetmgr.segments.batch_builder import batch, message_set
+from offsetmgr.segments.batch_builder import Producer, batch, message_set
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.translation.fingerprints import Equality, FingerprintRules, Piece
 
@@ -68,6 +68,16 @@ def test_the_id_of_a_schema_counts_only_in_values_that_have_one() -> None:
     values += [b"\1" + value[1:] for value in values] + [b"\0\0\0\1", b"\0\0\0\2"]
     found = [fingerprint(PLAIN._replace(value=value), rules) for value in values]
     assert [found.index(one) for one in found] == [0, 0, 2, 3, 4, 5]
+
+
+def test_an_open_transaction_hides_the_records_from_its_first_one_on() -> None:
+    records = [PLAIN._replace(offset=offset) for offset in range(6)]
+    data = batch(records[:2]) + batch(records[2:4], producer=Producer(1, 0, 0, transactional=True)) + batch(records[4:])
+    piece = Piece(LogRange(0, 6), 0, 6, FingerprintRules())
+    piece.add(data)
+    visible = piece.committed()
+    assert (list(visible.offsets), visible.end, visible.hidden) == ([0, 1], 2, 4)
+    assert (piece.stretch.end, piece.stretch.hidden) == (6, 0)
 
 
 @pytest.mark.parametrize("magic", [1, 2])
