@@ -185,10 +185,20 @@ def test_users_log_in_while_clients_without_a_login_hold_all_connections(tmp_pat
             "SaslAuthenticationException: Authentication failed",
         ),
         (["security.protocol=SSL"], 1500, "TimeoutException"),
+        (
+            [
+                "security.protocol=SASL_SSL",
+                "sasl.mechanism=SCRAM-SHA-256",
+                "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required"
+                ' username="alice" password="a secret";',
+            ],
+            60_000,
+            "alices-1",
+        ),
     ],
-    ids=["wrong credentials", "no credentials"],
+    ids=["wrong credentials", "no credentials", "right credentials"],
 )
-def test_the_java_tool_fails_clearly_without_a_login(secured, certificate, tmp_path, settings, within, message) -> None:
+def test_the_java_tool_logs_in_or_fails_clearly(secured, certificate, tmp_path, settings, within, message) -> None:
     trust = [f"ssl.truststore.location={certificate.parent / 'cert.pem'}", "ssl.truststore.type=PEM"]
     (tmp_path / "client.properties").write_text(
         "\n".join([*settings, *trust, f"default.api.timeout.ms={within}", f"request.timeout.ms={within}"])

@@ -176,6 +176,23 @@ def test_offsets_whose_records_were_deleted_survive_a_restart_once_the_alarm_end
         assert manager.alarms == []
 
 
+def test_a_manager_is_not_ready_while_a_record_is_too_large_to_be_appended_again(kafka, unique, monkeypatch) -> None:
+    monkeypatch.setattr("offsetmgr.manager.runtime.shard_group.NON_RETRIABLE_BACKOFF_S", 0.1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    with serving(kafka, unique) as manager:
+        large = commit_message("g", {("t", 0): 5})
+        large["topics"][0]["partitions"][0]["committed_metadata"] = "m" * 3_000
+        assert commit_errors(manager.client.ask(COMMIT, 4, large)) == {("t", 0): 0}
+        with wrong_policy(admin, unique):
+            manager.wait_for_alarm("cleanup.policy is delete")
+            set_topic(admin, unique, {"max.message.bytes": "1500"})
+        wait_for(lambda: ["max.message.bytes" in alarm for alarm in manager.alarms] == [True], "only the alarm of g")
+        assert manager.listener.process._readiness().status == 503
+        set_topic(admin, unique, {"max.message.bytes": "1000000"})
+        wait_for(lambda: manager.alarms == [], "the alarm ends")
+        assert manager.listener.process._readiness().status == 200
+
+
 def test_a_manager_that_starts_after_records_were_deleted_names_the_shards_that_lost_offsets(kafka, unique) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     with serving(kafka, unique) as manager:
