@@ -24,6 +24,8 @@ _IGNORED: Final = -2
 """The class of a record of B that does not count: an older value of a compacted key."""
 _ABSENT: Final = -1
 """The place of a record that B does not hold."""
+_KEPT_EACH: Final = 64
+"""The result for each so many records of A is kept, so that a long run of equal records is searched once."""
 NO_KEY: Final = -1
 """The hash of an absent key; `hash` never returns it."""
 
@@ -138,9 +140,10 @@ class Alignment:
       record from the position to E, in the same order, from the answer on; the last copy of a unique record lies after
       the last copies of all unique records before it in A, also of those before the position. *Before*: the nearest
       unique record before the position lies at B before the answer, with the same records between; or the answer
-      begins a stretch that B holds twice, and this holds for an earlier copy. If no record precedes the position since
+      begins a stretch that B holds twice, and this holds for an earlier copy. A's first record needs none before it if
+      it is unique and time stamps are compared. If no record precedes the position since
       offset 0 of A, no copy precedes the answer. *Nothing else*: between the first copy in B's stretch and the answer,
-      B holds no record that A does not hold.
+      B holds no record that A does not hold. If B has never held a record, its end is the answer for A's first record.
     - If a log is compacted, a record that is missing on one side is excused if that side holds a later record of the
       same key. A record that is not unique shows nothing there.
     - `Verdict.MISSING`: B lacks records after the position, and holds later ones. `Verdict.NOT_YET`: B ends before the
@@ -164,6 +167,7 @@ class Alignment:
         self._end, self._why_no_end = self._find_end()
         self._match_backward()
         self._aborted = array("q", sorted(a.aborted))
+        self._known: dict[tuple[int, int], bool | None] = {}
 
     def translate(self, position: int) -> Translation:
         """Returns the answer for a position in A's log."""
@@ -181,8 +185,10 @@ class Alignment:
             return Translation(Verdict.INFERRED, b.end, why="the source holds no record")
         index = a.next_committed(a.index_of(position))
         if b.whole and b.empty and not b.end:
-            why = f"the target is empty{self._open_text}"
-            return Translation(Verdict.NOT_YET, why=why, waits=self._committed_between(0, index))
+            waits = self._committed_between(0, index) + max(a.first - a.start, 0)
+            if not waits:
+                return Translation(Verdict.SEEN, b.end, why="the target is empty, and nothing precedes the position")
+            return Translation(Verdict.NOT_YET, why=f"the target is empty{self._open_text}", waits=waits)
         if self.first_copied is None:
             further = {"earlier_a": not a.whole, "earlier_b": not b.whole}
             return Translation(Verdict.UNKNOWN, why="no record of the target equals one of the source", **further)
@@ -450,7 +456,7 @@ class Alignment:
         if self._end is not None and index > self._end and self._classes_b[-1] == _IGNORED:
             return self._bracket(index, "the last records of the target are older values or changed copies")
         preceded = [self._preceded(index, place) for place in self._copies(answer)]
-        if any(preceded):
+        if any(preceded) or self._is_first(index, answer):
             older = self.first_copied if self.a.whole else 0
             why = f"the target held {count_of(older, 'other record')} before" if older else ""
             return Translation(Verdict.SEEN, self.b.offset_at(answer), why=why)
@@ -469,20 +475,35 @@ class Alignment:
         """Returns whether the nearest unique record before A's ``index`` lies at B before ``place``, with the same
         records between; or None if A must be read further back."""
         classes_a, classes_b = self._classes_a, self._classes_b
+        passed: list[tuple[int, int]] = []
+        found: bool | None = False
         for at in range(index - 1, -1, -1):
             while place and classes_b[place - 1] == _IGNORED:
                 place -= 1
+            if not at % _KEPT_EACH:
+                if (at, place) in self._known:
+                    found = self._known[at, place]
+                    break
+                passed.append((at, place))
             if place and classes_b[place - 1] == classes_a[at]:
                 if self._unique[at] or at in self.a.aborted:
                     # A copier may leave out an aborted record, and B may hold one that equals it.
-                    return bool(self._unique[at])
+                    found = bool(self._unique[at])
+                    break
                 place -= 1
             elif at not in self.a.aborted and at not in self._excused:
-                return False
-        if not self.a.whole:
-            return None
-        first = not self.a.start and not self._may_hold_older()
-        return first and self.b.whole and place <= (self.first_copied or 0)
+                break
+        else:
+            first = not self.a.start and not self._may_hold_older()
+            found = first and self.b.whole and place <= (self.first_copied or 0) if self.a.whole else None
+        self._known.update(dict.fromkeys(passed, found))
+        return found
+
+    def _is_first(self, index: int, answer: int) -> bool:
+        """Returns whether no record precedes the position at A, and the answer is the place of a unique record, which
+        has a time stamp and so is no copy of a record that A has deleted."""
+        first = self.a.whole and self.a.timed and not self._committed_between(0, index)
+        return first and answer < len(self._classes_b) and bool(self._unique[self._classes_b[answer]])
 
     def _copies(self, answer: int) -> Iterator[int]:
         """Yields a place in B, and the places of the earlier copies of its record if that is unique."""

@@ -53,6 +53,7 @@ def translated(a: str, b: str, position: int) -> Translation:
         pytest.param("abcdef", "abcd", 4, SEEN, 4, id="B ends at the position"),
         pytest.param("abcdef", "abcd", 5, NOT_YET, None, id="B ends before the position"),
         pytest.param("abcdef", "", 2, NOT_YET, None, id="B is empty"),
+        pytest.param("abcdef", "", 0, SEEN, 0, id="B is empty, and no record precedes"),
         pytest.param("abcdef", "UVWXYZ", 2, UNKNOWN, None, id="no copy"),
         pytest.param("abcdef", "abcdcdef", 1, SEEN, 1, id="before a batch that was retried"),
         pytest.param("abcdef", "abcdcdef", 2, SEEN, 4, id="at a batch that was retried"),
@@ -95,11 +96,13 @@ def test_a_position_outside_of_the_log_is_left_to_the_consumers_setting() -> Non
     )
 
 
-def test_the_first_record_is_not_sure_if_a_deleted_the_records_before_it() -> None:
+def test_the_first_record_is_sure_only_by_time_stamps_if_a_deleted_the_records_before_it() -> None:
     a = stretch("cdef", start=2)
     assert Alignment(a, stretch("abcdef")).translate(2)[:3] == (BRACKETED, 2, 6)
     a.timed = True  # B's records cannot be copies of older ones
-    assert Alignment(a, stretch("abcdef")).translate(2)[:3] == (BRACKETED, 2, 2)
+    for b in ("abcdef", "abcdcdef"):
+        answer = Alignment(a, stretch(b)).translate(2)
+        assert (answer.verdict, answer.offset) == (SEEN, b.rindex("c"))
 
 
 def test_a_bracket_has_the_numbers_of_repeated_and_skipped_records() -> None:
@@ -132,6 +135,7 @@ def test_missing_and_waiting_records_are_counted() -> None:
     assert translated("abcdef", "abef", 1).missing == 2
     assert translated("abcdef", "ab", 6).waits == 4
     assert translated("abcdef", "", 4).waits == 4
+    assert Alignment(stretch("abcdef", first=3), stretch("")).translate(4).waits == 4
 
 
 @pytest.mark.parametrize("b", ["abcef", "abdef", "abcdef"])
@@ -215,3 +219,14 @@ def test_the_alignment_of_a_copy_takes_about_a_microsecond_for_each_record() -> 
         assert all(alignment.translate(position).verdict == SEEN for position in range(0, size, 1000))
         taken.append(time.thread_time() - began)
     assert min(taken) / loop_s() < 55
+
+
+def test_a_long_run_of_equal_records_is_searched_once_for_all_positions() -> None:
+    def taken(positions: int) -> float:
+        alignment = Alignment(stretch("x" * 20_000 + "u"), stretch("x" * 20_000 + "u"))
+        began = time.thread_time()
+        for position in range(20_000, 20_000 - positions, -1):
+            alignment.translate(position)
+        return time.thread_time() - began
+
+    assert min(taken(200) for _ in range(3)) < 20 * min(taken(2) for _ in range(3))

@@ -60,6 +60,9 @@ CASES = (
     Case("holes", hole=0.3),
     Case("holes and restarts", hole=0.2, restart=0.3),
     Case("deleted head of A", delete_a=0.3),
+    Case("deleted head of A, equal payloads, times", equal=1, delete_a=0.3, restart=0.2, done=False),
+    Case("deleted head of A, transactions", delete_a=0.3, transactions=True, restart=0.3, reorder=0.1),
+    Case("deleted head of A, no times", delete_a=0.3, equal=0.3, keeps_times=False, restart=0.3),
     Case("deleted head of B", delete_b=0.3),
     Case("deleted heads", delete_a=0.3, delete_b=0.3, restart=0.2, done=False),
     Case("foreign records among", foreign=0.2),
@@ -115,7 +118,7 @@ def translations(case: Case) -> Iterator[tuple[World, Alignment, int, Translatio
         # The parts of the logs that are read depend on the position that lies furthest back.
         last = random.choice([world.a.end, max(world.a.start, world.last_copied + 2)])
         first = max(world.a.start, last - random.choice([20, 80, 10**9]))
-        positions = [random.randint(first, min(last, world.a.end)) for _ in range(IN_A_WORLD)]
+        positions = [first, *(random.randint(first, min(last, world.a.end)) for _ in range(IN_A_WORLD - 1))]
         alignment = aligned(world, positions, random)
         for position in positions:
             yield world, alignment, position, alignment.translate(position)
