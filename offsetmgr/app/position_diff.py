@@ -34,7 +34,7 @@ class RecordComparison(NamedTuple):
     regular expression matches a whole name counts. ``groups`` maps groups to their names in the target. With
     ``accept_inferred``, a position that is only inferred counts as known. The others limit the reading: ``max_read``
     bytes of a partition in both logs together (default: 256 MiB), and ``throttle`` bytes in a second (default: no
-    limit). Headers with the names ``ignored_headers`` are ignored at the target, besides those of known copiers.
+    limit). Headers with the names ``ignored_headers`` are ignored, besides those of known copiers.
     """
 
     topics: tuple[str, ...] = ()

@@ -34,8 +34,7 @@ NO_KEY: Final = -1
 class LogStretch:
     """The records of a log from ``first`` up to its end, as columns in the order of the log.
 
-    ``prints`` are the fingerprints of the records. ``alternatives`` holds a second fingerprint, without the headers
-    that copiers add, for records that have such headers. ``keys`` are hashes of the keys, and `NO_KEY`. ``aborted`` are
+    ``prints`` are the fingerprints of the records. ``keys`` are hashes of the keys, and `NO_KEY`. ``aborted`` are
     the indexes of the records of aborted transactions; a stretch of B has none, because they are left out. ``start``
     and ``end`` are the range of the whole log; a stretch of B ends before a transaction that is open, and ``hidden`` is
     the number of offsets from there to the log's end. ``gaps`` tells whether offsets of the stretch have neither a
@@ -48,7 +47,6 @@ class LogStretch:
     end: int
     offsets: array[int] = field(default_factory=lambda: array("q"))
     prints: list[bytes] = field(default_factory=list)
-    alternatives: dict[int, bytes] = field(default_factory=dict)
     keys: array[int] = field(default_factory=lambda: array("q"))
     aborted: set[int] = field(default_factory=set)
     gaps: bool = False
@@ -560,9 +558,6 @@ def _classes(a: LogStretch, b: LogStretch) -> tuple[array[int], array[int]]:
     first = dict(zip(reversed(a.prints), range(size - 1, -1, -1), strict=True))
     of_a = array("q", range(size) if len(first) == size else map(first.__getitem__, a.prints))
     of_b = array("q", map(first.get, b.prints, repeat(_FOREIGN)))
-    for index, alternative in b.alternatives.items():
-        if of_b[index] == _FOREIGN:
-            of_b[index] = first.get(alternative, _FOREIGN)
     return of_a, of_b
 
 

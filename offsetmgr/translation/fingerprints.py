@@ -55,8 +55,8 @@ class Equality(IntEnum):
 
 class FingerprintRules(NamedTuple):
     """How records are compared. ``timestamps`` tells whether time stamps count; if it is None, they count unless the
-    broker set those of the first records. ``ignored_headers`` are left out of a second fingerprint of each record that
-    has one of them."""
+    broker set those of the first records. ``ignored_headers`` do not count in either log: a record of the source has
+    them if a copier wrote it, or if it is a dead letter."""
 
     equality: Equality = Equality.ALL
     timestamps: bool | None = None
@@ -129,7 +129,6 @@ class Piece:
         stretch.prints.extend(other.prints)
         stretch.keys.extend(other.keys)
         stretch.aborted.update(index + shift for index in other.aborted)
-        stretch.alternatives.update((index + shift, one) for index, one in other.alternatives.items())
         stretch.gaps |= other.gaps
         self.next_offset, self.stop = later.next_offset, later.stop
         self.mixed_times |= later.mixed_times
@@ -142,14 +141,12 @@ class Piece:
         kept = [index for index in range(stop) if index not in stretch.aborted]
         if len(kept) == len(stretch.prints):
             return stretch
-        renumbered = {index: at for at, index in enumerate(kept)}
         return LogStretch(
             stretch.first,
             stretch.start,
             stretch.offset_at(stop),
             array("q", (stretch.offsets[index] for index in kept)),
             [stretch.prints[index] for index in kept],
-            {renumbered[index]: one for index, one in stretch.alternatives.items() if index in renumbered},
             array("q", (stretch.keys[index] for index in kept)),
             gaps=stretch.gaps,
             hidden=stretch.end - stretch.offset_at(stop),
@@ -245,8 +242,7 @@ class Piece:
         if self._equality is Equality.ALL:
             kept = [header for name, header in headers if name not in self._headers]
             if len(kept) < len(headers):
-                plain = prefix + key + value + encode_varint(len(kept) << 1) + b"".join(kept)
-                stretch.alternatives[len(stretch.prints)] = _fingerprint(plain)
+                content = key + value + encode_varint(len(kept) << 1) + b"".join(kept)
         else:
             size, start = signed_varint(value, 0)
             if self._equality is Equality.WITHOUT_SCHEMA_ID and size > 4 and not value[start]:

@@ -42,7 +42,7 @@ _OTHERS_SAMPLE_BYTES: Final = 1024 * 1024
 
 class TranslationOptions(NamedTuple):
     """``max_read`` is the largest number of bytes that are read of a partition, in both logs together, and ``throttle``
-    the largest number that is read in a second. ``ignored_headers`` are headers that only the target's records have.
+    the largest number that is read in a second. ``ignored_headers`` are headers that copiers add.
     ``on_read`` is called with the number of bytes of each read."""
 
     max_read: int = 256 * 1024 * 1024
@@ -349,9 +349,9 @@ class _AlignedLogs:
         inside = [one for one in wanted if source.range.start <= one <= source.range.end]
         needed = source.range.end - min(inside, default=source.range.end) + _MARGIN
         distance = min(needed, _FIRST_OFFSETS, self._first_distance())
-        b = target.read(target.range.end - distance, self._rules(target))
+        b = target.read(target.range.end - distance, self._rules)
         self._timestamps = b.timestamps if self._timestamps is None else self._timestamps
-        pieces = {source: source.read(source.range.end - distance, self._rules(source)), target: b}
+        pieces = {source: source.read(source.range.end - distance, self._rules), target: b}
         try:
             while distance < needed and not pieces[target].mixed_times:
                 self._read_earlier(pieces, self._logs)
@@ -379,9 +379,9 @@ class _AlignedLogs:
                 log.checksums(log.range.end - 1)
         return max(min(int(log.left / (2 * (log.bytes_per_record or 1024))) for log in self._logs), 1)
 
-    def _rules(self, log: _Log) -> FingerprintRules:
-        headers = self._options.ignored_headers if log is self._logs[1] else ()
-        return FingerprintRules(self.equality, self._timestamps, headers)
+    @property
+    def _rules(self) -> FingerprintRules:
+        return FingerprintRules(self.equality, self._timestamps, self._options.ignored_headers)
 
     def _aligned(self, pieces: Mapping[_Log, Piece]) -> Alignment:
         a, b = (pieces[log] for log in self._logs)
@@ -391,7 +391,7 @@ class _AlignedLogs:
         """Reads as much again before what was read of these logs. Raises `TooMuch`."""
         for log in logs:
             first = pieces[log].stretch.first
-            earlier = log.read(first - (log.range.end - first), self._rules(log), stop=first)
+            earlier = log.read(first - (log.range.end - first), self._rules, stop=first)
             earlier.extend(pieces[log])
             pieces[log] = earlier
 
@@ -423,8 +423,7 @@ class _AlignedLogs:
         if not b.prints:
             return None
         last = len(b.prints) - 1
-        wanted = {b.prints[last], b.alternatives.get(last, b.prints[last])}
-        equal = [index for index, one in enumerate(a.prints) if one in wanted]
+        equal = [index for index, one in enumerate(a.prints) if one == b.prints[last]]
         return (a.offsets[equal[0]], b.offsets[last]) if len(equal) == 1 else None
 
     def _inferred(self, position: int) -> Translation | None:
@@ -464,8 +463,4 @@ class _AlignedLogs:
         return True
 
     def _around(self, log: _Log, place: int) -> LogStretch:
-        rules = FingerprintRules(self.equality, self._timestamps, self._options.ignored_headers)
-        stretch = log.read(place - 2 * _NEIGHBOURS, rules, stop=place + 2 * _NEIGHBOURS).stretch
-        for index, without_headers in stretch.alternatives.items():
-            stretch.prints[index] = without_headers
-        return stretch
+        return log.read(place - 2 * _NEIGHBOURS, self._rules, stop=place + 2 * _NEIGHBOURS).stretch

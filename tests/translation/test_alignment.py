@@ -154,12 +154,6 @@ def test_a_compacted_record_is_excused_if_a_later_one_of_its_key_is_there() -> N
     assert removed.translate(1).missing == 1
 
 
-def test_a_second_fingerprint_leaves_out_the_headers_of_copiers() -> None:
-    b = stretch("abXdef")
-    b.alternatives[2] = b"c"
-    assert Alignment(stretch("abcdef"), b).translate(2)[:2] == (SEEN, 2)
-
-
 @pytest.mark.parametrize(
     ("first_a", "first_b", "position", "earlier"),
     [
