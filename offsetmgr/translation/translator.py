@@ -140,7 +140,8 @@ class PositionTranslator:
         source, target = logs
         alignment, note = None, ""
         found: Mapping[int, Translation]
-        if _equal_logs(logs, wanted, self._options.max_read):
+        _allow(logs, self._options)
+        if _equal_logs(logs, wanted):
             why = "both logs have equal batches at equal offsets"
             found = {position: Translation(Verdict.SEEN, position, why=why) for position in wanted}
         else:
@@ -296,15 +297,19 @@ _Pair: TypeAlias = tuple[_Log, _Log]
 _Ids: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
 
 
-def _equal_logs(logs: _Pair, wanted: Collection[int], max_read: int) -> bool:
+def _allow(logs: _Pair, options: TranslationOptions) -> None:
+    """Allows three quarters of the bytes that may be read; the rest is for samples."""
+    for log in logs:
+        log.left = options.max_read * 3 // 8
+
+
+def _equal_logs(logs: _Pair, wanted: Collection[int]) -> bool:
     """Returns whether both logs have equal batches at equal offsets, as the logs of linked clusters have: at the end of
-    the target, around each position, and between as far as half of ``max_read`` allows."""
+    the target, around each position, and between as far as may be read."""
     source, target = logs
     start, end = max(source.range.start, target.range.start), target.range.end
     if end > source.range.end or end <= start or not all(start <= position <= end for position in wanted):
         return False
-    for log in logs:
-        log.left = max_read // 4
     places = sorted({end - 1, *(place for one in wanted for place in (one - 1, one) if start <= place < end)})
     try:
         for place in reversed(places):
@@ -334,11 +339,8 @@ class _AlignedLogs:
         self._stopped = False
         """Whether no more may be read."""
         self._samples_left: int | None = None
-        self._allow(options.max_read * 3 // 8)  # the rest is for samples
-
-    def _allow(self, max_bytes: int) -> None:
-        for log in self._logs:
-            log.left = max_bytes
+        if equality is not Equality.ALL:
+            _allow(logs, options)
 
     # --- reading to the positions -------------------------------------------------------------------
 
@@ -369,7 +371,7 @@ class _AlignedLogs:
             self.alignment = self._aligned(pieces)
             return
         self._timestamps = False
-        self._allow(self._options.max_read * 3 // 8)
+        _allow(self._logs, self._options)
         self.align(wanted, earliest)
 
     def _first_distance(self) -> int:
@@ -428,12 +430,12 @@ class _AlignedLogs:
 
     def _inferred(self, position: int) -> Translation | None:
         """Compares the records around a position, and others that lie as far from both, without those between."""
-        source = self._logs[0]
+        source, target = self._logs
         if self._last_copy is None or not source.range.start <= position < source.range.end:
             return None
         if self._samples_left is None:
             self._samples_left = self._options.max_read // 8
-        self._allow(self._samples_left)
+        source.left = target.left = self._samples_left
         shift = self._last_copy[1] - self._last_copy[0]
         try:
             equal = self._fits(position, shift)
