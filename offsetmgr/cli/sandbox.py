@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.options import arg, command_group, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, write_rows
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def up(
     state: StateDirectory = None,
     brokers: Annotated[int, opt("--brokers", "N", "Number of brokers; with 3, topics are replicated.")] = 1,
     broker_version: Annotated[
-        str, opt("--broker-version", "X.Y.Z", "The brokers' release, from 0.8.2.2 to 3.9.1.")
+        str,
+        opt("--broker-version", "X.Y.Z", "The brokers' release: 0.8.2.2, 0.9.0.1, 0.10.2.2, 1.1.1, 2.8.2 or 3.9.1."),
     ] = "3.9.1",
     kraft: Annotated[bool, flag("--kraft", "Start one Kafka 4.4 broker without ZooKeeper instead.")] = False,
     clusters: Annotated[int, opt("--clusters", "N", "With 2: also start cluster B, one Kafka 4.4 broker.")] = 1,
@@ -174,7 +176,11 @@ def status(
     if found is None:
         note(f"no sandbox is up in {sandbox.directory}")
     elif not found.complete:
-        note("the sandbox did not come up fully; 'offsetmgr sandbox up' cleans up and starts again")
+        note(Advice("the sandbox did not come up fully; {} cleans up and starts again", sandbox.command("up")))
+    elif ended := [server for server in servers if not server.running()]:
+        again = "; the same offsetmgr sandbox up starts it again"
+        for server in ended:
+            note(f"{server.name} is not running{again if server is found.mirror else ''}")
     fail_if(found is None or not found.complete or not all(server.running() for server in servers))
 
 

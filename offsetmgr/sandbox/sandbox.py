@@ -6,6 +6,7 @@ a later `Sandbox.up` or `Sandbox.down` finds the server, even if this program di
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -68,6 +69,13 @@ class Sandbox:
 
     def __init__(self, directory: Path | str | None = None) -> None:
         self.directory = state_directory() if directory is None else Path(directory).absolute()
+        self._is_named = directory is not None
+
+    def command(self, name: str) -> Advice:
+        """Returns a command line about this sandbox."""
+        if self._is_named:
+            return Advice(f"offsetmgr sandbox {name} {{state}} {{}}", shlex.quote(str(self.directory)))
+        return Advice(f"offsetmgr sandbox {name}")
 
     def status(self) -> SandboxState | None:
         """Returns the servers that were started and have not been stopped with `down`; `None` if there are none.
@@ -83,7 +91,8 @@ class Sandbox:
         """
         state = self.status()
         if state is None or not state.complete:
-            raise SandboxError(f"no sandbox is up in {self.directory}", "", "start one: offsetmgr sandbox up")
+            hint = Advice("start one: {}", self.command("up"))
+            raise SandboxError(f"no sandbox is up in {self.directory}", "", hint)
         exported = {"OFFSETMGR_BOOTSTRAP_SERVER": state.bootstrap, "OFFSETMGR_ZOOKEEPER": state.zookeeper}
         return {**exported, "OFFSETMGR_BOOTSTRAP_SERVER_B": state.bootstrap_b} if state.clusters > 1 else exported
 
@@ -107,12 +116,13 @@ class Sandbox:
         """
         if not 1 <= brokers <= (1 if kraft else MAX_BROKERS):
             raise UsageError(
-                f"cannot start {brokers} brokers", "with KRaft it is 1" if kraft else f"it is 1 to {MAX_BROKERS}"
+                f"cannot start {brokers} brokers",
+                Advice("{brokers} is 1 with KRaft" if kraft else f"{{brokers}} is 1 to {MAX_BROKERS}"),
             )
         if version not in BROKER_JARS:
             raise UsageError(f"cannot start brokers {version!r}", f"known releases are {', '.join(BROKER_JARS)}")
         if clusters not in (1, 2):
-            raise UsageError(f"cannot start {clusters} clusters", "it is 1 or 2")
+            raise UsageError(f"cannot start {clusters} clusters", Advice("{clusters} is 1 or 2"))
         wanted = SandboxState(brokers, kraft, broker_version=version, clusters=clusters)
         with self._locked(progress):
             old = self.status()
@@ -121,7 +131,7 @@ class Sandbox:
                     raise SandboxError(
                         f"another sandbox is up in {self.directory}",
                         f"it has {_shape(old)}, not {_shape(wanted)}",
-                        Advice("stop it first: offsetmgr sandbox down; or name another directory with {state}"),
+                        Advice("stop it first: {}; or name another directory with {state}", self.command("down")),
                     )
                 return False
             if old is not None:
@@ -143,7 +153,7 @@ class Sandbox:
         with self._locked(progress):
             state = self.status()
             if state is None or not state.intact() or state.bootstrap_b is None:
-                hint = "start both with offsetmgr sandbox up"
+                hint = Advice("start both with {}", self.command("up"))
                 raise SandboxError("cannot start MirrorMaker", "no sandbox with two clusters is up", hint)
             if state.mirror is not None and state.mirror.running():
                 return False
@@ -169,7 +179,8 @@ class Sandbox:
         with self._locked(progress):
             state = self.status()
             if state is None or not state.intact():
-                raise SandboxError("cannot start old consumers", "no sandbox is up", "start one: offsetmgr sandbox up")
+                hint = Advice("start one: {}", self.command("up"))
+                raise SandboxError("cannot start old consumers", "no sandbox is up", hint)
             if state.zookeeper is None:
                 raise SandboxError("cannot start old consumers", "they need ZooKeeper, and brokers before 4.0")
             progress(f"creating topic {sample.topic} if it does not exist")
@@ -256,7 +267,8 @@ class Sandbox:
             jars.resolve(name, report)
 
         def launch(server: ListeningServer, kind: str, name: str, version: str) -> None:
-            report(f"starting {server.name}")
+            cluster = f" of cluster {'B' if name == states.BROKER_B else 'A'}" if wanted.clusters > 1 else ""
+            report(f"starting {server.name}{cluster}")
             server.on_launch = lambda it: self._record(
                 it, partial(ServerRecord, kind, name, version, address=f"{ports.HOST}:{server.port}")
             )

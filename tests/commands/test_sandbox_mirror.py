@@ -68,7 +68,9 @@ def test_the_command_starts_two_clusters_and_a_mirror_and_stops_them(directory: 
         return run_command(*command, program=OFFSETMGR, code=code)
 
     # Given a sandbox with two clusters, when the command adds a mirror
-    exported = run("up --clusters 2 --mirror").stdout
+    started = run("up --clusters 2 --mirror")
+    assert "\nstarting Kafka 4.4 broker of cluster B\n" in started.stderr
+    exported = started.stdout
     variables = dict(re.findall(r"export (\w+)=(\S+)", exported))
     assert variables.keys() == {"OFFSETMGR_BOOTSTRAP_SERVER", "OFFSETMGR_ZOOKEEPER", "OFFSETMGR_BOOTSTRAP_SERVER_B"}
     a, b = variables["OFFSETMGR_BOOTSTRAP_SERVER"], variables["OFFSETMGR_BOOTSTRAP_SERVER_B"]

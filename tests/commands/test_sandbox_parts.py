@@ -1,5 +1,6 @@
 """Parts of the sandbox that need no server: directories, identities of processes, and the output of consumers."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -179,17 +180,17 @@ def test_the_command_line_of_a_directory_without_a_sandbox(tmp_path: Path) -> No
     def run(words: str, code: int = 2, state: Path = tmp_path) -> Output:
         return command("sandbox", *words.split(), "--state", state, code=code)
 
-    nothing_up = f"error: no sandbox is up in {tmp_path}\nhint: start one: offsetmgr sandbox up\n"
+    nothing_up = f"error: no sandbox is up in {tmp_path}\nhint: start one: offsetmgr sandbox up --state {tmp_path}\n"
     assert run("status --format json", 1) == ("[]\n", f"no sandbox is up in {tmp_path}\n")
     assert run("env", 1) == ("", nothing_up)
     assert run("down", 0) == ("", "nothing was running\n")
-    assert run("up --brokers 0") == ("", "error: cannot start 0 brokers: it is 1 to 9\n")
+    assert run("up --brokers 0") == ("", "error: cannot start 0 brokers: --brokers is 1 to 9\n")
     for count, kraft in ((10, ""), (3, "--kraft")):
         assert f"error: cannot start {count} brokers" in run(f"up --brokers {count} {kraft}").stderr
     run("up --old-consumers 2")
     run("up --old-consumers 2 --group g --topic t --kraft")
     assert run("up --mirror") == ("", "error: --mirror: needs two clusters\nhint: add --clusters 2\n")
-    assert run("up --clusters 3") == ("", "error: cannot start 3 clusters: it is 1 or 2\n")
+    assert run("up --clusters 3") == ("", "error: cannot start 3 clusters: --clusters is 1 or 2\n")
     old = run("up --clusters 2 --mirror --broker-version 0.10.2.2").stderr
     assert old.startswith("error: --mirror: needs brokers from 2.1 on\n")
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
@@ -199,6 +200,23 @@ def test_the_command_line_of_a_directory_without_a_sandbox(tmp_path: Path) -> No
         for words in ("status", "env", "down"):
             assert ("version 7" if "7" in text else "not a sandbox's state") in run(words, 1).stderr
     assert "Not a directory" in run("status", 1, file).stderr
+
+
+def test_the_command_line_of_a_running_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ProcessRef.of(os.getpid())
+    broker, mirror = (
+        ServerRecord(kind, name, "4.4.0", str(tmp_path), own.pid, started, f"127.0.0.1:{number}")
+        for number, (kind, name, started) in enumerate(
+            [("broker", "broker-1", own.started), ("mirror-maker", "mirror-maker", "another start")]
+        )
+    )
+    state.save(tmp_path, SandboxState(1, True, True, (broker, mirror)))
+    named = command("sandbox", "up", "--state", tmp_path, code=1).stderr
+    assert f"hint: stop it first: offsetmgr sandbox down --state {tmp_path}; or name" in named
+    ended = "mirror-maker is not running; the same offsetmgr sandbox up starts it again\n"
+    assert command("sandbox", "status", "--state", tmp_path, code=1).stderr == ended
+    monkeypatch.setenv("OFFSETMGR_SANDBOX", str(tmp_path))
+    assert "hint: stop it first: offsetmgr sandbox down; or name" in command("sandbox", "up", code=1).stderr
 
 
 def test_a_data_directory_that_no_sandbox_created_is_never_removed(tmp_path: Path) -> None:
