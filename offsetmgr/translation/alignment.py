@@ -458,7 +458,7 @@ class Alignment:
             older = self.first_copied if self.a.whole else 0
             why = f"the target held {count_of(older, 'other record')} before" if older else ""
             return Translation(Verdict.SEEN, self.b.offset_at(answer), why=why)
-        more = not self.a.start or self._unique.find(1, 0, index) >= 0
+        more = not self.a.start or self._unique.find(1, 0, index) >= 0 or bool(self._excused)
         why = "no unique record before the position lies directly before it in the target"
         if self.a.whole and not more:
             why = "the source has deleted the records before the position, which would show its place"
@@ -501,6 +501,7 @@ class Alignment:
         """Returns whether no record precedes the position at A, and the answer is the place of a unique record, which
         has a time stamp and so is no copy of a record that A has deleted."""
         first = self.a.whole and self.a.timed and not self._committed_between(0, index)
+        first &= self.b.whole or not self._excused  # an excused record may lie in a part of B that was not read
         return first and answer < len(self._classes_b) and bool(self._unique[self._classes_b[answer]])
 
     def _copies(self, answer: int) -> Iterator[int]:

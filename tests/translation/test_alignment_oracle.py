@@ -62,6 +62,7 @@ CASES = (
     Case("deleted head of A", delete_a=0.3),
     Case("deleted head of A, equal payloads, times", equal=1, delete_a=0.3, restart=0.2, done=False),
     Case("deleted head of A, transactions", delete_a=0.3, transactions=True, restart=0.3, reorder=0.1),
+    Case("deleted head of A, compacted", delete_a=0.3, keys=40, compact_a=0.4, compact_b=0.4),
     Case("deleted head of A, no times", delete_a=0.3, equal=0.3, keeps_times=False, restart=0.3),
     Case("deleted head of B", delete_b=0.3),
     Case("deleted heads", delete_a=0.3, delete_b=0.3, restart=0.2, done=False),
