@@ -310,13 +310,14 @@ def _equal_logs(logs: _Pair, wanted: Collection[int]) -> bool:
     start, end = max(source.range.start, target.range.start), target.range.end
     if end > source.range.end or end <= start or not all(start <= position <= end for position in wanted):
         return False
+    around = False
     places = sorted({end - 1, *(place for one in wanted for place in (one - 1, one) if start <= place < end)})
     try:
         for place in reversed(places):
             checksums = target.checksums(place)[:1]
             if not checksums or checksums != source.checksums(place)[:1]:
                 return False
-        at = places[0]
+        at, around = places[0], True
         while at < end:
             pairs = list(zip(source.checksums(at, _FETCH_BYTES), target.checksums(at, _FETCH_BYTES), strict=False))
             if any(one != other for one, other in pairs):
@@ -325,7 +326,7 @@ def _equal_logs(logs: _Pair, wanted: Collection[int]) -> bool:
                 break
             at = following
     except TooMuch:
-        pass
+        return around
     return True
 
 
