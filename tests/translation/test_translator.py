@@ -233,6 +233,9 @@ def test_equal_logs_are_recognised_by_their_batches(clusters: Clusters, monkeypa
     clusters.append(found)
     monkeypatch.delattr(module._AlignedLogs, "align")
     assert clusters.answers(0, 45, 90) == [("seen", at) for at in (0, 45, 90)]
+    # Equal ends alone prove nothing
+    monkeypatch.undo()
+    assert all(one.verdict != SEEN for one in clusters.translated(0, max_read=10).translations.values())
 
 
 def test_a_place_is_inferred_if_the_logs_are_larger_than_what_may_be_read(clusters: Clusters) -> None:
