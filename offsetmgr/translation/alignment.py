@@ -451,8 +451,9 @@ class Alignment:
             return self._bracket(
                 index, f"the target holds {count_of(foreign, 'record')} that the source lacks", earlier_a=True
             )
-        if self._end is not None and index > self._end and self._classes_b[-1] == _IGNORED:
-            return self._bracket(index, "the last records of the target are older values or changed copies")
+        if answer and self._classes_b[answer - 1] == _IGNORED and self._lacks(index, answer):
+            why = "the records before it in the target are older values or changed copies"
+            return self._bracket(index, why, earlier_a=True)
         preceded = [self._preceded(index, place) for place in self._copies(answer)]
         if any(preceded) or self._is_first(index, answer):
             older = self.first_copied if self.a.whole else 0
@@ -463,6 +464,12 @@ class Alignment:
         if self.a.whole and not more:
             why = "the source has deleted the records before the position, which would show its place"
         return self._bracket(index, why, earlier_a=None in preceded, earlier_b=more)
+
+    def _lacks(self, index: int, answer: int) -> bool:
+        """Returns whether the answer is not the place of the record at A's ``index``, which compaction has removed from
+        B, or which B may not hold yet."""
+        last = answer == len(self._classes_b)
+        return index < len(self._classes_a) and (last or self._classes_b[answer] != self._classes_a[index])
 
     def _committed_between(self, index: int, stop: int) -> int:
         """Returns how many records of A in a range of indexes are not of aborted transactions."""
