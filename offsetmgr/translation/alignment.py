@@ -138,18 +138,20 @@ class Alignment:
       record from the position to E, in the same order, from the answer on; the last copy of a unique record lies after
       the last copies of all unique records before it in A, also of those before the position. *Before*: the nearest
       unique record before the position lies at B before the answer, with the same records between; or the answer
-      begins a stretch that B holds twice, and this holds for an earlier copy. A's first record needs none before it if
-      it is unique and time stamps are compared. If no record precedes the position since
-      offset 0 of A, no copy precedes the answer. *Nothing else*: between the first copy in B's stretch and the answer,
-      B holds no record that A does not hold. If B has never held a record, its end is the answer for A's first record.
+      begins a stretch that B holds twice, and this holds for an earlier copy. If no record precedes the position since
+      offset 0 of A, no copy precedes the answer. A's first record needs nothing before it if it is unique and time
+      stamps are compared. *Nothing else*: between the first copy in B's stretch and the answer, B holds no record that
+      A does not hold. If B has never held a record, its end is the answer for A's first record.
     - If a log is compacted, a record that is missing on one side is excused if that side holds a later record of the
-      same key. A record that is not unique shows nothing there.
+      same key. A record that is not unique shows nothing there. No excused record of B lies directly before the answer
+      if B lacks the record at the position, because it may be a changed copy of this record.
     - `Verdict.MISSING`: B lacks records after the position, and holds later ones. `Verdict.NOT_YET`: B ends before the
       position, or a stretch that B already holds may be being copied again. Otherwise `Verdict.BRACKETED`, or
       `Verdict.UNKNOWN` if no unique record shows a place, or a log must be read further back.
 
     A copier may have changed records. Therefore a bracket holds the places of records of B that A does not hold, unless
-    they lie between copies of records that follow in A's order and lie before the position.
+    they lie between copies of records that follow in A's order and lie before the position. This does not hold if such
+    a copier begins again, and the copies that it has changed lie there.
 
     Content does not distinguish equal records. If records without time stamps repeat in a cycle, and all records that
     B holds copies of lie before A's stretch, then these look like copies of later ones. If a copier leaves out some of
