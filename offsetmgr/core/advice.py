@@ -27,6 +27,8 @@ _ARGUMENTS: Final = {
     "runbook write output": "files",
 }
 """The arguments of functions that have other names than the options, by option or by command and option."""
+_OWN_FUNCTIONS: Final = {("offsets diff", "translate"): "offsets.diff_translated"}
+"""The options with which a command calls another function, which has no such argument."""
 
 
 class Invocation(NamedTuple):
@@ -74,9 +76,11 @@ class Invocation(NamedTuple):
         return "".join(f" {shlex.quote(word)}" for word in self._replace(verb="", positional=()).words()[1:])
 
     def __str__(self) -> str:
-        given = ((name, value) for name, value in self.named.items() if value not in (None, False))
-        named = (f"{_argument(name, self.verb)}={value!r}" for name, value in given)
-        return f"{self.function}({', '.join((*map(repr, self.positional), *named))})"
+        given = {name: value for name, value in self.named.items() if value not in (None, False)}
+        own = [name for name in given if (self.verb, name) in _OWN_FUNCTIONS]
+        function = _OWN_FUNCTIONS[self.verb, own[0]] if own else self.function
+        named = (f"{_argument(name, self.verb)}={value!r}" for name, value in given.items() if name not in own)
+        return f"{function}({', '.join((*map(repr, self.positional), *named))})"
 
 
 class Advice(str):
