@@ -121,7 +121,7 @@ def test_each_position_is_compared_with_the_place_of_its_record(
     titles = shown.stdout.splitlines()[0].split()
     assert titles == ["GROUP", "TOPIC", "PART", "FROM", "TO", "RIGHT", "REPEATS", "SKIPS", "VERDICT", "NOTE"]
     # And a large read is announced
-    monkeypatch.setattr("offsetmgr.app.position_diff._MANY_RECORDS", 100)
+    monkeypatch.setattr("offsetmgr.app.offsets._MANY_RECORDS", 100)
     monkeypatch.setattr("offsetmgr.cli.render.PROGRESS_AFTER_S", 0)
     large = command(*clusters.arguments(f"{unique}-*", "--max-read", "1GB"), code=1).stderr
     sides = f"kafka://{clusters.a} -> kafka://{clusters.b}"
@@ -192,12 +192,12 @@ def test_topics_and_metadata_that_cannot_be_translated_are_refused_by_name(clust
     with open_store(f"kafka://{clusters.a}") as store:
         state = OffsetAndMetadata(5, "bAAAABIgYml0cyBvZiByZWNvcmRz")
         store.commit(unique, {TopicPartition(other, 0): state})
-    anew = clusters.topic(f"{unique}-anew", 2)
-    clusters.copy(anew, to_partition=1)
-    clusters.copy(anew, partition=1, to_partition=0)
-    clusters.commit(unique, anew, {0: 10})
+    swapped = clusters.topic(f"{unique}-swapped", 2)
+    clusters.copy(swapped, to_partition=1)
+    clusters.copy(swapped, partition=1, to_partition=0)
+    clusters.commit(unique, swapped, {0: 10})
     shown = command(*clusters.arguments(unique), code=1)
-    assert f"error: {anew}-0: its records lie in {anew}-1 of the target" in shown.stderr
+    assert f"error: {swapped}-0: its records lie in {swapped}-1 of the target" in shown.stderr
     assert f"error: topic {topic}: it has 2 partitions in the source, and {topic} has 3 in the target" in shown.stderr
     assert "its commit metadata is parallel-consumer's encoding" in shown.stderr
     assert shown.stderr.endswith("4 partitions: 0 at the right record, 4 not known (4 refused)\n")
