@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, get_args
 
 from offsetmgr.app.connections import Connections, SourceAndTarget
+from offsetmgr.app.translation import MAX_NAMED, note_reading, open_translator, require_two_logs, with_hint
 from offsetmgr.core import title_of
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import SystemClock
@@ -23,9 +24,10 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from offsetmgr.core.model import MAX_OFFSET, LogRange, OffsetAndMetadata, TopicPartition, dropped_text, is_valid_offset
+from offsetmgr.core.log_origin import TranslationRules
+from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata, TopicPartition, dropped_text, is_valid_offset
 from offsetmgr.core.offset_store import OtherGroupKind, checked_offsets
-from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.plurals import list_of
 from offsetmgr.core.scenario import FromFile, PastRecords, Scenario, ToOffsets
 from offsetmgr.core.selection import (
     ALL_GROUPS,
@@ -65,7 +67,6 @@ if TYPE_CHECKING:
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
     from offsetmgr.translation.comparison import CommittedPositions, PositionCounts
     from offsetmgr.translation.comparison import PositionDifference as PositionDifference
-    from offsetmgr.translation.translator import TranslationOptions
 
 T = TypeVar("T")
 
@@ -392,36 +393,15 @@ def _groups_of_both(
     return chosen, both
 
 
-_MAX_NAMED: Final = 5
-_MIN_PROGRESS: Final = 16
-"""The progress of so many partitions is shown by their number, and that of fewer ones by the bytes read."""
-
-
-class RecordComparison(NamedTuple):
-    """How `offsetmgr.app.offsets.diff_translated` finds the right records.
-
-    ``topics`` are rules ``PATTERN=REPLACEMENT``, which give the names of topics in the target: the first rule whose
-    regular expression matches a whole name counts. ``groups`` maps groups to their names in the target. With
-    ``accept_inferred``, a position that is only inferred counts as known. The others limit the reading: ``max_read``
-    bytes of a partition in both logs together (default: 256 MiB), and ``throttle`` bytes in a second (default: no
-    limit). Headers with the names ``ignored_headers`` are ignored, besides those of known copiers.
-    """
-
-    topics: tuple[str, ...] = ()
-    groups: Mapping[str, str] = MappingProxyType({})
-    accept_inferred: bool = False
-    max_read: int | None = None
-    throttle: int | None = None
-    ignored_headers: tuple[str, ...] = ()
-
-
-ALL_RECORDS: Final = RecordComparison()
+BY_RECORDS: Final = TranslationRules()
 
 
 class FoundPositions(Found["PositionDifference"]):
-    """The result of `diff_translated`. After the last item, ``counts`` has the number of partitions by outcome."""
+    """The result of `diff_translated`. After the last item, ``counts`` has the number of partitions by outcome, and
+    ``lacking`` the number of records of each partition of the source that the target lacks, None if it is unknown."""
 
     counts: PositionCounts
+    lacking: Mapping[TopicPartition, int | None]
 
 
 def diff_translated(
@@ -431,38 +411,26 @@ def diff_translated(
     selection: GroupSelection = ALL_GROUPS,
     topics: TopicSelection = ALL_TOPICS,
     *,
-    how: RecordComparison = ALL_RECORDS,
+    rules: TranslationRules = BY_RECORDS,
+    rename: Mapping[str, str] = MappingProxyType({}),
     sides: Sequence[ConnectionConfig] | None = None,
 ) -> FoundPositions:
     """Compares the positions of groups in two Kafka clusters by the records, whose offsets differ there. Yields each
     partition in which a group is not at the right record in the target, or is not known to be. The arguments are those
-    of `diff`. Reads the logs of both clusters, and writes nothing.
+    of `diff`; ``rename`` maps groups to their names in the target. Reads the logs of both clusters, and writes nothing.
 
     Raises `UsageError` if both stores belong to one cluster, `UnsupportedOperation` if one is a file, and the errors of
     `diff`."""
     pair = _pair(connections, source, target, sides)
     left, right = pair.source, pair.target
-    _require_two_logs(left, right, renamed=bool(TopicRenames(how.topics)))
+    require_two_logs(left, right, renamed=bool(TopicRenames(rules.topics)))
     clusters = pair.clusters()
-    chosen, _ = _groups_of_both(left, right, selection, topics, how.groups)
+    chosen, _ = _groups_of_both(left, right, selection, topics, rename)
     connections.ui.note(f"{left.uri} -> {right.uri}")
     found = FoundPositions(connections, left, chosen, topics)
-    found.of(_translated(connections, found, (left, right), clusters, how, selection.named(chosen)))
+    named = selection.named(chosen)
+    found.of(_translated(connections, found, (left, right), clusters, rules=rules, renamed=rename, named=named))
     return found
-
-
-def _require_two_logs(left: OffsetStore, right: OffsetStore, *, renamed: bool) -> None:
-    from offsetmgr.core.log_origin import compare_origins
-    from offsetmgr.core.offset_store import PartitionKinds
-
-    for store in (left, right):
-        if store.uri.startswith("file:") or store.capabilities.partitions is PartitionKinds.OF_BROKERS:
-            why = "has no logs of Kafka 0.8 or later: translation reads the records at the committed offsets"
-            raise UnsupportedOperation(store.uri, why, "name the Kafka cluster or the ZooKeeper of the groups")
-    compared = compare_origins(left.log_origin(), right.log_origin())
-    if compared.keeps_epochs and not renamed:
-        why = f"both stores belong to one cluster ({compared.how}), in which equal offsets are the same records"
-        raise UsageError(Advice("{translate=auto}"), why, Advice("compare the offsets: leave out {translate}"))
 
 
 def _translated(
@@ -470,16 +438,16 @@ def _translated(
     found: FoundPositions,
     stores: tuple[OffsetStore, OffsetStore],
     clusters: tuple[KafkaCluster, KafkaCluster],
-    how: RecordComparison,
+    *,
+    rules: TranslationRules,
+    renamed: Mapping[str, str],
     named: Collection[str],
 ) -> Iterator[PositionDifference]:
     """``named`` are the groups that are selected by name."""
     from offsetmgr.groups.diff import NamesInRight, read_both
-    from offsetmgr.translation.alignment import Verdict
     from offsetmgr.translation.comparison import CommittedPositions
-    from offsetmgr.translation.translator import PositionTranslator
 
-    rename, (source, target), absent = TopicRenames(how.topics), clusters, []
+    rename, (source, target), absent = TopicRenames(rules.topics), clusters, []
     existing = source.topics() if rename else ()
     old = rename.inverse(existing)
 
@@ -487,9 +455,8 @@ def _translated(
         name = old.get(tp.topic) if rename else tp.topic
         return None if name is None else TopicPartition(name, tp.partition)
 
-    accepted = [Verdict.SEEN, *([Verdict.INFERRED] if how.accept_inferred else [])]
-    committed = CommittedPositions(rename, accepted)
-    names = NamesInRight(lambda group: how.groups.get(group, group), rename.partition, back)
+    committed = CommittedPositions(rename, rules.accepts)
+    names = NamesInRight(lambda group: renamed.get(group, group), rename.partition, back)
     groups = connections.ui.progress(found.groups, "reading", len(found.groups))
     for in_left, in_right in read_both(*stores, groups, names):
         found.errors += _add_group(committed, in_left, in_right, found.topics, back)
@@ -498,22 +465,21 @@ def _translated(
     positions = committed.positions()
     compared = {tp.topic for tp in positions}
     rename.require_matches({*existing, *compared}, compared)
-    options = _translation_options(connections, how, len(positions))
-    _note_reading(connections, source, positions, options.max_read)
-    translator = PositionTranslator(source, target, options)
+    note_reading(connections, source, positions, rules)
+    translator = open_translator(connections, source, target, rules, len(positions))
     translated = translator.translate(positions, rename, committed.earliest())
     for one in connections.ui.progress(translated, "translating", len(positions)):
         if one.error is not None:
             no_copies = committed.no_copies if rename else None
-            found.errors.append(_with_hint(one.error, one.source, one.target, no_copies))
+            found.errors.append(with_hint(one.error, one.source, one.target, no_copies))
         committed.compare(one)
     if committed.no_copies:
-        topics = list_of(sorted(committed.no_copies), _MAX_NAMED)
+        topics = list_of(sorted(committed.no_copies), MAX_NAMED)
         connections.ui.note(f"not compared: offsets in topics of the target that are no copies: {topics}")
     if absent:
         text = "hint: group {} has no offset in {}; {from} names another store"
-        connections.ui.note(Advice(text, list_of(absent, _MAX_NAMED), stores[0].uri))
-    found.counts = committed.counts
+        connections.ui.note(Advice(text, list_of(absent, MAX_NAMED), stores[0].uri))
+    found.counts, found.lacking = committed.counts, committed.lacking
     yield from committed.differences()
     if committed.was_cut:
         connections.ui.note(Advice("hint: a larger {max_read} reads further back"))
@@ -523,45 +489,6 @@ def _translated(
         missing.hint = Advice.joined([Advice("{topic} selects names in the source"), missing.hint])
     if not (found.counts.total or found.errors):
         found.errors.append(OffsetMgrError("nothing to compare", "no selected group has an offset"))
-
-
-def _translation_options(connections: Connections, how: RecordComparison, partitions: int) -> TranslationOptions:
-    """Returns the options, with which a reading of few partitions shows the number of bytes read."""
-    from offsetmgr.translation.fingerprints import COPIERS_HEADERS
-    from offsetmgr.translation.translator import TranslationOptions
-
-    max_read, ignored = how.max_read or TranslationOptions().max_read, (*COPIERS_HEADERS, *how.ignored_headers)
-    given = TranslationOptions(max_read, how.throttle, ignored)
-    if partitions >= _MIN_PROGRESS:
-        return given
-    show, total = connections.ui.meter("reading both logs, KiB", 1024), 0
-
-    def on_read(read: int) -> None:
-        nonlocal total
-        total += read
-        show(total, None)
-
-    return given._replace(on_read=on_read)
-
-
-def _with_hint(
-    error: OffsetMgrError, source: TopicPartition, target: TopicPartition, no_copies: Collection[str] | None = None
-) -> OffsetMgrError:
-    """Adds a hint at what a translation needs, if the error is that something is missing. ``no_copies`` are the topics
-    with offsets in the target that are no copies, if topics are renamed."""
-    from offsetmgr.translation.translator import TooMuch
-
-    if isinstance(error, TopicNotAuthorized):
-        topics = f"topic {source.topic} in the source, and on topic {target.topic} in the target"
-        error.hint = f"a translation reads the logs of both clusters: grant Read on {topics}"
-    elif isinstance(error, UnknownTopicOrPartition) and no_copies is not None:
-        there = f"; the groups have offsets there in {list_of(sorted(no_copies), _MAX_NAMED)}" * bool(no_copies)
-        error.hint = Advice("check the name that {rename_topic} gives in the target{}", there)
-    elif isinstance(error, UnknownTopicOrPartition) and not error.hint:
-        error.hint = Advice("if the target's topic has another name: {rename_topic} {}", r"'(.*)=PREFIX.\1'")
-    elif isinstance(error, TooMuch):
-        error.hint = Advice("a larger {max_read} reads further back")
-    return error
 
 
 def _add_group(
@@ -593,7 +520,7 @@ def _add_group(
         offsets = left and left.offset, right and right.offset
         if (error := in_left.errors.get(tp) or (in_right.errors.get(copy) if copy else None)) is not None:
             verdict = state_of(error)
-            error = _with_hint(error, tp, committed.target(tp))
+            error = with_hint(error, tp, committed.target(tp))
         elif left is None:
             verdict = ONLY_TO
         elif (form := state_in(left.metadata)) is not None:
@@ -607,28 +534,6 @@ def _add_group(
         if error is not None:
             errors.setdefault(str(error), error)
     return list(errors.values())
-
-
-_LARGE_READ: Final = 1_000_000_000
-_MANY_RECORDS: Final = 100_000
-"""The command notes a read that may have more bytes and has more records."""
-
-
-def _note_reading(
-    connections: Connections, source: KafkaCluster, positions: Mapping[TopicPartition, Collection[int]], max_read: int
-) -> None:
-    """Tells the user how much a translation reads, if it may be much."""
-    limit = len(positions) * max_read
-    if limit <= _LARGE_READ:
-        return
-    ranges = source.log_ranges(positions)
-    records = sum(
-        max(0, log.end - max(log.start, min(positions[tp]))) for tp, log in ranges.items() if isinstance(log, LogRange)
-    )
-    if records > _MANY_RECORDS:
-        most = f"{limit / 1_000_000_000:,.0f} GB of {count_of(len(positions), 'partition')}"
-        text = "reading about {} in each cluster, at most {}; {max_read} and {throttle} limit it"
-        connections.ui.note(Advice(text, count_of(records, "record"), most))
 
 
 FilePath: TypeAlias = str | os.PathLike[str]

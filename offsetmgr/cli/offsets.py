@@ -22,9 +22,11 @@ from offsetmgr.cli.options import (
     OneGroup,
     OnlyWithLag,
     Overwrite,
+    Rename,
     SavePlan,
     SideConfigs,
     TopicFlags,
+    TranslateAuto,
     TranslateOption,
     TranslationFlags,
     UnterminatedOption,
@@ -33,6 +35,7 @@ from offsetmgr.cli.options import (
     command_group,
     flag,
     opt,
+    parse_renames,
 )
 from offsetmgr.cli.render import (
     FAILED,
@@ -54,6 +57,7 @@ from offsetmgr.core import TITLES
 from offsetmgr.core.clock import SystemClock, duration
 from offsetmgr.core.durations import parse_datetime, parse_duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.model import MAX_OFFSET, Committed, OffsetAndMetadata
 from offsetmgr.core.plurals import count_of, list_of, printable, raw_json
 from offsetmgr.core.scenario import (
@@ -531,7 +535,9 @@ def diff(
     *,
     groups: GroupFlags,
     topics: TopicFlags,
+    translate: TranslateAuto = None,
     translation: TranslationFlags,
+    rename: Rename = None,
     configs: SideConfigs,
     output: FormatOption = OutputFormat.TABLE,
 ) -> int:
@@ -547,11 +553,20 @@ def diff(
     given = {"--from": source not in TITLES and source, "--to": target not in TITLES and target}
     connect.reject_for_many(given, "it names a store of one cluster")
     sides = connect.of_sides(*configs)
-    if (how := translation.comparison()) is not None:
+    if (rules := translation.chosen(translate)) is not None:
+        if not isinstance(rules, TranslationRules):
+            raise UsageError("--translate none", "diff compares the offsets without it", "leave it out")
         hint = "name both clusters with --from and --to; kafka is that of the context: --context NAME --from kafka"
         connect.reject_for_many({"--translate": True}, "it compares two clusters", hint)
         positions = offsets.diff_translated(
-            connect, source, target, selection, topics.selection(), how=how, sides=sides
+            connect,
+            source,
+            target,
+            selection,
+            topics.selection(),
+            rules=rules,
+            rename=parse_renames(rename),
+            sides=sides,
         )
         count = write_rows(TRANSLATED, map(_position_row, positions), output)
         code = report_and_exit_code(positions.errors)

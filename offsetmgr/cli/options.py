@@ -18,13 +18,12 @@ from offsetmgr.config.user_directories import require_kept, state_directory
 from offsetmgr.core import example_uris
 from offsetmgr.core.durations import parse_milliseconds, parse_seconds
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.core.log_origin import OffsetTranslation, TranslationChoice, TranslationRules
 from offsetmgr.core.offset_store import RunningEdit
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import PlanSelection
-    from offsetmgr.app.offsets import RecordComparison
 
 
 def opt(names: str, metavar: str | None, help: str, **more: Any) -> Any:
@@ -336,24 +335,33 @@ def _parse_bytes(text: str, option: str) -> int:
 
 
 class PositionTranslation(StrEnum):
-    """How a comparison finds the right positions of another cluster."""
+    """How a command finds the right positions of another cluster."""
 
     AUTO = "auto"
+    NONE = "none"
+
+
+TranslateAuto = Annotated[
+    PositionTranslation | None,
+    opt(
+        "--translate",
+        None,
+        "For another Kafka cluster. auto: find the same records there. none: equal topics, so offsets stay.",
+    ),
+]
 
 
 class AcceptedVerdict(StrEnum):
     """A verdict that the user accepts."""
 
     INFERRED = "inferred"
+    BRACKETED = "bracketed"
+    MISSING = "missing"
 
 
 class TranslationFlags(NamedTuple):
-    """The options of a comparison by the records."""
+    """The options of a translation by the records."""
 
-    translate: Annotated[
-        PositionTranslation | None,
-        opt("--translate", None, "auto: compare the records of two Kafka clusters, whose offsets differ."),
-    ] = None
     rename_topic: Annotated[
         list[str] | None,
         opt(
@@ -362,10 +370,9 @@ class TranslationFlags(NamedTuple):
             r"Names of topics in the target, as in '(.*)=east.\1'; the first matching pattern counts; repeatable.",
         ),
     ] = None
-    rename: Rename = None
     accept: Annotated[
-        AcceptedVerdict | None,
-        opt("--accept", None, "inferred: also accept positions whose logs were not read to the end."),
+        list[AcceptedVerdict] | None,
+        opt("--accept", None, "A verdict to accept in addition to seen; repeatable. The smallest offset counts."),
     ] = None
     ignore_header: Annotated[
         list[str] | None,
@@ -379,20 +386,20 @@ class TranslationFlags(NamedTuple):
     ] = None
     throttle: Annotated[int | None, bytes_option("--throttle", "Read at most this much in a second.", "BYTES/s")] = None
 
-    def comparison(self) -> RecordComparison | None:
-        """Returns how to compare the records; None without --translate. Raises `UsageError` for options that need
-        it."""
-        from offsetmgr.app.offsets import RecordComparison
+    def rules(self) -> TranslationRules:
+        """Returns the rules of the translation."""
+        accepts, headers = tuple(self.accept or ()), tuple(self.ignore_header or ())
+        return TranslationRules(tuple(self.rename_topic or ()), accepts, self.max_read, self.throttle, headers)
 
-        if self.translate is None:
-            given = next((name for name, value in self._asdict().items() if value), None)
-            if given is not None:
-                why, hint = "is for a comparison by the records", "add --translate auto"
-                raise UsageError(f"--{given.replace('_', '-')}", why, hint)
-            return None
-        accepts, headers = self.accept is not None, tuple(self.ignore_header or ())
-        rules, groups = tuple(self.rename_topic or ()), parse_renames(self.rename)
-        return RecordComparison(rules, groups, accepts, self.max_read, self.throttle, headers)
+    def chosen(self, translate: PositionTranslation | None) -> TranslationChoice | None:
+        """Returns the choice of --translate. Raises `UsageError` for options that need --translate auto."""
+        if translate is PositionTranslation.AUTO:
+            return self.rules()
+        given = next((name for name, value in self._asdict().items() if value), None)
+        if given is not None:
+            why, hint = "is for a translation by the records", "add --translate auto"
+            raise UsageError(f"--{given.replace('_', '-')}", why, hint)
+        return None if translate is None else OffsetTranslation.NONE
 
 
 class SideConfigs(NamedTuple):

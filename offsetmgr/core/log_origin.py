@@ -29,6 +29,29 @@ class OffsetTranslation(StrEnum):
     """No conversion. The user asserts that the logs of the other cluster are identical copies."""
 
 
+class TranslationRules(NamedTuple):
+    """How positions of one cluster are translated into positions of another one, by the records (``--translate auto``).
+
+    ``topics`` are rules ``PATTERN=REPLACEMENT``, which give the names of topics in the target: the first rule whose
+    regular expression matches a whole name counts. ``accepts`` are verdicts with which a position counts as known in
+    addition to ``seen``: ``inferred``, ``bracketed`` or ``missing``. Two limit the reading: ``max_read`` bytes of a
+    partition in both logs together (default: 256 MiB), and ``throttle`` bytes in a second (default: no limit). Headers
+    with the names ``ignored_headers`` are ignored, besides those of known copiers. ``back`` states that the source is a
+    copy of the target, which may hold later records that the source lacks.
+    """
+
+    topics: tuple[str, ...] = ()
+    accepts: tuple[str, ...] = ()
+    max_read: int | None = None
+    throttle: int | None = None
+    ignored_headers: tuple[str, ...] = ()
+    back: bool = False
+
+
+TranslationChoice: TypeAlias = OffsetTranslation | TranslationRules
+"""How a command treats offsets of another cluster."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogOrigin:
     """The Kafka cluster whose logs the offsets of a store refer to.
@@ -95,7 +118,7 @@ class OriginComparison(NamedTuple):
         refer to the same logs."""
         return self.relation in (Relation.SAME, Relation.INFERRED, Relation.NEW)
 
-    def text(self, translate: OffsetTranslation | None = None) -> str:
+    def text(self, translate: TranslationChoice | None = None) -> str:
         """Returns the comparison in one line."""
         if self.relation is Relation.SAME:
             return f"the same on both sides: {self.how}"
@@ -110,6 +133,8 @@ class OriginComparison(NamedTuple):
         if translate is OffsetTranslation.NONE:
             done = "offsets are written unchanged, without leader epochs"
             return Advice("accepted by {translate=none}: {}; {}", self.how, done)
+        if translate is not None:
+            return Advice("translated by the records ({translate=auto}): {}", self.how)
         return f"not the same on both sides: {self.how}"
 
 

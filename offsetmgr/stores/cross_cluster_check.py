@@ -15,7 +15,7 @@ from typing import Final
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import OtherCluster, RecreatedTopic
-from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OffsetTranslation, OriginComparison, Relation, compare_origins
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OriginComparison, Relation, TranslationChoice, compare_origins
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetSource, OffsetStore
 from offsetmgr.snapshots.base import SnapshotHeader
@@ -75,7 +75,7 @@ class CrossClusterCheck:
 
     source: OffsetSource
     target: OffsetStore
-    translate: OffsetTranslation | None = None
+    translate: TranslationChoice | None = None
     roles: tuple[str, str] = ("source", "target")
     """The words that messages use for the source and the target."""
     comparison: OriginComparison = field(init=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate, repeat
@@ -76,6 +76,12 @@ class LogStretch:
         while index in self.aborted:
             index += 1
         return index
+
+    def before(self, index: int) -> LogStretch:
+        """Returns the stretch up to a record, as if the log ended there."""
+        end = self.offset_at(index)
+        cut = replace(self, end=end, offsets=self.offsets[:index], prints=self.prints[:index], keys=self.keys[:index])
+        return replace(cut, hidden=self.end + self.hidden - end)
 
     @property
     def may_lack_old_values(self) -> bool:
@@ -214,6 +220,15 @@ class Alignment:
     def copies(self) -> int:
         """The number of records of B that equal a record of A."""
         return sum(of >= 0 for of in self._classes_b)
+
+    @property
+    def lacking(self) -> int | None:
+        """The number of records of A that B does not hold, as far as A was read; None if unknown."""
+        if self.b.empty and self.b.whole:
+            return self._committed_between(0, len(self.a.prints)) if self.a.whole else None
+        if self._end is None or self.may_be_copied_again:
+            return None
+        return len(self._missing) + self._committed_between(self._end + 1, len(self.a.prints))
 
     @property
     def following(self) -> int | None:

@@ -133,11 +133,11 @@ class CommittedPositions:
 
     Call in this order: 1. `add` and `fail` for each group; 2. `compare` for the translation of each partition of
     `positions`; 3. `differences`. ``rename`` returns the target's name of a topic. ``accepted`` are the verdicts with
-    which a position counts as known.
+    which a position counts as known, in addition to `Verdict.SEEN`.
     """
 
-    def __init__(self, rename: Callable[[str], str], accepted: Collection[Verdict] = (Verdict.SEEN,)) -> None:
-        self._rename, self._accepted = cache(rename), frozenset(accepted)
+    def __init__(self, rename: Callable[[str], str], accepted: Collection[str] = ()) -> None:
+        self._rename, self._accepted = cache(rename), frozenset({Verdict.SEEN, *accepted})
         self._groups: list[str] = []
         self._first_rows = array("q")
         """The number of rows before each group."""
@@ -154,6 +154,8 @@ class CommittedPositions:
         """Topics with offsets in the target that are no copies of the source's topics."""
         self.was_cut = False
         """Whether a larger limit of the reading would give more answers."""
+        self.lacking: dict[TopicPartition, int | None] = {}
+        """The number of records of each partition of the source that the target lacks; None if it is unknown."""
         self.counts = PositionCounts()
 
     def target(self, tp: TopicPartition) -> TopicPartition:
@@ -195,6 +197,7 @@ class CommittedPositions:
 
     def compare(self, found: TranslatedPartition) -> None:
         """Compares the offsets of the groups in the target with the translation of a partition."""
+        self.lacking[found.source] = found.lacking
         if found.error is not None:
             self._fail(found.source, found.error)
             return

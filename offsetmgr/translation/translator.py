@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from hashlib import blake2b
 from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     CorruptData,
     OffsetMgrError,
@@ -15,7 +17,10 @@ from offsetmgr.core.errors import (
     UnknownTopicOrPartition,
     UnsupportedOperation,
 )
+from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.plurals import count_of
+from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.kafka.cluster import Logs, describable_topics
 from offsetmgr.segments.batch_reader import BATCH_HEADER, LOG_OVERHEAD, batches
 from offsetmgr.segments.raw_batches import raw_batches
@@ -30,6 +35,7 @@ _FIRST_OFFSETS: Final = 200_000
 """The number of offsets at the end of each log that are read at first. After that, as many again, and so on."""
 _NEIGHBOURS: Final = 50
 """The number of records on each side of a position that must be equal if not everything was read."""
+_DIGEST_BYTES: Final = 16
 _RECORD_BYTES: Final = 128
 """The memory that a fingerprint takes, so that a log of tiny records is not read without a limit."""
 _EQUAL_SHARE: Final = 10
@@ -43,12 +49,15 @@ _OTHERS_SAMPLE_BYTES: Final = 1024 * 1024
 class TranslationOptions(NamedTuple):
     """``max_read`` is the largest number of bytes that are read of a partition, in both logs together, and ``throttle``
     the largest number that is read in a second. ``ignored_headers`` are headers that copiers add.
-    ``on_read`` is called with the number of bytes of each read."""
+    ``on_read`` is called with the number of bytes of each read. ``back`` states that the source is the copy of the
+    target: later records of the target that the source lacks were not copied yet.
+    """
 
     max_read: int = 256 * 1024 * 1024
     throttle: int | None = None
     ignored_headers: tuple[str, ...] = COPIERS_HEADERS
     on_read: Callable[[int], None] = lambda _: None
+    back: bool = False
 
 
 class TranslatedPartition(NamedTuple):
@@ -62,6 +71,10 @@ class TranslatedPartition(NamedTuple):
     alignment: Alignment | None = None
     log: LogRange | None = None
     """The range of the target's log."""
+    lacking: int | None = None
+    """The number of records of the source that the target lacks, as far as the source was read; None if unknown."""
+    digest: str = ""
+    """A hash of the records that were read of both logs."""
 
     def difference(self, position: int, committed: int) -> tuple[int, int] | None:
         """Returns the numbers of records that a group repeats and skips if it resumes at ``committed`` in the target
@@ -141,12 +154,18 @@ class PositionTranslator:
         alignment, note = None, ""
         found: Mapping[int, Translation]
         _allow(logs, self._options)
-        if _equal_logs(logs, wanted):
+        digest = blake2b(digest_size=_DIGEST_BYTES)
+        lacking: int | None = source.range.end - target.range.end
+        if _equal_logs(logs, wanted, digest):
             why = "both logs have equal batches at equal offsets"
             found = {position: Translation(Verdict.SEEN, position, why=why) for position in wanted}
         else:
             reading = self._read(logs, wanted, earliest)
             alignment, note = reading.alignment, reading.equality.text
+            lacking = alignment.lacking
+            for stretch in (alignment.a, alignment.b):
+                digest.update(stretch.offsets)
+                digest.update(b"".join(stretch.prints))
             found = {one: reading.translate(one) for one in wanted}
             if alignment.first_copied is None and any(source.range.start <= one <= source.range.end for one in wanted):
                 self._refuse_other_partitions(logs)
@@ -154,7 +173,9 @@ class PositionTranslator:
         for log, before, after in zip(logs, ids, now, strict=True):
             if before.get(log.tp.topic) != after.get(log.tp.topic):
                 raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
-        return TranslatedPartition(source.tp, target.tp, found, None, note, alignment, target.range)
+        return TranslatedPartition(
+            source.tp, target.tp, found, None, note, alignment, target.range, lacking, digest.hexdigest()
+        )
 
     def _read(self, logs: _Pair, wanted: Collection[int], earliest: int) -> _AlignedLogs:
         """Reads both logs with the strictest comparison for which some share of the records is equal, or else with the
@@ -214,6 +235,80 @@ class PositionTranslator:
                 why = f"it has {counts[0]} partitions in the source, and {renamed} has {counts[1]} in the target"
                 errors[topic] = UnsupportedOperation(f"topic {topic}", why)
         return errors
+
+
+class TranslatedOffset(NamedTuple):
+    """The offset in ``target`` for a position in the source. ``problem`` is the reason why it must not be written, and
+    empty if it may be. ``how`` says in words how the answer is known, and ``digest`` is that of the partition."""
+
+    target: TopicPartition
+    answer: Translation
+    problem: str
+    how: str
+    digest: str
+
+
+class Translations:
+    """The translations that a command has made. Each position of a partition is translated once, so that groups which
+    share a position share the work.
+
+    ``started`` is called with the positions that are translated next, and ``progress`` wraps the iteration over their
+    partitions. Call `load` with positions that were just read, then `get` for each of them.
+    """
+
+    def __init__(
+        self,
+        translator: PositionTranslator,
+        rules: TranslationRules,
+        started: Callable[[Mapping[TopicPartition, Collection[int]]], None] = lambda _: None,
+        progress: Callable[[Iterable[TranslatedPartition], int], Iterable[TranslatedPartition]] = lambda found, _: (
+            found
+        ),
+    ) -> None:
+        self.rules, self.rename = rules, TopicRenames(rules.topics)
+        self.partitions: dict[TopicPartition, TranslatedPartition] = {}
+        """The translations of each partition of the source, without alignments."""
+        self._translator, self._started, self._progress = translator, started, progress
+
+    def load(self, positions: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Translates the positions that are not translated yet. Raises the errors of `PositionTranslator.translate`."""
+        new: dict[TopicPartition, set[int]] = {}
+        for tp, position in positions:
+            known = self.partitions.get(tp)
+            if known is None or (known.error is None and position not in known.translations):
+                new.setdefault(tp, set()).add(position)
+        if not new:
+            return
+        self._started(new)
+        for one in self._progress(self._translator.translate(new, self.rename), len(new)):
+            known = self.partitions.get(one.source)
+            found = {**(known.translations if known else {}), **one.translations}
+            self.partitions[one.source] = one._replace(translations=found, alignment=None)
+
+    def get(self, tp: TopicPartition, position: int) -> TranslatedOffset | OffsetMgrError:
+        """Returns the answer for a loaded position, or the error of its partition."""
+        found = self.partitions[tp]
+        if found.error is not None:
+            return found.error
+        answer = found.translations[position]
+        how = "; ".join(filter(None, (_how(answer), answer.why, found.note)))
+        problem = ""
+        if answer.verdict is not Verdict.SEEN and answer.verdict not in self.rules.accepts:
+            problem = how if answer.offset is None else Advice("{}; {accept} {} writes it", how, answer.verdict)
+        elif answer.offset is None:
+            problem = how
+        return TranslatedOffset(found.target, answer, problem, how, found.digest)
+
+    def clear(self) -> None:
+        """Removes all translations, because the logs have changed."""
+        self.partitions.clear()
+
+
+def _how(answer: Translation) -> str:
+    if answer.upper is None or answer.upper == answer.offset:
+        return str(answer.verdict)
+    bounds = f"{answer.verdict} [{answer.offset}, {answer.upper}]"
+    return f"{bounds}: repeats up to {count_of(answer.repeats, 'record')} at {answer.offset}"
 
 
 class _Log:
@@ -303,9 +398,9 @@ def _allow(logs: _Pair, options: TranslationOptions) -> None:
         log.left = options.max_read * 3 // 8
 
 
-def _equal_logs(logs: _Pair, wanted: Collection[int]) -> bool:
+def _equal_logs(logs: _Pair, wanted: Collection[int], digest: blake2b) -> bool:
     """Returns whether both logs have equal batches at equal offsets, as the logs of linked clusters have: at the end of
-    the target, around each position, and between as far as may be read."""
+    the target, around each position, and between as far as may be read. Adds the checksums to ``digest``."""
     source, target = logs
     start, end = max(source.range.start, target.range.start), target.range.end
     if end > source.range.end or end <= start or not all(start <= position <= end for position in wanted):
@@ -317,11 +412,13 @@ def _equal_logs(logs: _Pair, wanted: Collection[int]) -> bool:
             checksums = target.checksums(place)[:1]
             if not checksums or checksums != source.checksums(place)[:1]:
                 return False
+            digest.update(repr(checksums).encode())
         at, around = places[0], True
         while at < end:
             pairs = list(zip(source.checksums(at, _FETCH_BYTES), target.checksums(at, _FETCH_BYTES), strict=False))
             if any(one != other for one, other in pairs):
                 return False
+            digest.update(repr(pairs).encode())
             if (following := pairs[-1][0][0] + 1 if pairs else at) <= at:
                 break
             at = following
@@ -387,8 +484,13 @@ class _AlignedLogs:
         return FingerprintRules(self.equality, self._timestamps, self._options.ignored_headers)
 
     def _aligned(self, pieces: Mapping[_Log, Piece]) -> Alignment:
-        a, b = (pieces[log] for log in self._logs)
-        return Alignment(a.stretch, b.committed())
+        a, b = pieces[self._logs[0]].stretch, pieces[self._logs[1]].committed()
+        if self._options.back:
+            copied = set(a.prints)
+            b = b.before(
+                next((at + 1 for at in reversed(range(len(b.prints))) if b.prints[at] in copied), len(b.prints))
+            )
+        return Alignment(a, b)
 
     def _read_earlier(self, pieces: dict[_Log, Piece], logs: Iterable[_Log]) -> None:
         """Reads as much again before what was read of these logs. Raises `TooMuch`."""

@@ -1,0 +1,125 @@
+"""Reads the logs of two clusters for commands that translate positions, with what a user must see meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.app.connections import Connections, SourceAndTarget
+from offsetmgr.core.advice import Advice
+from offsetmgr.core.errors import (
+    OffsetMgrError,
+    TopicNotAuthorized,
+    UnknownTopicOrPartition,
+    UnsupportedOperation,
+    UsageError,
+)
+from offsetmgr.core.log_origin import TranslationRules
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.plurals import count_of, list_of
+
+if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.kafka.cluster import KafkaCluster
+    from offsetmgr.translation.translator import PositionTranslator, Translations
+
+MAX_NAMED: Final = 5
+_MIN_PROGRESS: Final = 16
+"""The progress of so many partitions is shown by their number, and that of fewer ones by the bytes read."""
+_LARGE_READ: Final = 1_000_000_000
+_MANY_RECORDS: Final = 100_000
+"""A command notes a read that may have more bytes and has more records."""
+
+
+def open_translations(connections: Connections, pair: SourceAndTarget, rules: TranslationRules) -> Translations:
+    """Returns the translations of positions of the source's cluster into positions of the target's cluster. Raises
+    `UsageError` if both stores belong to one cluster, and `UnsupportedOperation` if one of them has no logs."""
+    from offsetmgr.translation.translator import Translations
+
+    require_two_logs(pair.source, pair.target, renamed=bool(rules.topics))
+    source, target = pair.clusters()
+    translator = open_translator(connections, source, target, rules)
+
+    def started(positions: Mapping[TopicPartition, Collection[int]]) -> None:
+        note_reading(connections, source, positions, rules)
+
+    ui = connections.ui
+    return Translations(translator, rules, started, lambda found, total: ui.progress(found, "translating", total))
+
+
+def open_translator(
+    connections: Connections, source: KafkaCluster, target: KafkaCluster, rules: TranslationRules, partitions: int = 0
+) -> PositionTranslator:
+    """Returns the translator. If it translates few ``partitions``, the user sees the number of bytes read."""
+    from offsetmgr.translation.fingerprints import COPIERS_HEADERS
+    from offsetmgr.translation.translator import PositionTranslator, TranslationOptions
+
+    max_read, ignored = rules.max_read or TranslationOptions().max_read, (*COPIERS_HEADERS, *rules.ignored_headers)
+    options = TranslationOptions(max_read, rules.throttle, ignored, back=rules.back)
+    if 0 < partitions < _MIN_PROGRESS:
+        show, total = connections.ui.meter("reading both logs, KiB", 1024), 0
+
+        def on_read(read: int) -> None:
+            nonlocal total
+            total += read
+            show(total, None)
+
+        options = options._replace(on_read=on_read)
+    return PositionTranslator(source, target, options)
+
+
+def require_two_logs(left: OffsetStore, right: OffsetStore, *, renamed: bool) -> None:
+    """Raises the errors of `open_translations`. ``renamed`` tells whether topics have other names in the target."""
+    from offsetmgr.core.log_origin import compare_origins
+    from offsetmgr.core.offset_store import PartitionKinds
+
+    for store in (left, right):
+        if store.uri.startswith("file:") or store.capabilities.partitions is PartitionKinds.OF_BROKERS:
+            why = "has no logs of Kafka 0.8 or later: translation reads the records at the committed offsets"
+            raise UnsupportedOperation(store.uri, why, "name the Kafka cluster or the ZooKeeper of the groups")
+    compared = compare_origins(left.log_origin(), right.log_origin())
+    if compared.keeps_epochs and not renamed:
+        why = f"both stores belong to one cluster ({compared.how}), in which equal offsets are the same records"
+        raise UsageError(Advice("{translate=auto}"), why, Advice("compare the offsets: leave out {translate}"))
+
+
+def with_hint(
+    error: OffsetMgrError, source: TopicPartition, target: TopicPartition, no_copies: Collection[str] | None = None
+) -> OffsetMgrError:
+    """Adds a hint at what a translation needs, if the error is that something is missing. ``no_copies`` are the topics
+    with offsets in the target that are no copies, if topics are renamed."""
+    from offsetmgr.translation.translator import TooMuch
+
+    if isinstance(error, TopicNotAuthorized):
+        topics = f"topic {source.topic} in the source, and on topic {target.topic} in the target"
+        error.hint = f"a translation reads the logs of both clusters: grant Read on {topics}"
+    elif isinstance(error, UnknownTopicOrPartition) and no_copies is not None:
+        there = f"; the groups have offsets there in {list_of(sorted(no_copies), MAX_NAMED)}" * bool(no_copies)
+        error.hint = Advice("check the name that {rename_topic} gives in the target{}", there)
+    elif isinstance(error, UnknownTopicOrPartition) and not error.hint:
+        error.hint = Advice("if the target's topic has another name: {rename_topic} {}", r"'(.*)=PREFIX.\1'")
+    elif isinstance(error, TooMuch):
+        error.hint = Advice("a larger {max_read} reads further back")
+    return error
+
+
+def note_reading(
+    connections: Connections,
+    source: KafkaCluster,
+    positions: Mapping[TopicPartition, Collection[int]],
+    rules: TranslationRules,
+) -> None:
+    """Tells the user how much a translation reads, if it may be much."""
+    from offsetmgr.translation.translator import TranslationOptions
+
+    limit = len(positions) * (rules.max_read or TranslationOptions().max_read)
+    if limit <= _LARGE_READ:
+        return
+    ranges = source.log_ranges(positions)
+    records = sum(
+        max(0, log.end - max(log.start, min(positions[tp]))) for tp, log in ranges.items() if isinstance(log, LogRange)
+    )
+    if records > _MANY_RECORDS:
+        most = f"{limit / 1_000_000_000:,.0f} GB of {count_of(len(positions), 'partition')}"
+        text = "reading about {} in each cluster, at most {}; {max_read} and {throttle} limit it"
+        connections.ui.note(Advice(text, count_of(records, "record"), most))
