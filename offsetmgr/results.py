@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
     from offsetmgr.groups.operation_log import RecordedOperation as RecordedOperation
+    from offsetmgr.kafka.client.producers import OpenTransaction as OpenTransaction
+    from offsetmgr.kafka.client.producers import OpenTransactions as OpenTransactions
     from offsetmgr.kafka.client.share_groups import ShareOffset as ShareOffset
     from offsetmgr.kafka.client.share_groups import ShareOffsets as ShareOffsets
     from offsetmgr.kafka.client.topics import ClusterBroker as ClusterBroker

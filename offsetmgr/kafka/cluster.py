@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.clock import Clock, ClockDifference
     from offsetmgr.kafka.client.client import ClientThread
     from offsetmgr.kafka.client.log_reader import PartitionLogReader
+    from offsetmgr.kafka.client.producers import OpenTransactions
     from offsetmgr.kafka.client.share_groups import ShareOffsets
     from offsetmgr.kafka.client.topics import ClusterBroker
 
@@ -99,6 +100,15 @@ class Logs:
         from offsetmgr.kafka.client.fetch import offsets_for_time
 
         return self._ask(offsets_for_time, list(partitions), timestamp_ms)
+
+    def open_transactions(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, OpenTransactions | OffsetMgrError]:
+        """Returns whether a transaction is open in each partition, with the producers if the brokers name them (Kafka
+        2.8 and later), or the error of the partition. Raises the errors of `log_ranges`."""
+        from offsetmgr.kafka.client.producers import open_transactions
+
+        return self._ask(open_transactions, list(partitions))
 
     def topic_ids(self, names: Iterable[str]) -> Mapping[str, str]:
         """Returns the ids of these topics; empty for brokers before 2.8. Missing topics are left out. Raises
@@ -182,6 +192,17 @@ class KafkaCluster(Logs, Closeable):
         if not names:
             return {}
         return self._thread.run(lambda deadline: describe(client, names, deadline, every_kind=every_kind))
+
+    def remove_static_members(self, group: str, instance_ids: Iterable[str]) -> Mapping[str, OffsetMgrError | None]:
+        """Removes the members with these ``group.instance.id`` from a group, in one request. Returns one outcome for
+        each instance id; None also if the group has no such member. A consumer that still runs may join again.
+
+        Raises `UnsupportedOperation` for brokers before Kafka 2.4, or another error of the coordinator.
+        """
+        from offsetmgr.kafka.client.groups import remove_static_members
+
+        requested = dict.fromkeys(instance_ids)
+        return self._thread.run(lambda deadline: remove_static_members(self._thread.client, group, requested, deadline))
 
     def share_offsets(self, groups: Iterable[str]) -> Mapping[str, ShareOffsets | OffsetMgrError]:
         """Returns the start offsets of share groups, or the error of the group. Raises `Unreachable`, `TimedOut`."""

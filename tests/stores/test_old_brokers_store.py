@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 from processes import wait_for
 from release_fixtures import ReleaseCluster
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.core.model import Absent, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetStore
+from offsetmgr.kafka.client.producers import OpenTransactions
+from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.segments.offsets_partition import read_partition
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.testing.store_contract import StoreContract
@@ -70,3 +74,29 @@ class TestOldBrokers(StoreContract):
                 if saved.name == group:
                     began |= {tp: offset.commit_timestamp for tp, offset in saved.offsets.items()}
         return began
+
+
+def test_open_transactions_and_removed_members(release_cluster: ReleaseCluster, unique: str) -> None:
+    """Brokers of 0.11 and later have transactions, and name their producers from 2.8 on. They remove members from 2.4
+    on."""
+    names_producers = release_cluster.release == "2.8.2"
+    tp = TopicPartition(release_cluster.make_topic(unique), 0)
+    with KafkaCluster(release_cluster.bootstrap) as cluster:
+        assert cluster.open_transactions([tp]) == {tp: OpenTransactions(0, 0)}
+        if names_producers:
+            assert cluster.remove_static_members(unique, ["gone"]) == {"gone": None}
+        else:
+            with pytest.raises(UnsupportedOperation, match=r"removes members of a group.*came with Kafka 2.4"):
+                cluster.remove_static_members(unique, ["gone"])
+        if release_cluster.release < "1":
+            return
+        producer = Producer({"bootstrap.servers": release_cluster.bootstrap, "transactional.id": unique})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce(unique, b"open", partition=0)
+        assert producer.flush(60) == 0
+        found = cluster.open_transactions([tp])[tp]
+        assert isinstance(found, OpenTransactions)
+        assert found[:2] == (0, 1)
+        assert [one.transactional_id for one in found.transactions] == ([None] if names_producers else [])
+        producer.abort_transaction(60)

@@ -29,7 +29,7 @@ from offsetmgr.kafka.client.fetch import partition_counts
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import checked, kafka_error
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS, ApiKey
+from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, EVICTS_MEMBERS, LISTS_GROUPS, ApiKey
 from offsetmgr.kafka.protocol.requests import (
     CONDITIONAL_FEATURE,
     CONFLICT,
@@ -136,6 +136,30 @@ async def _describe_streams(
         return {one["group_id"]: requests.parse_streams_group(one, str(address), counts) for one in found}
 
     return await client.per_group(groups, ask, deadline)
+
+
+async def remove_static_members(
+    client: Client, group: str, instance_ids: Iterable[str], deadline: float
+) -> dict[str, OffsetMgrError | None]:
+    """Removes members by their instance ids (KIP-345), and returns one outcome for each id. The outcome of an id that
+    no member has is None. Raises `UnsupportedOperation`, or another error of the coordinator."""
+    if not (leaving := [("", one) for one in instance_ids]):
+        return {}
+
+    async def ask(address: Address) -> dict[str, OffsetMgrError | None]:
+        connection = await client.node(address).connection(deadline)
+        if not EVICTS_MEMBERS.supported_by(connection.versions):
+            raise EVICTS_MEMBERS.unsupported_error(str(address), connection.versions)
+        answer = await connection.call(requests.evict(group, leaving), remaining(deadline))
+        members = checked(answer, f"removal of the static members of group {group}")["members"]
+        found = dict[str, OffsetMgrError | None]()
+        for member in members:
+            code, instance_id = member["error_code"], member["group_instance_id"]
+            gone = code in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+            found[instance_id] = None if gone else kafka_error(code, f"group {group}, static member {instance_id}")
+        return found
+
+    return await client.for_group(group, ask, deadline)
 
 
 async def other_kinds(client: Client, groups: Iterable[str], deadline: float) -> dict[str, OffsetMgrError]:
