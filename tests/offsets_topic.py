@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.kafka.client.client import Client, ClientThread, PartitionLeaders
+from offsetmgr.kafka.client.connection import BrokerConnection, Security
+from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.records.base import OffsetKey, OffsetValue
 from offsetmgr.records.kafka import KafkaRecordFormat
 
 OFFSETS_TOPIC = "__consumer_offsets"
+OFFSET_FOR_LEADER_EPOCH, VERSION = 23, 3
 
 
 class CommitRecord(NamedTuple):
@@ -48,3 +53,39 @@ def commit_records(bootstrap: str) -> Iterator[CommitRecord]:
             left = {p.partition for p in at if p.offset < ends[p.partition]}
     finally:
         consumer.close()
+
+
+def foreign_epochs(bootstrap: str, *groups: str) -> set[tuple[str, TopicPartition, int]]:
+    """Returns each leader epoch that these groups have ever committed for a partition and that the partition's log
+    never had: the group, the partition and the epoch. A Java consumer with such an epoch reads nothing, without an
+    error. Deleted topics have no logs."""
+    found = {
+        (one.key.group, TopicPartition(one.key.topic, one.key.partition), one.value.leader_epoch)
+        for one in commit_records(bootstrap)
+        if one.key.group in groups and one.value.leader_epoch is not None
+    }
+
+    async def ask(connection: BrokerConnection, epochs: Any, timeout_s: float) -> dict[TopicPartition, int]:
+        topics = [
+            {"topic": tp.topic, "partitions": [{"partition": tp.partition, "leader_epoch": epoch}]}
+            for tp, epoch in epochs.items()
+        ]
+        request = Request(OFFSET_FOR_LEADER_EPOCH, VERSION, {"replica_id": -1, "topics": topics})
+        answer = await connection.call(request, timeout_s)
+        return {
+            TopicPartition(topic["topic"], one["partition"]): one["leader_epoch"]
+            for topic in answer["topics"]
+            for one in topic["partitions"]
+        }
+
+    thread = ClientThread(Client(bootstrap, Security()), 60)
+    try:
+        leaders = PartitionLeaders(thread.client)
+        had = {
+            (tp, epoch)
+            for tp, epoch in {one[1:] for one in found}
+            if thread.run(lambda until: leaders.per_partition({tp: epoch}, ask, until)) == {tp: epoch}  # noqa: B023
+        }
+    finally:
+        thread.close()
+    return {one for one in found if one[1:] not in had}

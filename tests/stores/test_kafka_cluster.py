@@ -9,10 +9,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
+from offsets_topic import foreign_epochs
 from processes import fill, until
 
 from offsetmgr.core.errors import UnknownTopicOrPartition
-from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
+from offsetmgr.core.model import GroupDescription, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.producers import OpenTransactions
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
@@ -118,3 +119,20 @@ def test_static_members_are_removed(kraft: KraftBroker, make_topic: MakeTopic, u
         assert removed == {unique: None, f"{unique}-unknown": None}
         until(lambda: members() == {stays: 2})
     consumers[0].close()
+
+
+def test_foreign_epochs_are_found(
+    current_broker: KafkaBroker | KraftBroker, make_topic: MakeTopic, unique: str
+) -> None:
+    """The oracle of the moves between clusters."""
+    bootstrap = current_broker.bootstrap
+    tp = TopicPartition(make_topic(unique, bootstrap=bootstrap), 0)
+    fill(bootstrap, unique, 1)
+    with KafkaStore(bootstrap) as store:
+        store.commit(unique, {tp: OffsetAndMetadata(1, leader_epoch=0)})
+        store.commit(unique, {tp: OffsetAndMetadata(1)})
+        assert foreign_epochs(bootstrap, unique) == set()
+        store.commit(unique, {tp: OffsetAndMetadata(1, leader_epoch=37)})
+        store.commit(unique, {tp: OffsetAndMetadata(1, leader_epoch=0)})
+    assert foreign_epochs(bootstrap, unique) == {(unique, tp, 37)}
+    assert foreign_epochs(bootstrap, f"{unique}-other") == set()
