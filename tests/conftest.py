@@ -32,7 +32,8 @@ from offsetmgr.sandbox.java import class_archive
 
 pytest_plugins = [
     "checked_cluster", "damaged_log_fixtures", "everyday_fixtures", "group_lock_fixtures", "memory_listener_fixtures",
-    "period_runs", "planted_tree", "relay_fixtures", "release_fixtures", "secured_fixtures", "zookeeper_store_fixtures",
+    "period_runs", "planted_tree", "relay_fixtures", "release_fixtures", "secured_fixtures", "two_clusters",
+    "zookeeper_store_fixtures",
 ]  # fmt: skip
 """The modules with fixtures that several tests share."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from itertools import pairwise
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsetmgr.core.clock import ClockDifference
-    from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
+    from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation, TranslationChoice
     from offsetmgr.core.model import GroupKind
     from offsetmgr.core.offset_store import OffsetSource, OffsetStore, UnrecognisedData
     from offsetmgr.groups.describe import DescribeGroups, Descriptions
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.verify import MigrationVerifier
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+    from offsetmgr.translation.translator import Translations
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
@@ -677,6 +679,10 @@ class SourceAndTarget:
         self._uris = {"source": source, "target": target}
         own = connections.resolved.connection
         self._configs = dict(zip(self._uris, sides or (own, own), strict=True))
+        self.translates = False
+        """Whether the two sides are different clusters, and the positions of groups are translated by the records."""
+        self.open_translations: Callable[[], Translations | None] = lambda: None
+        """Returns the translations by the records, if ``translates`` (see `offsetmgr.app.translation.translating`)."""
 
     @classmethod
     def of_plan(
@@ -708,12 +714,12 @@ class SourceAndTarget:
     def cluster(self) -> KafkaCluster | None:
         """Returns the Kafka cluster whose logs the offsets belong to: the cluster of the target, else the cluster of
         the source, else the cluster of the selected bootstrap server. Returns None if no brokers are known."""
+        if self.translates:
+            return self._waiting(self.clusters()[1])
         return self._cluster_of("target") or self._cluster_of("source") or self._cluster_of(None)
 
     def _cluster_of(self, side: str | None) -> KafkaCluster | None:
-        """Returns the brokers that the URI of a side names, or the selected brokers; None if there are none. The
-        description of groups waits until the group locks of other runs have ended."""
-        from offsetmgr.groups.describe import LockWaitingCluster
+        """Returns the brokers that the URI of a side names, or the selected brokers; None if there are none."""
         from offsetmgr.stores.uri import bootstrap_of
 
         resolved = self._connections.resolved
@@ -723,7 +729,12 @@ class SourceAndTarget:
             bootstrap = bootstrap_of(self._uris[side], connection)
         if bootstrap is None:
             return None
-        cluster = self._connections.cluster_at(bootstrap, connection)
+        return self._waiting(self._connections.cluster_at(bootstrap, connection))
+
+    def _waiting(self, cluster: KafkaCluster) -> KafkaCluster:
+        """Returns the cluster, whose description of groups waits until the group locks of other runs have ended."""
+        from offsetmgr.groups.describe import LockWaitingCluster
+
         return cast("KafkaCluster", LockWaitingCluster(cluster, SystemClock(), self._connections.waits))
 
     def clusters(self) -> tuple[KafkaCluster, KafkaCluster]:
@@ -746,7 +757,8 @@ class SourceAndTarget:
         its connections are used."""
         from offsetmgr.stores.known_logs import LogsStore
 
-        found = (store.logs() for store in (self.target, self.source) if isinstance(store, LogsStore))
+        stores = (self.target,) if self.translates else (self.target, self.source)
+        found = (store.logs() for store in stores if isinstance(store, LogsStore))
         return next(found, None) or self.cluster()
 
     @contextmanager
@@ -769,13 +781,16 @@ class SourceAndTarget:
             yield partial(member_ids, session)
 
     @contextmanager
-    def planner(self, options: PlanOptions, translate: OffsetTranslation | None) -> Iterator[Planner]:
-        """Yields the planner of this migration. The arguments are those of `Planner`."""
+    def planner(self, options: PlanOptions, translate: TranslationChoice | None) -> Iterator[Planner]:
+        """Yields the planner of this migration. The arguments are those of `Planner`. Raises the errors of
+        ``open_translations``."""
         from offsetmgr.migration.planner import Planner
 
+        translations = self.open_translations()
         with self.legacy_members() as members:
             cluster = self.cluster()
-            yield Planner(self.source, self.target, options, SystemClock(), cluster, members, translate=translate)
+            planner = Planner(self.source, self.target, options, SystemClock(), cluster, members, translate=translate)
+            yield replace(planner, translations=translations)
 
     @contextmanager
     def changes(

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.app.connections import Connections, SourceAndTarget
+from offsetmgr.app.translation import translating
 from offsetmgr.app.ui import Interrupted as Interrupted
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig
@@ -29,7 +30,6 @@ from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import GroupPlan as GroupPlan
 from offsetmgr.migration.plan import (
     GroupScope,
-    PlanFile,
     comparison_lines,
     count_lines,
     expiry_line,
@@ -39,12 +39,14 @@ from offsetmgr.migration.plan import (
     summary_of,
     write_plan,
 )
+from offsetmgr.migration.plan import PlanFile as PlanFile
 from offsetmgr.migration.plan import PlanOptions as PlanOptions
+from offsetmgr.migration.plan import PlanStep as PlanStep
 from offsetmgr.migration.plan import PlanSummary as PlanSummary
 from offsetmgr.migration.progress import Stage
 
 if TYPE_CHECKING:
-    from offsetmgr.core.log_origin import OffsetTranslation
+    from offsetmgr.core.log_origin import OffsetTranslation, TranslationChoice
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.scan import TopicMatches
@@ -103,14 +105,14 @@ class PlanInputs(NamedTuple):
 
     ``partition_map`` is a confirmed map for byte positions of Kafka 0.7, and ``waves`` a file with the waves and owners
     of groups. With ``selects_waves``, this file also selects the groups. ``translate`` states that the offsets of
-    another Kafka cluster are valid in the target. ``window_s`` is the time in seconds to watch commits if the target is
-    ahead without other evidence.
+    another Kafka cluster are valid in the target, or has the rules of a translation by the records. ``window_s`` is the
+    time in seconds to watch commits if the target is ahead without other evidence.
     """
 
     partition_map: Path | None = None
     waves: Path | None = None
     selects_waves: bool = False
-    translate: OffsetTranslation | None = None
+    translate: TranslationChoice | None = None
     window_s: float = 0.0
 
     def read_waves(self, options: PlanOptions) -> tuple[Waves | None, PlanOptions]:
@@ -156,7 +158,7 @@ def plan(
     options = replace(options, topics=topics)
     confirmed = None if inputs.partition_map is None else read_map(inputs.partition_map)
     window = ObservationWindow(inputs.window_s, waiting=connections.waits.for_commits)
-    with stores.planner(options, inputs.translate) as base:
+    with translating(connections, stores, inputs.translate).planner(options, inputs.translate) as base:
         planner = replace(base, partition_map=confirmed, window=window)
         with connections.refusing("migrate plan", stores.source.uri):
             names = planner.selected_groups()
@@ -169,7 +171,7 @@ def plan(
         planned = _with_planned_topics(planner.plan(names), topics, f"{stores.source.uri} and {stores.target.uri}")
         planned = planned if waves is None else waves.assigned(planned)
         shown = connections.ui.progress(planned, "groups planned", len(names))
-        summary, _ = write_plan(path, header, shown, planner.target.topic_ids)
+        summary, _ = write_plan(path, header, shown, planner.complete)
         connections.warn_of_lost(path)
     if not summary.actions and not summary.failed_groups:
         path.unlink()
@@ -251,7 +253,9 @@ class _Step:
         self.connections, self.ui, self.arguments = connections, connections.ui, sides.arguments if sides else {}
         self.plan, self.state = opener(path)
         self.only, self.waves = select_groups(*selection, self.plan), selection.waves
-        self.stores = SourceAndTarget.of_plan(connections, self.plan.header, sides and sides[:2])
+        header = self.plan.header
+        stores = SourceAndTarget.of_plan(connections, header, sides and sides[:2])
+        self.stores = translating(connections, stores, header.translate)
 
     def announce(self, only: GroupScope | None = None) -> PlanSummary:
         """Notes the cluster, the stores, and the groups and partitions of this run. Returns the counts of its groups;
@@ -590,7 +594,7 @@ def plan_reverse(
         reverse = ReversePlanner(step.plan, step.state, base, allow_rewind, step.only)
         header = base.header()
         steps = connections.ui.progress(reverse.steps(), "groups planned", len(reverse.groups))
-        write_plan(new_path, header, steps, base.target.topic_ids)
+        write_plan(new_path, header, steps, base.complete)
     connections.warn_of_lost(new_path)
     return WrittenPlan(PlanFile(new_path))
 

@@ -14,7 +14,7 @@ from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupsFailed
-from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.core.log_origin import TranslationChoice
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.selection import GroupsArgument
 from offsetmgr.migration.journaled_writer import open_plan
@@ -95,7 +95,7 @@ class Migration(Closeable):
         path: str | Path,
         options: PlanOptions | None = None,
         *,
-        translate: OffsetTranslation | None = None,
+        translate: TranslationChoice | None = None,
         partition_map: str | Path | None = None,
         config: MigrationConfig | None = None,
     ) -> Self:
@@ -103,9 +103,10 @@ class Migration(Closeable):
         ``path``. Nothing else is changed.
 
         ``options`` select groups and topics, rename groups, and define how the plan treats offsets outside the log and
-        targets that are ahead. ``translate`` states that the offsets of another Kafka cluster are valid in the
-        target. ``partition_map`` is a confirmed file that ``migrate plan --draft-partition-map`` wrote, for byte
-        positions of Kafka 0.7. Look at ``summary.refused`` and ``summary.failed_groups``: `apply` does not write these.
+        targets that are ahead. ``translate`` states that the offsets of another Kafka cluster are valid in the target,
+        or has the rules by which the records show the right offsets (`TranslationRules`). ``partition_map`` is a
+        confirmed file that ``migrate plan --draft-partition-map`` wrote, for byte positions of Kafka 0.7. Look at
+        ``summary.refused`` and ``summary.failed_groups``: `apply` does not write these.
 
         Raises `GroupNotFound` if the groups have no offsets, `PlanError` if the file exists, `OtherCluster`,
         `UnknownTopicOrPartition`, `UsageError`, `Unreachable`, `TimedOut`.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.app.connections import Connections, SourceAndTarget
@@ -14,14 +15,14 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from offsetmgr.core.log_origin import TranslationRules
+from offsetmgr.core.log_origin import TranslationChoice, TranslationRules
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.plurals import count_of, list_of
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.kafka.cluster import KafkaCluster
-    from offsetmgr.translation.translator import PositionTranslator, Translations
+    from offsetmgr.translation.translator import PositionTranslator, TranslatedPartition, Translations
 
 MAX_NAMED: Final = 5
 _MIN_PROGRESS: Final = 16
@@ -29,6 +30,15 @@ _MIN_PROGRESS: Final = 16
 _LARGE_READ: Final = 1_000_000_000
 _MANY_RECORDS: Final = 100_000
 """A command notes a read that may have more bytes and has more records."""
+
+
+def translating(
+    connections: Connections, pair: SourceAndTarget, translate: TranslationChoice | None
+) -> SourceAndTarget:
+    """Returns the pair, whose planner and verifier translate by the records if ``translate`` has rules for this."""
+    if isinstance(translate, TranslationRules):
+        pair.translates, pair.open_translations = True, partial(open_translations, connections, pair, translate)
+    return pair
 
 
 def open_translations(connections: Connections, pair: SourceAndTarget, rules: TranslationRules) -> Translations:
@@ -43,8 +53,13 @@ def open_translations(connections: Connections, pair: SourceAndTarget, rules: Tr
     def started(positions: Mapping[TopicPartition, Collection[int]]) -> None:
         note_reading(connections, source, positions, rules)
 
-    ui = connections.ui
-    return Translations(translator, rules, started, lambda found, total: ui.progress(found, "translating", total))
+    def shown(found: Iterable[TranslatedPartition], total: int) -> Iterator[TranslatedPartition]:
+        for one in connections.ui.progress(found, "translating", total):
+            if one.error is not None:
+                with_hint(one.error, one.source, one.target, () if rules.topics else None)
+            yield one
+
+    return Translations(translator, rules, started, shown)
 
 
 def open_translator(

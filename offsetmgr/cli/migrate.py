@@ -26,7 +26,9 @@ from offsetmgr.cli.options import (
     StepFlags,
     TargetStore,
     TopicFlags,
+    TranslateAuto,
     TranslateOption,
+    TranslationFlags,
     WaitEmpty,
     WatchedWindow,
     Yes,
@@ -65,10 +67,11 @@ from offsetmgr.core.selection import deletion_of
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import (
         FleetStatus,
-        GroupPlan,
         GroupStatus,
         MirrorState,
         MirrorStatus,
+        PlanFile,
+        PlanStep,
         PlanSummary,
         Report,
         RollbackPlan,
@@ -132,7 +135,8 @@ def plan_command(
     partition_map: Annotated[
         Path | None, opt("--partition-map", "FILE", "Confirmed replacements for byte positions of Kafka 0.7.")
     ] = None,
-    translate: TranslateOption = None,
+    translate: TranslateAuto = None,
+    translation: TranslationFlags,
     draft_partition_map: Annotated[
         Path | None,
         opt("--draft-partition-map", "FILE", "Write a draft of such a map instead of a plan.", callback=file_to_write),
@@ -158,7 +162,7 @@ def plan_command(
         rewind, clamp, topics.selection(), selection.selection(), parse_renames(rename), onto_existing, shift
     )
     sides = connect.sides(configs)
-    inputs = migrate.PlanInputs(partition_map, waves, selects_waves, translate, window_s)
+    inputs = migrate.PlanInputs(partition_map, waves, selects_waves, translation.chosen(translate), window_s)
     if draft_partition_map is not None:
         draft = draft_partition_map
         failed = migrate.draft_partition_map(connect, from_, to, draft, options, sides=sides, inputs=inputs)
@@ -174,7 +178,8 @@ def plan_command(
     summary = written.file.summary
     _notes(written.lines(whole=format.for_people))
     if not format.for_people or sum(summary.actions.values()) <= SHOWN:
-        write_rows(STEP_COLUMNS, step_rows(written.file.groups()), format)
+        columns = STEP_COLUMNS if written.file.header.rules is None else TRANSLATED_COLUMNS
+        write_rows(columns, step_rows(written.file), format)
     if written.one_behind and not shift:
         note(_ONE_BEHIND)
     note(f"plan written to {output} (sha256 {written.file.sha256[:16]}...); nothing was changed")
@@ -716,6 +721,15 @@ STEP_COLUMNS: Final = (
     Column("note", optional=True),
 )
 
+TRANSLATED_COLUMNS: Final = (
+    *STEP_COLUMNS[:-1],
+    Column("source_topic", optional=True),
+    Column("verdict"),
+    Column("repeats", right=True, rank=12),
+    Column("skips", right=True, rank=12),
+    STEP_COLUMNS[-1],
+)
+
 VERIFY_COLUMNS: Final = (
     Column("group", get="target_group"),
     Column("topic", get="tp.topic"),
@@ -730,15 +744,24 @@ VERIFY_COLUMNS: Final = (
 )
 
 
-def step_rows(groups: Iterable[GroupPlan]) -> Iterator[tuple[Any, ...]]:
+def step_rows(plan: PlanFile) -> Iterator[tuple[Any, ...]]:
     """Yields each step of a plan as a row. If a group could not be planned, its only row contains the error."""
-    for group in groups:
+    is_translated = plan.header.rules is not None
+    for group in plan.groups():
         names = group.name, group.target_group if group.target_group != group.name else None
         if group.error:
-            yield (*names, None, None, "error", None, None, None, group.error)
+            yield (*names, None, None, "error", None, None, None, *([None] * 4 if is_translated else ()), group.error)
         for step in group.steps:
             offsets = (value.offset if value else None for value in (step.source, step.target, step.after))
-            yield (*names, *step.tp, step.action.value, *offsets, step.note)
+            row = (*names, *step.tp, step.action.value, *offsets)
+            yield (*row, *(_translation_of(step) if is_translated else ()), step.note)
+
+
+def _translation_of(step: PlanStep) -> tuple[Any, ...]:
+    if (origin := step.origin) is None:
+        return None, None, None, None
+    renamed = origin.topic if origin.topic != step.tp.topic else None
+    return renamed, origin.verdict or None, origin.repeats, origin.skips
 
 
 MIRROR_COLUMNS: Final = (

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
@@ -24,7 +25,13 @@ from offsetmgr.core.clock import ClockDifference
 from offsetmgr.core.commit_mode import CommitMode, Confidence
 from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, PlanError, UnknownVersion, UsageError, os_error_as
-from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison, Relation
+from offsetmgr.core.log_origin import (
+    OffsetTranslation,
+    OriginComparison,
+    Relation,
+    TranslationChoice,
+    TranslationRules,
+)
 from offsetmgr.core.model import (
     KEEPS_ACTIVE_OFFSETS,
     BrokerPartition,
@@ -48,6 +55,8 @@ PLAN_VERSION_KAFKA_0_7: Final = 4
 partitions."""
 PLAN_VERSION_SHIFTED: Final = 5
 """The version of a plan with `PlanOptions.shift`. An older reader would compare both sides without it."""
+PLAN_VERSION_TRANSLATED: Final = 6
+"""The version of a plan between clusters, in which both offsets of a step belong to different logs."""
 
 
 LEFT_OUT: Final = "left out: "
@@ -80,6 +89,10 @@ class Action(StrEnum):
     """The source holds a byte position of Kafka 0.7, and no map translates it."""
     REFUSE_UNSUPPORTED_TARGET = "refuse-unsupported-target"
     """The target is a store of Kafka 0.7, which cannot hold the offset of a numbered partition."""
+    REFUSE_UNTRANSLATED = "refuse-untranslated"
+    """The offset cannot be translated for the target's cluster. The note has the reason."""
+    REFUSE_UNSURE = "refuse-unsure"
+    """The place of the record in the target's cluster is not known, or not surely. The note has the verdict."""
     REFUSE_UNREADABLE = "refuse-unreadable"
     """An offset or the log range could not be read. An unreadable offset never counts as absent, and nothing is
     written."""
@@ -104,12 +117,21 @@ _REJECTIONS = frozenset(action for action in Action if action.value.startswith("
 
 
 class PlanSource(NamedTuple):
-    """The origin of an offset that was derived from a byte position of Kafka 0.7: the partition in the source, the
-    derivation as text, and its confidence (data rule "verdicts carry evidence")."""
+    """The origin of an offset whose number was derived from the source's: the partition in the source, the derivation
+    as text, and its confidence (data rule "verdicts carry evidence").
+
+    The source has a byte position of Kafka 0.7, or else a position in the log of ``topic`` in another cluster. Then
+    ``verdict`` says how sure the translation is; "" if there is none. From the offset on, a group repeats at most
+    ``repeats`` records, and skips ``skips`` records, which the target lacks; None if unknown.
+    """
 
     partition: int
     how: str
     evidence: Confidence = Confidence.INFERRED
+    topic: str | None = None
+    verdict: str = ""
+    repeats: int | None = None
+    skips: int | None = None
 
 
 class PlanStep(NamedTuple):
@@ -117,8 +139,8 @@ class PlanStep(NamedTuple):
 
     ``source`` and ``target`` are the offsets of the two stores when the plan was made; None if there is no commit or if
     the offset is unreadable. ``after`` is the offset that the target holds after apply; None if the step is refused. If
-    ``origin`` is set, ``source`` is a byte position in another partition (`source_tp`). This byte position can be
-    compared only with a byte position that is read from the source later, not with offsets in the target. ``proven``
+    ``origin`` is set, ``source`` is a position in another log (`source_tp`). This position can be compared only with a
+    position that is read from the source later, not with offsets in the target. ``proven``
     tells, for an offset that the target keeps ahead, whether evidence or the caller's word was given for it. It is
     False in plans of releases that took the larger offset for the newer one.
     """
@@ -135,7 +157,15 @@ class PlanStep(NamedTuple):
     @property
     def source_tp(self) -> TopicPartition:
         """The partition in the source."""
-        return self.tp if self.origin is None else TopicPartition(self.tp.topic, self.origin.partition)
+        if self.origin is None:
+            return self.tp
+        topic = self.tp.topic if self.origin.topic is None else self.origin.topic
+        return TopicPartition(topic, self.origin.partition)
+
+    @property
+    def is_translated(self) -> bool:
+        """Whether ``source`` is a position in a log of another cluster."""
+        return self.origin is not None and self.origin.topic is not None
 
     @property
     def may_be_stale(self) -> bool:
@@ -285,7 +315,7 @@ class PlanHeader:
     compared: OriginComparison | None = None
     """Whether the offsets of both sides refer to the same logs; None in plans of older versions of offsetmgr, which did
     not compare the logs."""
-    translate: OffsetTranslation | None = None
+    translate: TranslationChoice | None = None
     """How the user wants offsets of another cluster to be treated."""
     recreation: str = ""
     """How the plan detects topics that were recreated after a commit, as text for the user."""
@@ -298,6 +328,11 @@ class PlanHeader:
     unknown."""
     version: int = PLAN_VERSION
     """The version of the plan file, one of the versions of this module."""
+
+    @property
+    def rules(self) -> TranslationRules | None:
+        """The rules of the translation between two clusters; None if offsets are not translated by the records."""
+        return self.translate if isinstance(self.translate, TranslationRules) else None
 
     @property
     def expires_at(self) -> int | None:
@@ -462,15 +497,23 @@ def encode_step(step: PlanStep, *, whole: bool = True) -> str:
     if after is not None:
         text += f',"after":{encode_offset(after)}'
     if whole and origin is not None:
-        encoded = {
-            "partition": BrokerPartition.to_json(origin.partition),
-            "how": origin.how,
-            "evidence": origin.evidence,
-        }
-        text += f',"origin":{json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))}'
+        text += f',"origin":{_encode_origin(origin)}'
     if whole and proven:
         text += ',"proven":true'
     return text + (f',"note":{json.dumps(for_command_line(note), ensure_ascii=False)}}}' if whole and note else "}")
+
+
+@lru_cache(maxsize=10_000)  # groups share positions
+def _encode_origin(origin: PlanSource) -> str:
+    encoded = {**origin._asdict(), "partition": BrokerPartition.to_json(origin.partition)}
+    if origin.topic is None:
+        encoded = {name: encoded[name] for name in ("partition", "how", "evidence")}
+    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
+
+
+def _decode_origin(found: Mapping[str, Any]) -> PlanSource:
+    numbers = {"partition": BrokerPartition.from_json(found["partition"]), "evidence": Confidence(found["evidence"])}
+    return PlanSource(**{**found, **numbers})
 
 
 def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
@@ -485,7 +528,7 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
     tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))
     origin = None
     if (found := get("origin")) is not None:
-        origin = PlanSource(BrokerPartition.from_json(found["partition"]), found["how"], Confidence(found["evidence"]))
+        origin = _decode_origin(found)
     action, proven = _ACTIONS[encoded["action"]], get("proven", False)
     return new(PlanStep, (tp, action, source_offset, target_offset, expected, note, origin, proven))
 
@@ -536,13 +579,26 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
     }
     if (found := header.compared) is not None:
         encoded["logs"] = {"relation": found.relation.value, "how": found.how, "recreation": header.recreation}
-        encoded["logs"] |= {} if header.translate is None else {"translate": header.translate.value}
+        encoded["logs"] |= _encode_choice(header.translate)
     optional = {
         "weaknesses": list(header.weaknesses),
         "clock": header.clock and header.clock._asdict(),
         "partition_map": header.partition_map and asdict(header.partition_map),
     }
     return encoded | {name: value for name, value in optional.items() if value}
+
+
+def _encode_choice(translate: TranslationChoice | None) -> dict[str, Any]:
+    if isinstance(translate, TranslationRules):
+        return {"translate": "auto", "rules": translate._asdict()}
+    return {} if translate is None else {"translate": translate.value}
+
+
+def _decode_choice(logs: Mapping[str, Any]) -> TranslationChoice | None:
+    if "rules" in logs:
+        rules: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in logs["rules"].items()}
+        return TranslationRules(**rules)
+    return OffsetTranslation(logs["translate"]) if "translate" in logs else None
 
 
 def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
@@ -556,7 +612,7 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         relation = Relation(logs["relation"])  # a plan of unknown clusters has the caller's word, if it needs one
         is_accepted = relation is Relation.UNKNOWN and "translate" in logs
         found |= {"compared": OriginComparison(relation, logs["how"], is_accepted), "recreation": logs["recreation"]}
-        found |= {"translate": OffsetTranslation(logs["translate"])} if "translate" in logs else {}
+        found["translate"] = _decode_choice(logs)
     return PlanHeader(
         source=StoreEndpoint(**encoded["source"]),
         target=StoreEndpoint(**encoded["target"]),
@@ -577,9 +633,8 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
     )
 
 
-VERSIONS = (PLAN_VERSION, PLAN_VERSION_KAFKA_0_7, PLAN_VERSION_SHIFTED)
+VERSIONS = (PLAN_VERSION, PLAN_VERSION_KAFKA_0_7, PLAN_VERSION_SHIFTED, PLAN_VERSION_TRANSLATED)
 """The readable versions."""
-FetchTopicIds = Callable[[list[str]], Mapping[str, str]]
 _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'
 _GROUPS_END = b"],\n"
@@ -605,6 +660,14 @@ class PlanSummary:
     """The number of steps that drop metadata, by the form of the metadata."""
     topic_ids: dict[str, str] = field(default_factory=dict)
     """The id that each written topic had in the target when the plan was made; "" if the target has no topic ids."""
+    verdicts: Counter[str] = field(default_factory=Counter)
+    """The number of translated positions by verdict; "" counts those without one."""
+    repeats: int = 0
+    """The number of records that the groups repeat at most, because the user accepted places that are not sure."""
+    source_topic_ids: dict[str, str] = field(default_factory=dict)
+    """Like ``topic_ids``, for the translated topics of the source."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """The hash of the records that were read of each partition of the source and of its copy."""
 
     def add(self, plan: GroupPlan) -> None:
         """Adds the plan of one group to the counts."""
@@ -617,6 +680,10 @@ class PlanSummary:
         self.actions.update([step.action for step in plan.steps])
         for step in plan.writes():
             self.topic_ids.setdefault(step.tp.topic, "")
+            if step.origin is not None and step.origin.topic is not None:
+                self.source_topic_ids.setdefault(step.origin.topic, "")
+                self.repeats += step.origin.repeats or 0
+        self.verdicts.update(step.origin.verdict for step in plan.steps if step.origin and step.origin.topic)
         noted = (step.note for step in plan.steps if step.note and not step.action.rejects)
         self.dropped.update(form for note in noted if (form := dropped_form(note)))
 
@@ -625,7 +692,7 @@ class PlanSummary:
         """Whether the operator should read the plan before applying it. This is the case if a step is refused or is a
         rewind, or if a group could not be planned, has members, or was left out."""
         groups = self.failed_groups or self.active_groups or self.left_out_groups or self.noted_groups
-        return bool(self.refused or groups or self.actions[Action.REWIND])
+        return bool(self.refused or groups or self.repeats or self.actions[Action.REWIND])
 
     @property
     def writes(self) -> int:
@@ -642,13 +709,21 @@ class PlanSummary:
         """Whether the plan refuses every partition and group, so that nothing can be applied."""
         return bool(self.refused or self.failed_groups) and self.refused == sum(self.actions.values())
 
+    @property
+    def digest(self) -> str:
+        """A hash of everything that was read for the translation."""
+        return hashlib.sha256(json.dumps(sorted(self.digests.items())).encode()).hexdigest()
+
     def encode(self) -> dict[str, Any]:
         """Returns the JSON object in which the plan file stores the summary."""
+        names = ("verdicts", "repeats", "source_topic_ids", "digests")
+        translated = {name: found for name in names if (found := getattr(self, name))}
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "actions": dict(sorted(self.actions.items())),
             "topic_ids": self.topic_ids,
             **({"dropped_metadata": dict(sorted(self.dropped.items()))} if self.dropped else {}),
+            **({"translated": translated} if translated else {}),
         }
 
     @classmethod
@@ -656,7 +731,10 @@ class PlanSummary:
         """Returns the summary for a JSON object that `encode` returned."""
         counts: dict[str, Any] = {name: encoded.get(name, 0) for name in _COUNTS}
         actions, dropped = Counter(encoded["actions"]), Counter(encoded.get("dropped_metadata", {}))
-        return cls(**counts, actions=actions, dropped=dropped, topic_ids=encoded.get("topic_ids", {}))
+        translated = dict(encoded.get("translated", {}))
+        translated["verdicts"] = Counter(translated.get("verdicts", {}))
+        ids = encoded.get("topic_ids", {})
+        return cls(**counts, actions=actions, dropped=dropped, topic_ids=ids, **translated)
 
 
 def summary_of(plan: PlanFile, only: GroupScope | None) -> PlanSummary:
@@ -695,13 +773,16 @@ def select_groups(groups: GroupSelection, waves: Iterable[int], *plans: PlanFile
 
 
 def write_plan(
-    path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: FetchTopicIds = lambda _topics: {}
+    path: Path,
+    header: PlanHeader,
+    groups: Iterable[GroupPlan],
+    complete: Callable[[PlanSummary], object] = lambda _summary: None,
 ) -> tuple[PlanSummary, str]:
     """Writes a plan as a stream to a temporary file, then creates the plan file atomically. Returns the summary and the
     hash of the plan.
 
-    ``topic_ids`` returns the ids of topics in the target. Raises `PlanError` if the file exists (a plan is never
-    overwritten) or cannot be written.
+    ``complete`` adds to the summary what the groups do not tell (`Planner.complete`). Raises `PlanError` if the file
+    exists (a plan is never overwritten) or cannot be written.
     """
     summary = PlanSummary()
     digest = hashlib.sha256()
@@ -718,7 +799,7 @@ def write_plan(
             put(between + encode_group(group))
             between = b",\n"
             summary.add(group)
-        summary.topic_ids |= topic_ids(list(summary.topic_ids))
+        complete(summary)
         put((b"\n" if summary.groups else b"") + _GROUPS_END)
         put(b'"summary": ' + json.dumps(summary.encode()).encode())
         out.write(_HASH + digest.hexdigest().encode() + b'"}\n')
@@ -829,6 +910,8 @@ _MEANING: Final[Mapping[str, str | Advice]] = {
     Action.REFUSE_OUT_OF_RANGE: "refused: outside the log",
     Action.REFUSE_BYTE_POSITION: "refused: is a byte position of Kafka 0.7, not an offset",
     Action.REFUSE_UNSUPPORTED_TARGET: "refused: is an offset, but the target holds byte positions of Kafka 0.7",
+    Action.REFUSE_UNTRANSLATED: "refused: cannot be translated for the target's cluster; the note has the reason",
+    Action.REFUSE_UNSURE: Advice("refused: the place of the record is not sure; {accept} takes the earliest, if any"),
     Action.REFUSE_UNREADABLE: "refused: one side could not be read; fix the cause and create a new plan, or exclude it",
     Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
     Action.REFUSE_LOST: "refused: the offset was copied, and was deleted or has expired since",
@@ -854,6 +937,17 @@ def comparison_lines(header: PlanHeader) -> Iterator[str]:
         yield Advice("cluster {}", header.compared.text(header.translate))
         yield f"topics  recreated after the commit: {header.recreation}"
     yield from (f"warning {weakness}" for weakness in header.weaknesses)
+
+
+def translation_lines(summary: PlanSummary) -> Iterator[str]:
+    """Yields what a plan between two clusters rests on."""
+    kinds = ", ".join(
+        f"{number:,} {verdict or 'without a translation'}" for verdict, number in summary.verdicts.items()
+    )
+    logs = count_of(len(summary.digests), "partition")
+    yield f"records {kinds or 'no position to translate'}; read {logs} in both clusters (digest {summary.digest[:16]})"
+    if summary.repeats:
+        yield f"warning groups repeat up to {count_of(summary.repeats, 'record')}: the accepted places may be early"
 
 
 def expiry_line(header: PlanHeader, at_ms: int, clock: ClockDifference | None) -> str:

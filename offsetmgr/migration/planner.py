@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
-from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
+from offsetmgr.core.log_origin import LogOrigin, TranslationChoice
 from offsetmgr.core.model import (
     ABSENT,
     BrokerPartition,
@@ -37,6 +37,7 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.core.plurals import SHOWN, count_of
 from offsetmgr.groups.last_writes import GroupPair, LastWrites
+from offsetmgr.groups.scan import scan_in_order
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
@@ -47,6 +48,7 @@ from offsetmgr.migration.plan import (
     PLAN_VERSION,
     PLAN_VERSION_KAFKA_0_7,
     PLAN_VERSION_SHIFTED,
+    PLAN_VERSION_TRANSLATED,
     Action,
     GroupPlan,
     PlanFile,
@@ -63,9 +65,12 @@ from offsetmgr.migration.plan import (
     expire_in_use,
     expiry_line,
     scope_line,
+    translation_lines,
 )
 from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.translated_groups import TranslatedGroups
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+from offsetmgr.translation.translator import Translations
 
 LegacyMembers: TypeAlias = Mapping[str, tuple[str, ...] | OffsetMgrError]
 """The ids of live members in ZooKeeper's registry by group, or the error if the members of a group cannot be read.
@@ -141,8 +146,10 @@ class Planner:
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None
     """The map that translates byte positions of Kafka 0.7 for a target that cannot hold them."""
-    translate: OffsetTranslation | None = None
+    translate: TranslationChoice | None = None
     """How the user wants offsets of another cluster to be treated."""
+    translations: Translations | None = None
+    """The translations by the records, if these are the user's choice."""
     window: ObservationWindow = field(default_factory=lambda: ObservationWindow(0))
     """The time for which the stores are watched if the target is ahead and nothing shows which was written last."""
     known: tuple[tuple[PlanFile, MigrationState], ...] = ()
@@ -159,6 +166,7 @@ class Planner:
                 "plan", f"source and target are the same place ({source.id})", Advice("give {rename} OLD=NEW")
             )
         _check_target(target, self.target)
+        self._check_translation()
         kinds = {self.source.capabilities.partitions, self.target.capabilities.partitions}
         old_layout = self.partition_map is not None or PartitionKinds.OF_BROKERS in kinds
         if self.options.shift and old_layout:
@@ -183,8 +191,34 @@ class Planner:
             None if self.partition_map is None else self.partition_map.origin,
             tuple(weakness.text for weakness in self.target.weaknesses()),
             self.cluster.clock_difference(self.clock) if self.cluster and retention is not None else None,
-            PLAN_VERSION_KAFKA_0_7 if old_layout else PLAN_VERSION_SHIFTED if self.options.shift else PLAN_VERSION,
+            self._version(old_layout),
         )
+
+    def _version(self, old_layout: bool) -> int:
+        if self.translations is not None:
+            return PLAN_VERSION_TRANSLATED
+        return PLAN_VERSION_KAFKA_0_7 if old_layout else PLAN_VERSION_SHIFTED if self.options.shift else PLAN_VERSION
+
+    def _check_translation(self) -> None:
+        """Raises `UsageError` for an option that does not go with a translation by the records."""
+        if self.translations is None:
+            return
+        given = {
+            "{clamp}": (self.options.clamp, "the records at the offsets decide"),
+            "{shift}": (self.options.shift, "the records at the offsets decide"),
+            "{partition_map}": (self.partition_map is not None, "it is for byte positions of Kafka 0.7"),
+        }
+        for option, (is_given, why) in given.items():
+            if is_given:
+                raise UsageError(Advice(f"{option} and {{translate=auto}}"), f"cannot be combined: {why}")
+
+    def complete(self, summary: PlanSummary) -> None:
+        """Adds the ids of the topics to the summary of a plan, and the digests of the logs that were read."""
+        summary.topic_ids |= self.target.topic_ids(list(summary.topic_ids))
+        if self.translations is not None:
+            summary.source_topic_ids |= self.source.topic_ids(list(summary.source_topic_ids))
+            read = self.translations.partitions
+            summary.digests |= {str(tp): found.digest for tp, found in read.items() if found.digest}
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
@@ -217,6 +251,9 @@ class Planner:
         """Yields the plan of each group, lazily."""
         existing = set(self.target.groups())
         log = ClusterLogs(self.cluster)
+        if self._translated is not None:
+            groups = list(groups)
+            self._translated.load_all(scan_in_order(self.source, groups))
         named = ((group, group, self.options.target_group(group)) for group in groups)
         for batch in read_pairs(self.source, self.target, existing, named):
             yield from self._plan_batch([pair for _, pair in batch], existing, log)
@@ -227,7 +264,8 @@ class Planner:
         # The list of groups does not contain all kinds of groups that a new group would meet.
         described = {n: d for n, d in described.items() if n in existing or isinstance(d, OtherGroupKind)}
         old = self.old_members({*names, *names.values()}) if self.old_members else {}
-        pairs = self._last_writes.find(read)
+        # Offsets and times of different clusters do not show which store was written last.
+        pairs = self._last_writes.find(read) if self._translated is None else read
         self._load_logs([pair.source for pair in pairs], log)
         pending = self._pending(pairs)
         for source, target, writers in pairs:
@@ -241,13 +279,19 @@ class Planner:
         partitions by target group."""
         selected: dict[str, list[TopicPartition]] = {}
         for source, target, _ in pairs:
-            partitions = [tp for tp in source.offsets if tp not in target.offsets and tp.partition >= 0]
-            if partitions := [tp for tp in partitions if self.options.selects(tp)]:
+            partitions = [tp for tp in source.offsets if tp.partition >= 0 and self.options.selects(tp)]
+            partitions = partitions if self._translated is None else list(map(self._translated.target, partitions))
+            if partitions := [tp for tp in partitions if tp not in target.offsets]:
                 selected[target.name] = partitions
         return {found.name: found.errors for found in self.target.scan_partitions(selected) if found.errors}
 
     def _load_logs(self, sources: list[GroupOffsets], log: ClusterLogs) -> None:
         """Loads from the cluster, in bulk, the log ranges and starting points that the steps of these groups need."""
+        if (translated := self._translated) is not None:
+            translated.load(sources)
+            places = [place for found in sources for place in translated.places(found)]
+            log.load((tp for tp, _ in places), places)
+            return
         partitions = {tp for found in sources for tp in found.offsets if self.options.selects(tp)}
         if foreign := {tp for tp in partitions if not self.target.capabilities.partitions.includes(tp)}:
             partitions -= foreign
@@ -258,6 +302,10 @@ class Planner:
         offsets = ((tp, read.offset) for found in sources for tp, read in found.offsets.items())
         log.load(partitions, ((tp, offset) for tp, offset in offsets if tp in partitions))
         self.crossing.load_topics({tp.topic for tp in partitions})
+
+    @cached_property
+    def _translated(self) -> TranslatedGroups | None:
+        return None if self.translations is None else TranslatedGroups(self.translations, self.options.selects)
 
     @cached_property
     def _last_writes(self) -> LastWrites:
@@ -305,7 +353,10 @@ class Planner:
         if name != group and target.offsets and not self.options.onto_existing:
             text = "target: group {} exists, and a rename would mix the offsets of both; {onto_existing} allows it"
             return GroupPlan(group, name, (), error=Advice(text, name))
-        steps = tuple(self._steps(pair, log, self.target.capabilities))
+        if self._translated is not None:
+            steps = tuple(self._translated.steps(source, target, log.get, self.options, self.target.capabilities))
+        else:
+            steps = tuple(self._steps(pair, log, self.target.capabilities))
         guard, note = self._guard(registered)
         members = tuple(str(m) for m in described.members) if described and not described.idle else ()
         state = described.state if described else ""
@@ -416,6 +467,8 @@ class WrittenPlan(NamedTuple):
         plan, header, summary = self.file, self.file.header, self.file.summary
         yield scope_line(plan, summary)
         yield from _header_lines(header)
+        if header.rules is not None:
+            yield from translation_lines(summary)
         yield from _expiry_lines(header, summary)
         yield from count_lines(summary)
         if summary.dropped:

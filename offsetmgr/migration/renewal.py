@@ -21,7 +21,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.scan import scan_in_order
 from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.journaled_writer import RENEWED, with_offsets
-from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, write_plan
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, PlanSummary, write_plan
 from offsetmgr.migration.planner import Planner, WrittenPlan
 from offsetmgr.migration.progress import Journal, MigrationState, copy_journal, journal_path, read_journal
 
@@ -103,11 +103,12 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
         kept = (group for group in plan.groups() if recreated and group.name not in new)
         of_kept = recreated.keys() & {step.tp.topic for group in kept for step in group.writes()}
 
-        def topic_ids(topics: list[str]) -> Mapping[str, str]:
-            return {**planner.target.topic_ids(topics), **{topic: plan.summary.topic_ids[topic] for topic in of_kept}}
+        def complete(summary: PlanSummary) -> None:
+            planner.complete(summary)
+            summary.topic_ids |= {topic: plan.summary.topic_ids[topic] for topic in of_kept}
 
         try:
-            summary, sha256 = write_plan(part, header, _groups(plan, planner, again, recreated), topic_ids)
+            summary, sha256 = write_plan(part, header, _groups(plan, planner, again, recreated), complete)
             copy_journal(journal.path, new_journal, sha256)
         except BaseException:
             new_journal.unlink(missing_ok=True)

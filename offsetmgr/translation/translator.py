@@ -143,6 +143,10 @@ class PositionTranslator:
                 translated = TranslatedPartition(tp, targets[tp], {}, error)
             yield translated
 
+    def source_topics(self) -> Collection[str]:
+        """Returns the topics of the source. Raises `Unreachable`, `TimedOut`."""
+        return self._source.topics()
+
     def _log(self, logs: Logs, tp: TopicPartition, range_: LogRange | OffsetMgrError) -> _Log:
         if isinstance(range_, OffsetMgrError):
             raise range_
@@ -298,6 +302,10 @@ class Translations:
         elif answer.offset is None:
             problem = how
         return TranslatedOffset(found.target, answer, problem, how, found.digest)
+
+    def source_topics(self) -> Collection[str]:
+        """Returns the topics of the source. Raises `Unreachable`, `TimedOut`."""
+        return self._translator.source_topics()
 
     def clear(self) -> None:
         """Removes all translations, because the logs have changed."""

@@ -1,0 +1,132 @@
+"""`TranslatedGroups`: the positions of groups in another cluster, for plans and for their verification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import TypeAlias
+
+from offsetmgr.core.advice import Advice
+from offsetmgr.core.commit_mode import Confidence
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition, state_in
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets
+from offsetmgr.migration.plan import Action, MissingTopic, PlanOptions, PlanSource, PlanStep, decide
+from offsetmgr.translation.alignment import Verdict
+from offsetmgr.translation.translator import TranslatedOffset, Translations
+
+FindLog: TypeAlias = Callable[[TopicPartition], LogRange | MissingTopic | OffsetMgrError | None]
+_EVIDENCE = {Verdict.SEEN: Confidence.SEEN, Verdict.INFERRED: Confidence.INFERRED}
+
+
+class TranslatedGroups:
+    """The positions of groups of one cluster in another one. ``selects`` limits the partitions of the source."""
+
+    def __init__(self, translations: Translations, selects: Callable[[TopicPartition], bool]) -> None:
+        self.translations = translations
+        self._selects = selects
+        self._sources: dict[str, str] = {}
+        """The topic of the source by the topic of the target."""
+
+    def target(self, tp: TopicPartition) -> TopicPartition:
+        """Returns the copy of a partition of the source. Raises `UsageError` if two topics have one name in the
+        target."""
+        copy = self.translations.rename.partition(tp)
+        if (other := self._sources.setdefault(copy.topic, tp.topic)) != tp.topic:
+            names = " and ".join(sorted((other, tp.topic)))
+            raise UsageError(f"topics {names}", f"both are topic {copy.topic} in the target", "select one of them")
+        return copy
+
+    def source(self, tp: TopicPartition) -> TopicPartition | None:
+        """Returns the partition of the source whose copy a partition of the target is; None if it is no copy."""
+        rename = self.translations.rename
+        name = self._old_names.get(tp.topic) if rename else tp.topic
+        return None if name is None else TopicPartition(name, tp.partition)
+
+    @cached_property
+    def _old_names(self) -> dict[str, str]:
+        return self.translations.rename.inverse(self.translations.source_topics())
+
+    def positions(self, found: GroupOffsets) -> Iterator[tuple[TopicPartition, int]]:
+        """Yields the positions of a group that can be translated."""
+        for tp, committed in found.offsets.items():
+            if self._selects(tp) and state_in(committed.metadata) is None:
+                yield tp, committed.offset
+
+    def load(self, groups: Iterable[GroupOffsets]) -> None:
+        """Translates the positions of groups. Raises the errors of `Translations.load`."""
+        self.translations.load(one for found in groups for one in self.positions(found))
+
+    def load_all(self, groups: Iterable[GroupOffsets]) -> None:
+        """Like `load`, for all groups of the command. Raises `UsageError` if a rule of the names matches nothing."""
+        self.load(groups)
+        if rename := self.translations.rename:
+            topics = {tp.topic for tp in self.translations.partitions}
+            rename.require_matches({*self.translations.source_topics(), *topics}, topics)
+
+    def places(self, found: GroupOffsets) -> Iterator[tuple[TopicPartition, int]]:
+        """Yields the offsets in the target of a group whose positions are loaded."""
+        for tp, position in self.positions(found):
+            there = self.translations.get(tp, position)
+            if isinstance(there, TranslatedOffset) and there.answer.offset is not None:
+                yield there.target, there.answer.offset
+
+    def steps(
+        self, source: GroupOffsets, target: GroupOffsets, log: FindLog, options: PlanOptions, capabilities: Capabilities
+    ) -> list[PlanStep]:
+        """Returns the steps of a group whose positions are loaded."""
+        steps: dict[TopicPartition, PlanStep] = {}
+        for tp in filter(self._selects, {*source.offsets, *source.errors}):
+            copy = self.target(tp)
+            held: Offset | OffsetMgrError = target.errors.get(copy) or target.offsets.get(copy) or ABSENT
+            steps[copy] = self._step(tp, source.errors.get(tp) or source.offsets[tp], held, log, options)
+            if not capabilities.metadata:
+                steps[copy] = _without_metadata(steps[copy])
+        for copy in {*target.offsets, *target.errors}.difference(steps):
+            if (old := self.source(copy)) is not None and self._selects(old):
+                steps[copy] = decide(copy, None, target.errors.get(copy) or target.offsets[copy], None, options)
+        return [steps[tp] for tp in sorted(steps)]
+
+    def _step(
+        self,
+        tp: TopicPartition,
+        found: Committed | OffsetMgrError,
+        held: Offset | OffsetMgrError,
+        log: FindLog,
+        options: PlanOptions,
+    ) -> PlanStep:
+        copy, origin = self.target(tp), PlanSource(tp.partition, "", Confidence.UNKNOWN, tp.topic)
+        if isinstance(found, OffsetMgrError):
+            return decide(copy, found, held, None, options)._replace(origin=origin)
+        position = OffsetAndMetadata(found.offset, found.metadata)
+        current = held.value() if isinstance(held, Committed) else None
+        refusal = PlanStep(copy, Action.REFUSE_UNTRANSLATED, position, current, None, origin=origin)
+        if (form := state_in(found.metadata)) is not None:
+            why = (
+                f"its commit metadata is {form}, which is valid for this offset and log alone; its client must move it"
+            )
+            return refusal._replace(note=why)
+        there = self.translations.get(tp, found.offset)
+        if isinstance(there, OffsetMgrError):
+            hint = (there.hint,) if there.hint else ()
+            return refusal._replace(note=Advice.joined((there.text, *hint)))
+        origin = origin_of(tp, there)
+        if there.problem or there.answer.offset is None:
+            return refusal._replace(action=Action.REFUSE_UNSURE, note=there.problem, origin=origin)
+        step = decide(copy, OffsetAndMetadata(there.answer.offset, found.metadata), held, log(copy), options)
+        unsure = there.answer.verdict is not Verdict.SEEN or self.translations.partitions[tp].note
+        note = Advice.joined(filter(None, (there.how if unsure else "", step.note)))
+        return step._replace(source=position, note=note, origin=origin)
+
+
+def origin_of(tp: TopicPartition, there: TranslatedOffset) -> PlanSource:
+    """Returns the origin of the offset that a translation gives."""
+    answer = there.answer
+    evidence = _EVIDENCE.get(answer.verdict, Confidence.UNKNOWN)
+    known = (None, None) if answer.offset is None else (answer.repeats, answer.missing)
+    return PlanSource(tp.partition, there.how, evidence, tp.topic, str(answer.verdict), *known)
+
+
+def _without_metadata(step: PlanStep) -> PlanStep:
+    """Returns the step for a target that cannot hold metadata."""
+    return step if step.after is None else step._replace(after=step.after._replace(metadata=""))
