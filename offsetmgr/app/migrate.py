@@ -19,6 +19,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.cutover_options import CutoverOptions as CutoverOptions
 from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
@@ -46,11 +47,12 @@ from offsetmgr.migration.plan import PlanSummary as PlanSummary
 from offsetmgr.migration.progress import Stage
 
 if TYPE_CHECKING:
-    from offsetmgr.core.log_origin import OffsetTranslation, TranslationChoice
+    from offsetmgr.core.log_origin import OffsetTranslation, TranslationChoice, TranslationRules
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.scan import TopicMatches
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
+    from offsetmgr.migration.cutover import CutoverReport as CutoverReport
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.fleet import FleetStatus as FleetStatus
     from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter
@@ -892,4 +894,42 @@ def report(
     return MigrationReport(began, clock.now_ms(), clusters, found, errors, planned, servers, watched)
 
 
-accept_names(globals(), PlanSelection=PlanSelection.of)
+def cutover(
+    connections: Connections,
+    source: str,
+    target: str,
+    selection: GroupSelection,
+    *,
+    state: Path,
+    execute: bool = False,
+    options: CutoverOptions | None = None,
+    sides: SideSettings | None = None,
+) -> CutoverReport:
+    """Moves groups, and then the producers of their topics, from the Kafka cluster at ``source`` to that at ``target``.
+    The operator stops and starts consumers, producers and the replicator; the function checks a gate before each step,
+    and writes the offsets. It returns where each group and each topic stands, who holds it up, and what to do next. The
+    same call continues. The progress is in the file ``state``. Without ``execute``, nothing is changed.
+
+    Raises `UsageError` if the arguments contradict the state, `OtherCluster`, `GateRefused` if there is no way back,
+    `GroupNotFound`, `JournalError`, `Unreachable`, `TimedOut`.
+    """
+    from offsetmgr.app.cutovers import CutoverRun, PlanSteps
+
+    source, target = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
+    reason = (options := options or CutoverOptions()).reason
+
+    def plan_group(path: Path, of_group: PlanOptions, rules: TranslationRules) -> PlanFile:
+        inputs = PlanInputs(translate=rules)
+        return plan(connections, source, target, path, of_group, sides=sides, inputs=inputs).file
+
+    steps = PlanSteps(
+        plan_group,
+        lambda path: apply(connections, path, sides=sides, reason=reason),
+        lambda path: rollback(connections, path, sides=sides, reason=reason),
+    )
+    pair = SourceAndTarget(connections, source, target, sides and sides[:2])
+    arguments = {**PlanSelection(selection).arguments, **(sides.arguments if sides else {})}
+    return CutoverRun(connections, pair, state, options, steps).run(selection, arguments, execute=execute)
+
+
+accept_names(globals(), GroupSelection=GroupSelection.of, PlanSelection=PlanSelection.of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -15,6 +16,7 @@ from offsetmgr.cli.options import (
     AcceptUnseen,
     AllowRewind,
     BeforeImage,
+    Execute,
     FormatOption,
     GroupFlags,
     PlanPath,
@@ -58,6 +60,7 @@ from offsetmgr.cli.render import (
 from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.cutover_options import CutoverOptions, WayBack
 from offsetmgr.core.document import to_html, to_markdown, to_text
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import AheadPolicy
@@ -708,6 +711,126 @@ def mirror_command(
     if mirror.interrupted:
         raise migrate.Interrupted("some offsets were not copied yet")
     fail_if(bad)
+
+
+CUTOVER_COLUMNS: Final = (
+    Column("kind"),
+    Column("name"),
+    Column("step"),
+    Column("held_up_by", optional=True),
+    Column("note", optional=True, rank=11),
+    Column("next", detail=True),
+)
+_RUNBOOKS: Final = {".md": to_markdown, ".html": to_html}
+
+
+class CutoverFlags(NamedTuple):
+    """The options of a cutover: the knowledge of the operator, and permissions."""
+
+    remove_static_members: Annotated[
+        bool, flag("--remove-static-members", "Remove static members of stopped groups before their sessions end.")
+    ] = False
+    output_topic: Annotated[
+        list[str] | None,
+        opt("--output-topic", "GROUP=TOPIC", "A topic to which the group writes exactly once; repeatable."),
+    ] = None
+    excuse: Annotated[list[str] | None, opt("--excuse", "GROUP", "A group that stays at the source; repeatable.")] = (
+        None
+    )
+    replicator_stopped: Annotated[
+        bool, flag("--replicator-stopped", "The replicator to the target is stopped, as step 9 needs.")
+    ] = False
+    way_back: Annotated[
+        WayBack | None,
+        opt("--way-back", None, "Whether a reverse replicator runs, for a way back after step 10 [default: none]."),
+    ] = None
+    undo: Annotated[bool, flag("--undo", "Take back the groups that have not consumed at the target.")] = False
+    back_of: Annotated[
+        Path | None, opt("--back-of", "STATE", "Go back: the state file of the cutover from the other side.")
+    ] = None
+
+    def outputs(self) -> dict[str, tuple[str, ...]]:
+        """Returns the output topics of each group. Raises `UsageError`."""
+        found: dict[str, tuple[str, ...]] = {}
+        for pair in self.output_topic or ():
+            group, _, topic = pair.rpartition("=")
+            if not (group and topic):
+                raise UsageError(f"--output-topic {pair!r}", "must be GROUP=TOPIC")
+            found[group] = (*found.get(group, ()), topic)
+        return found
+
+
+@command(app, "cutover")
+def cutover_command(
+    connect: ConnectFlags,
+    from_: SourceStore,
+    to: TargetStore,
+    state: Annotated[
+        Path,
+        opt("--state", "FILE", "Keep the progress in FILE, and the plans next to it.", callback=file_to_write),
+    ],
+    groups: GroupFlags,
+    rename: Rename = None,
+    *,
+    translation: TranslationFlags,
+    flags: CutoverFlags,
+    max_behind: Annotated[
+        int, opt("--max-behind", "N", "Stop a group only if the replicator is at most N records behind.", min=0)
+    ] = 1000,
+    wait_s: Annotated[float, seconds_option("--wait", "Wait this long at a closed gate.")] = 0.0,
+    interval_s: Annotated[float, seconds_option("--interval", "How long commits and logs must stand still.")] = 5.0,
+    execute: Execute = False,
+    step: StepFlags,
+    output: Annotated[
+        Path | None, opt("--output -o", "FILE", "Write the runbook to FILE.md, FILE.html or FILE.json.")
+    ] = None,
+    format: FormatOption = OutputFormat.TABLE,
+    configs: SideConfigs,
+) -> None:
+    """Move groups, and then the producers of their topics, to another Kafka cluster, step by step.
+
+    You stop and start consumers, producers and the replicator. The command checks a gate before each step, names who
+    holds it up, and writes the offsets of the same records. Run it again after each step: it goes on from where it
+    stands, also after a kill. Without --execute, it changes nothing. The exit code is 0 only if all selected groups and
+    their topics are through.
+    """
+    from offsetmgr.app import migrate
+
+    page = None if output is None else _RUNBOOKS.get(output.suffix)
+    if output is not None and page is None and output.suffix != ".json":
+        raise UsageError("--output", "must end in .md, .html or .json")
+    options = CutoverOptions(
+        translation.rules(),
+        parse_renames(rename),
+        wait_s,
+        interval_s,
+        max_behind,
+        flags.remove_static_members,
+        flags.outputs(),
+        tuple(flags.excuse or ()),
+        flags.replicator_stopped,
+        flags.way_back,
+        flags.undo,
+        flags.back_of,
+        step.reason or "",
+    )
+    sides, selection = connect.sides(configs), groups.selection()
+    found = migrate.cutover(connect, from_, to, selection, state=state, execute=execute, options=options, sides=sides)
+    rows = [tuple(map(_worded, row)) for row in rows_of(CUTOVER_COLUMNS, found.standings)]
+    write_rows(CUTOVER_COLUMNS, rows, format)
+    for line in found.next_lines():
+        note(Advice("next: {}", line))
+    if output is not None:
+        names = [column.name for column in CUTOVER_COLUMNS]
+        text = (
+            page("Cutover", found.parts()) if page else json.dumps([dict(zip(names, row, strict=True)) for row in rows])
+        )
+        _write_page(text, output)
+    fail_if(not found.ok)
+
+
+def _worded(value: object) -> object:
+    return for_command_line(value) if isinstance(value, Advice) else value or None
 
 
 STEP_COLUMNS: Final = (

@@ -589,6 +589,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "migrate verify": ("billing.plan",),
     "migrate rollback": ("billing.plan",),
     "migrate finalize": ("billing.plan",),
+    "migrate cutover": ("billing --from kafka://east:9092 --to kafka://west:9092 --state billing.json --execute",),
     "migrate mirror": ("billing --from zookeeper://z1:2181 --to kafka://k1:9092 --once",),
     "cluster describe": ("--bootstrap-server k1:9092",),
     "runbook write": ("billing --to kafka --zookeeper z1:2181 --bootstrap-server k1:9092 -o billing.json",),

@@ -21,6 +21,7 @@ _ARGUMENTS: Final = {
     "groups where window": "window_s",
     "offsets diff to": "target",
     "migrate plan to": "target",
+    "migrate cutover to": "target",
     "migrate plan output": "path",
     "migrate renew output": "new_path",
     "runbook bounce to_phase": "to",

@@ -235,14 +235,14 @@ def resume(path: Path, group: str, to: CommitMode, baseline: Observation | None 
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Locks the bounce for this process. Raises `JournalError` if another process has locked it."""
+def exclusive(path: Path, what: str = "bounce") -> Iterator[None]:
+    """Locks the bounce or the cutover for this process. Raises `JournalError` if another process has locked it."""
     with path.open("ab") as lock_file:
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as busy:
             raise JournalError(
-                f"bounce {path}", "another process is executing it", "wait until it ends, or stop it first"
+                f"{what} {path}", "another process is executing it", "wait until it ends, or stop it first"
             ) from busy
         yield
 
