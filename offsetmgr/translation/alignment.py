@@ -8,9 +8,9 @@ log. It does not matter who wrote the copy.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate, repeat
@@ -76,12 +76,6 @@ class LogStretch:
         while index in self.aborted:
             index += 1
         return index
-
-    def before(self, index: int) -> LogStretch:
-        """Returns the stretch up to a record, as if the log ended there."""
-        end = self.offset_at(index)
-        cut = replace(self, end=end, offsets=self.offsets[:index], prints=self.prints[:index], keys=self.keys[:index])
-        return replace(cut, hidden=self.end + self.hidden - end)
 
     @property
     def may_lack_old_values(self) -> bool:
@@ -217,6 +211,11 @@ class Alignment:
         return any(answer.earlier_a for answer in answers), any(answer.earlier_b for answer in answers)
 
     @property
+    def into(self) -> LogStretch:
+        """The log that the answers refer to."""
+        return self.b
+
+    @property
     def copies(self) -> int:
         """The number of records of B that equal a record of A."""
         return sum(of >= 0 for of in self._classes_b)
@@ -224,8 +223,8 @@ class Alignment:
     @property
     def lacking(self) -> int | None:
         """The number of records of A that B does not hold, as far as A was read; None if unknown."""
-        if self.b.empty and self.b.whole:
-            return self._committed_between(0, len(self.a.prints)) if self.a.whole else None
+        if self.a.whole and (self.a.empty or (self.b.empty and self.b.whole)):
+            return self._committed_between(0, len(self.a.prints))
         if self._end is None or self.may_be_copied_again:
             return None
         return len(self._missing) + self._committed_between(self._end + 1, len(self.a.prints))
@@ -468,7 +467,10 @@ class Alignment:
             return self._bracket(
                 index, f"the target holds {count_of(foreign, 'record')} that the source lacks", earlier_a=True
             )
-        if answer and self._classes_b[answer - 1] == _IGNORED and self._lacks(index, answer):
+        before = answer
+        while before and self._classes_b[before - 1] in self.a.aborted:
+            before -= 1
+        if before and self._classes_b[before - 1] == _IGNORED and self._lacks(index, answer):
             why = "the records before it in the target are older values or changed copies"
             return self._bracket(index, why, earlier_a=True)
         preceded = [self._preceded(index, place) for place in self._copies(answer)]
@@ -562,13 +564,116 @@ class Alignment:
         if end is None or _number_from(self._missing, index) or _number_from(self._disordered, index):
             return self._bounds.lower[index], self._bounds.upper[index]
         lower = upper = self._places[index]
-        if index <= end and not self._unique[self._classes_b[lower]]:
+        if index <= end and lower < len(self._classes_b) and not self._unique[self._classes_b[lower]]:
             lower, upper = self._latest_before[index] + 1, self._bounds.upper[index]
         elif index <= end and self._may_hold_older():
             upper = self._bounds.upper[index]
         lacks = self._excused or self.a.next_committed(end + 1) < len(self._classes_a)
         if lacks and self._holds_others:
             lower = min(lower, self._bounds.lower[index])  # B may hold changed copies of the records that it lacks
+        return lower, upper
+
+
+class WayBack(Alignment):
+    """Translates positions of the copy B into positions of the original A, which may hold later records.
+
+    The right position is the last position of A from which a consumer gets every record of A that B would still
+    deliver, and every record of A after the last copied one. It is `Verdict.SEEN` if the alignment of A with B is sure
+    of the place in B of that record, B holds no copy of another record of A from the position up to this place, and A
+    holds every record that B holds from the position on.
+
+    Therefore a position in a stretch that B holds twice leads to the first record of A that B still delivers.
+    """
+
+    @property
+    def into(self) -> LogStretch:
+        """The log that the answers refer to."""
+        return self.a
+
+    @property
+    def lacking(self) -> int | None:
+        """The number of records of B from its first copy on that A does not hold; None if unknown."""
+        if self.b.empty and self.b.whole:
+            return 0
+        return None if self.first_copied is None else _number_from(self._foreign, self.first_copied)
+
+    def translate(self, position: int) -> Translation:
+        """Returns the answer for a position in B's log."""
+        a, b = self.a, self.b
+        if not b.start <= position <= b.end:
+            why = f"{position} is outside of {b.start} to {b.end}, the part of the source's log that consumers get"
+            return Translation(Verdict.UNKNOWN, why=why)
+        if b.whole and b.empty and not b.end:
+            return Translation(Verdict.SEEN, a.start, why="the source has never held a record")
+        if a.whole and a.empty and b.whole and b.empty:
+            return Translation(Verdict.SEEN, a.end, why="both logs hold no record")
+        if position < b.first or self.first_copied is None:
+            why = "no record that was read of the source equals one of the target"
+            return Translation(Verdict.UNKNOWN, why=why, earlier_a=not a.whole, earlier_b=not b.whole)
+        place = b.index_of(position)
+        at, index = self._next_copied(place)
+        unread = not a.whole and (not at or place <= self._last_other or not a.timed)
+        missing = _number_from(self._foreign, place)
+        answer = super().translate(a.offset_at(index))
+        if answer.verdict is Verdict.SEEN and self._end is not None and self._may_hold_older():
+            # B's last record may be the copy of one that A has removed, unless the records before it are equal too.
+            answer = super().translate(a.offset_at(min(self._end, index)))
+        left_out = sum(_number_from(of, at) - _number_from(of, index) for of in (self._missing, self._disordered))
+        if min(self._classes_b[place : self._places[at]], default=0) < 0:  # these may be changed copies
+            left_out = self._committed_between(at, index)
+        if answer.verdict is Verdict.SEEN and not (unread or missing or left_out):
+            return answer._replace(offset=a.offset_at(index), why="")
+        lower, upper = (a.next_committed(bound[place]) for bound in self._bounds_back)
+        earlier_a = not a.whole and (unread or answer.earlier_a or not (lower and a.timed))
+        why = "the records of both logs do not follow in the same order there"
+        if missing:
+            why = f"the target lacks {count_of(missing, 'record')} after the position"
+        elif self.may_be_copied_again:
+            why = "the source may be receiving a stretch again that it already holds"
+        if earlier_a or answer.earlier_b:
+            return Translation(Verdict.UNKNOWN, why=why, earlier_a=earlier_a, earlier_b=answer.earlier_b)
+        bounds = a.offset_at(lower), a.offset_at(upper), upper - lower, upper - lower
+        return Translation(Verdict.MISSING if missing else Verdict.BRACKETED, *bounds, why, missing)
+
+    def difference(self, translation: Translation, committed: int, *, surely: bool = False) -> tuple[int, int] | None:  # noqa: ARG002
+        """Returns how many records of A a group gets again, and how many it skips, as `Alignment.difference` does."""
+        a, right = self.a, translation.offset
+        if right is None or min(right, committed) < a.first or committed > a.end:
+            return None
+        upper = right if translation.upper is None else translation.upper
+        at, lower, upper = (a.index_of(offset) for offset in (committed, right, upper))
+        return self._committed_between(at, upper), self._committed_between(lower, at)
+
+    def _next_copied(self, place: int) -> tuple[int, int]:
+        """Returns the index of the record of A whose place is the next one from ``place`` on, and before it that of the
+        first record from which on B lacks those before this record."""
+        if self._end is None:
+            return 0, 0
+        at = bisect_left(self._places, place, 0, self._end + 2)
+        return at, self.a.next_committed(bisect_right(self._places, self._places[at], at, self._end + 2) - 1)
+
+    @cached_property
+    def _last_other(self) -> int:
+        """The place of B's last record that equals no record of A."""
+        return max((place for place, of in enumerate(self._classes_b) if of < 0), default=_ABSENT)
+
+    @cached_property
+    def _bounds_back(self) -> tuple[list[int], list[int]]:
+        """For each place in B: the smallest and the largest index of A that may be right for a position there.
+
+        A record that A does not hold may be a changed copy of one after the nearest unique record before it in B."""
+        newest, size = {of: index for index, of in enumerate(self._classes_a)}, len(self._classes_a)
+        low, high = list[int](), list[int]()
+        older, before, after, beyond = self._may_hold_older(), 0, 0, 0
+        for of in self._classes_b:
+            sure = of >= 0 and self._unique[of]
+            low.append(of if of >= 0 else before)
+            high.append(of if sure and not older and of not in self.a.aborted else size)
+            before = of + 1 if sure else before
+            after, beyond = max(after, before), max(beyond, newest.get(of, -1) + 1)
+        changed = self.b.prints and (self._last_other > self._latest_before[-1] or not self.b.whole)
+        ends = (low, 0 if older else after), (high, size if changed else beyond)
+        lower, upper = (list(accumulate(reversed(one), min, initial=end))[::-1] for one, end in ends)
         return lower, upper
 
 

@@ -226,7 +226,7 @@ class CommittedPositions:
         least = found.least_skips(source, committed) if end and repeats is not None and committed is not None else skips
         notes = [f"right is {right.offset} to {end}" if end else "", right.why]
         if apart is None and committed is not None and found.alignment is not None:
-            log = found.alignment.b
+            log = found.alignment.into
             log_end = log.end + log.hidden
             if not log.start <= committed <= log_end:
                 notes.append(f"{committed} is outside the target's log, {log.start} to {log_end}")

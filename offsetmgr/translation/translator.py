@@ -24,7 +24,7 @@ from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.kafka.cluster import Logs, describable_topics
 from offsetmgr.segments.batch_reader import BATCH_HEADER, LOG_OVERHEAD, batches
 from offsetmgr.segments.raw_batches import raw_batches
-from offsetmgr.translation.alignment import Alignment, LogStretch, Translation, Verdict
+from offsetmgr.translation.alignment import Alignment, LogStretch, Translation, Verdict, WayBack
 from offsetmgr.translation.fingerprints import COPIERS_HEADERS, Equality, FingerprintRules, Piece
 
 _FETCH_BYTES: Final = 8 * 1024 * 1024
@@ -440,6 +440,7 @@ class _AlignedLogs:
 
     def __init__(self, logs: _Pair, options: TranslationOptions, equality: Equality) -> None:
         self._logs, self._options, self.equality = logs, options, equality
+        self._original, self._copy = reversed(logs) if options.back else logs
         self.alignment: Alignment
         self._timestamps: bool | None = None
         self._stopped = False
@@ -457,16 +458,17 @@ class _AlignedLogs:
         inside = [one for one in wanted if source.range.start <= one <= source.range.end]
         needed = source.range.end - min(inside, default=source.range.end) + _MARGIN
         distance = min(needed, _FIRST_OFFSETS, self._first_distance())
-        b = target.read(target.range.end - distance, self._rules)
+        original, copy = self._original, self._copy
+        b = copy.read(copy.range.end - distance, self._rules)
         self._timestamps = b.timestamps if self._timestamps is None else self._timestamps
-        pieces = {source: source.read(source.range.end - distance, self._rules), target: b}
+        pieces = {original: original.read(original.range.end - distance, self._rules), copy: b}
         try:
-            while distance < needed and not pieces[target].mixed_times:
+            while distance < needed and not pieces[copy].mixed_times:
                 self._read_earlier(pieces, self._logs)
                 distance *= 2
-            while not pieces[target].mixed_times:
+            while not pieces[copy].mixed_times:
                 self.alignment = self._aligned(pieces)
-                needs = zip(self._logs, self.alignment.needs_earlier(inside), strict=True)
+                needs = zip((original, copy), self.alignment.needs_earlier(inside), strict=True)
                 further = {log for log, need in needs if need} or self._may_hold_following()
                 further |= {target} if earliest < pieces[target].stretch.first else set()
                 if all(pieces[log].stretch.whole for log in further):
@@ -492,13 +494,8 @@ class _AlignedLogs:
         return FingerprintRules(self.equality, self._timestamps, self._options.ignored_headers)
 
     def _aligned(self, pieces: Mapping[_Log, Piece]) -> Alignment:
-        a, b = pieces[self._logs[0]].stretch, pieces[self._logs[1]].committed()
-        if self._options.back:
-            copied = set(a.prints)
-            b = b.before(
-                next((at + 1 for at in reversed(range(len(b.prints))) if b.prints[at] in copied), len(b.prints))
-            )
-        return Alignment(a, b)
+        made = WayBack if self._options.back else Alignment
+        return made(pieces[self._original].stretch, pieces[self._copy].committed())
 
     def _read_earlier(self, pieces: dict[_Log, Piece], logs: Iterable[_Log]) -> None:
         """Reads as much again before what was read of these logs. Raises `TooMuch`."""
@@ -509,13 +506,12 @@ class _AlignedLogs:
             pieces[log] = earlier
 
     def _may_hold_following(self) -> set[_Log]:
-        """Returns the target if an earlier part of it may hold copies of records that its end does not hold."""
-        source, target = self._logs
+        """Returns the copy if an earlier part of it may hold copies of records that its end does not hold."""
         if self.alignment.following is None:
             return set()
-        timestamp = source.timestamp_at(self.alignment.following)
-        first = None if timestamp is None else target.offset_at_time(timestamp)
-        return {target} if first is not None and first < self.alignment.b.first else set()
+        timestamp = self._original.timestamp_at(self.alignment.following)
+        first = None if timestamp is None else self._copy.offset_at_time(timestamp)
+        return {self._copy} if first is not None and first < self.alignment.b.first else set()
 
     # --- one position -------------------------------------------------------------------------------
 
@@ -530,14 +526,14 @@ class _AlignedLogs:
 
     @cached_property
     def _last_copy(self) -> tuple[int, int] | None:
-        """The offset of B's last record, and that of the record of A that it is the copy of; None unless exactly one
-        record that was read is equal."""
+        """The offsets in the source and in the target of the copy's last record; None unless exactly one record of the
+        original that was read equals it."""
         a, b = self.alignment.a, self.alignment.b
-        if not b.prints:
+        equal = [index for index, one in enumerate(a.prints) if one == b.prints[-1]] if b.prints else []
+        if len(equal) != 1:
             return None
-        last = len(b.prints) - 1
-        equal = [index for index, one in enumerate(a.prints) if one == b.prints[last]]
-        return (a.offsets[equal[0]], b.offsets[last]) if len(equal) == 1 else None
+        last = a.offsets[equal[0]], b.offsets[-1]
+        return last[::-1] if self._options.back else last
 
     def _inferred(self, position: int) -> Translation | None:
         """Compares the records around a position, and others that lie as far from both, without those between."""

@@ -4,6 +4,7 @@ alignment does not see. It shows the position in the target that is truly right.
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -156,6 +157,7 @@ class World:
         """The offset of A that each copier reads next."""
         self._last_read = [0] * case.copiers
         self._changes = False
+        self._places_in_a = defaultdict[Record, int](lambda: -1)
         if case.foreign_around:
             self._write_foreign()
         for _ in range(case.rounds):
@@ -178,6 +180,21 @@ class World:
         position on and that B holds."""
         last = self._last_copies
         return min((last[one] for one in self.needed(position) if one in last), default=self.b.end)
+
+    def right_back(self, position: int) -> int:
+        """Returns the last offset of A from which a consumer gets every record of A that B would still deliver from the
+        position on, and every record of A after the last copied one."""
+        last = max((self._places_in_a[one.record] for one in self.b.entries), default=-1)
+        needed = {one.record for one in self.b.delivered() if one.offset >= position}
+        return next((one.offset for one in self._of_a if one.record in needed or one.offset > last), self.a.end)
+
+    def next_in_a(self, offset: int) -> int:
+        """Returns the offset of A's first record at or after an offset that is not aborted, or A's end."""
+        return next((one.offset for one in self._of_a if one.offset >= offset), self.a.end)
+
+    @cached_property
+    def _of_a(self) -> list[Entry]:
+        return [one for one in self.a.entries if not one.record.aborted]
 
     @cached_property
     def _last_copies(self) -> dict[Record, int]:
@@ -240,6 +257,7 @@ class World:
         self._produced += 1
         self._clock += not self._happens(case.same_times)
         record = Record(key, value, self._clock)
+        self._places_in_a[record] = self.a.end
         self.a.append(record, self._clock)
         if case.transactions:
             record.open = True

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from stopwatch import loop_s
 
-from offsetmgr.translation.alignment import NO_KEY, Alignment, LogStretch, Translation, Verdict
+from offsetmgr.translation.alignment import NO_KEY, Alignment, LogStretch, Translation, Verdict, WayBack
 
 SEEN, BRACKETED, MISSING = Verdict.SEEN, Verdict.BRACKETED, Verdict.MISSING
 NOT_YET, UNKNOWN, INFERRED = Verdict.NOT_YET, Verdict.UNKNOWN, Verdict.INFERRED
@@ -152,6 +152,93 @@ def test_a_compacted_record_is_excused_if_a_later_one_of_its_key_is_there() -> N
     removed = Alignment(whole, stretch("abc ef", keys="121345"))
     assert removed.translate(1)[:2] == (MISSING, 1)
     assert removed.translate(1).missing == 1
+
+
+def test_only_aborted_and_compacted_records_follow_the_position() -> None:
+    a, b = stretch("abd", keys="122", aborted="d"), stretch("a d", keys="1 2")
+    assert Alignment(a, b).translate(1)[:3] == (BRACKETED, 3, 3)
+
+
+def test_a_changed_copy_before_the_copy_of_an_aborted_record_is_within_the_bracket() -> None:
+    a, b = stretch(" kxd", keys=" 121", aborted="x"), stretch(" Kxd", keys=" 121")
+    a.timed = b.timed = True
+    assert Alignment(a, b).translate(1)[:3] == (BRACKETED, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("original", "copy", "position", "verdict", "offset"),
+    [
+        pytest.param("abcdef", "abcd", 2, SEEN, 2, id="in the copied part"),
+        pytest.param("abcdef", "abcd", 4, SEEN, 4, id="the copy's end leads to the first record that was not copied"),
+        pytest.param("abcdef", "", 0, SEEN, 0, id="nothing was copied"),
+        pytest.param("abcdef", "abcbcde", 2, SEEN, 1, id="in the first copy of a stretch"),
+        pytest.param("abcdef", "abcbcde", 5, SEEN, 3, id="after the second copy of a stretch"),
+        pytest.param("abcdef", "abcdebcd", 7, BRACKETED, 3, id="in a stretch that is copied again"),
+        pytest.param("abcdef", "abcdebcd", 8, BRACKETED, 5, id="at the end of such a stretch"),
+        pytest.param("abcdef", "abef", 3, SEEN, 5, id="after records that were not copied"),
+        pytest.param("abcdef", "abef", 2, BRACKETED, 4, id="directly after records that were not copied"),
+        pytest.param("abcdef", "abef", 1, BRACKETED, 1, id="before records that were not copied"),
+        pytest.param("cdef", "abcde", 3, SEEN, 1, id="the original has deleted records before the position"),
+        pytest.param("cdef", "abcde", 1, MISSING, 0, id="the original has deleted records after the position"),
+        pytest.param("abcdef", "abcX", 1, MISSING, 1, id="the copy has another record at its end"),
+        pytest.param("abxcdxe", "abx", 3, BRACKETED, 2, id="the copy ends with a record that repeats"),
+        pytest.param("abcdef", "", 1, UNKNOWN, None, id="outside of the copy"),
+        pytest.param("abcdef", "XYZ", 1, UNKNOWN, None, id="no copy"),
+    ],
+)
+def test_the_way_back_to_the_original(
+    original: str, copy: str, position: int, verdict: Verdict, offset: int | None
+) -> None:
+    answer = WayBack(stretch(original), stretch(copy)).translate(position)
+    assert (answer.verdict, answer.offset) == (verdict, offset)
+
+
+def test_the_copies_of_aborted_records_lead_back_to_the_next_committed_one() -> None:
+    back = WayBack(stretch("abcdefg", aborted="cd"), stretch("abcdef"))
+    assert [back.translate(position)[:2] for position in range(1, 7)] == [(SEEN, at) for at in (1, 4, 4, 4, 5, 6)]
+
+
+def test_the_way_back_reads_the_original_until_it_holds_every_record_of_the_copy() -> None:
+    back = WayBack(stretch("abcdefgh", first=6), stretch("abcdef", first=3))
+    assert back.translate(5)[:2] == (UNKNOWN, None)
+    assert back.needs_earlier([5]) == (True, True)
+    back = WayBack(stretch("abcdefgh", first=3), stretch("abcdef", first=4))
+    back.a.timed = True  # otherwise a record may be the copy of an older one
+    assert back.translate(5)[:2] == (SEEN, 5)
+    assert back.translate(3).earlier_b
+
+
+def test_the_way_back_counts_records_of_the_original() -> None:
+    back = WayBack(stretch("abcdefgh", aborted="b"), stretch("abcde"))
+    assert [back.difference(back.translate(3), committed) for committed in (0, 3, 6, 9)] == [
+        (2, 0),
+        (0, 0),
+        (0, 3),
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "lacking"),
+    [
+        ("abcd", "abcd", 0),
+        ("abcd", "abd", 1),
+        ("abcd", "ab", 2),
+        ("abcd", "", 4),
+        ("", "abcd", 0),
+        ("abcd", "abX", None),
+    ],
+)
+def test_the_records_that_the_target_lacks(a: str, b: str, lacking: int | None) -> None:
+    assert Alignment(stretch(a), stretch(b)).lacking == lacking
+
+
+def test_aborted_and_compacted_records_are_not_lacking() -> None:
+    assert Alignment(stretch("abcd", aborted="bd"), stretch("ac")).lacking == 0
+    assert Alignment(stretch("abcd", keys="1213"), stretch(" bcd", keys="1213")).lacking == 0
+    assert Alignment(stretch("abcd", aborted="b"), stretch("")).lacking == 3
+    assert WayBack(stretch("abcdef"), stretch("XabYc")).lacking == 1
+    assert WayBack(stretch("abcdef"), stretch("")).lacking == 0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from copied_logs import Case, World
 
-from offsetmgr.translation.alignment import Alignment, Translation, Verdict
+from offsetmgr.translation.alignment import Alignment, Translation, Verdict, WayBack
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
@@ -89,7 +89,7 @@ CASES = (
 )  # fmt: skip
 
 
-def aligned(world: World, positions: list[int], random: Random) -> Alignment:
+def aligned(world: World, positions: list[int], random: Random, kind: type[Alignment] = Alignment) -> Alignment:
     """Reads both logs from their ends backward until the alignment needs no more of them."""
     times, a, b = world.case.keeps_times, world.a, world.b
     piece = random.choice([20, 60, 10**9])
@@ -97,7 +97,7 @@ def aligned(world: World, positions: list[int], random: Random) -> Alignment:
     if world.case.cycle:
         first_a = min(first_a, world.last_copied)
     while True:
-        alignment = Alignment(a.stretch(first_a, times, False), b.stretch(first_b, times, True))
+        alignment = kind(a.stretch(first_a, times, False), b.stretch(first_b, times, True))
         earlier_a, earlier_b = alignment.needs_earlier(positions)
         following = alignment.following
         if not (earlier_a or earlier_b):
@@ -121,6 +121,18 @@ def translations(case: Case) -> Iterator[tuple[World, Alignment, int, Translatio
         first = max(world.a.start, last - random.choice([20, 80, 10**9]))
         positions = [first, *(random.randint(first, min(last, world.a.end)) for _ in range(IN_A_WORLD - 1))]
         alignment = aligned(world, positions, random)
+        for position in positions:
+            yield world, alignment, position, alignment.translate(position)
+
+
+def translations_back(case: Case) -> Iterator[tuple[World, Alignment, int, Translation]]:
+    """Yields answers to positions in the copies of a case."""
+    for number in range(-(-POSITIONS // IN_A_WORLD)):
+        random = Random(f"{case.name} {SEED} {number}")
+        world = World(case, random)
+        first = max(world.b.start, world.b.end - random.choice([20, 80, 10**9]))
+        positions = [first, *(random.randint(first, world.b.end) for _ in range(IN_A_WORLD - 1))]
+        alignment = aligned(world, positions, random, WayBack)
         for position in positions:
             yield world, alignment, position, alignment.translate(position)
 
@@ -158,8 +170,30 @@ def test_the_right_position_is_the_answer_or_within_its_bounds(case: Case, capsy
         if differs(world, alignment, position, answer, committed):
             apart = alignment.difference(answer, committed)
             wrong.append(f"{position}, at {committed}: {world.difference(position, committed)}, not {apart}, {answer}")
+    report(case, found, wrong, capsys)
+    assert wrong == []
+    assert found[Verdict.SEEN] >= case.least_seen * found.total()
+
+
+def report(case: Case, found: Counter[Verdict], wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled() if SOAK else nullcontext():
         shares = "".join(f"{verdict:>11}{found[verdict] / found.total():8.2%}" for verdict in Verdict)
         sys.stdout.write(f"{case.name:38}{shares}{len(wrong):5} wrong\n")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_way_back_leads_to_the_right_position_or_a_bracket_of_it(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, wrong = Counter[Verdict](), list[str]()
+    for world, _, position, answer in translations_back(case):
+        found[answer.verdict] += 1
+        right = world.right_back(position)
+        if answer.offset is None:
+            continue
+        upper = answer.offset if answer.upper is None else answer.upper
+        if not world.next_in_a(answer.offset) <= right <= world.next_in_a(upper):
+            wrong.append(f"{position}: right is {right}, not {answer}")
+    report(case, found, wrong, capsys)
     assert wrong == []
     assert found[Verdict.SEEN] >= case.least_seen * found.total()

@@ -327,3 +327,19 @@ def test_a_topic_that_is_recreated_meanwhile_is_no_answer(clusters: Clusters, ma
         clusters.make_in_target(2)
         clusters.produce(clusters.b, values(10), 1)
         assert "recreated" in str(next(found).error)
+
+
+def test_the_way_back_leads_from_a_copy_to_the_original(clusters: Clusters, small_pieces: None) -> None:
+    """The copier stopped after 80 of 100 records, and had copied some of them twice."""
+    clusters.make()
+    clusters.produce(clusters.a, values(100))
+    records = clusters.records()
+    clusters.produce(clusters.b, [b"other"] * OTHERS)
+    clusters.copy([*records[:60], *records[50:80]])
+    with KafkaCluster(clusters.a) as original, KafkaCluster(clusters.b) as copy:
+        translator = PositionTranslator(copy, original, TranslationOptions(back=True))
+        found = next(translator.translate({TopicPartition(clusters.topic, 0): range(OTHERS, OTHERS + 91)}))
+    right = [*range(50), *[50] * 10, *range(50, 81)]
+    assert [one[:2] for one in found.translations.values()] == [(SEEN, at) for at in right]
+    assert found.lacking == 0
+    assert found.difference(OTHERS + 40, 30) == (10, 0)
