@@ -142,7 +142,11 @@ def assign(generation: int, members: Sequence[tuple[str, ManagerMetadata]]) -> A
     next owners wait until its lease must have ended."""
     metadata = dict(sorted(members))
     claims = _claims(metadata)
-    prevailing = _prevailing_config(metadata, claims)
+    # The settings of the members that own the most shard groups prevail, so that a wrongly configured new member, even
+    # a leader, does not displace working members. If no member owns a shard group, those that the most members have.
+    owned = [metadata[member].parameters for _, member in claims.values()]
+    configs = [member_metadata.parameters for member_metadata in metadata.values()]
+    prevailing = min(set(configs), default=None, key=lambda p: (-owned.count(p), -configs.count(p), p))
     if prevailing is None:
         return Assignment(generation, {}, {})
     rejected = {
@@ -227,17 +231,6 @@ def _released(
     released = {shard_group for shard_group, owner in newest_owners.items() if owner in metadata} - awaited
     held = {s for s, (_, member) in claims.items() if metadata[member].seen == newest and s in metadata[member].owned}
     return frozenset(released - claims.keys() | held)
-
-
-def _prevailing_config(
-    metadata: Mapping[str, ManagerMetadata], claims: Mapping[int, tuple[int, str]]
-) -> SharedConfig | None:
-    """Returns the settings of the members that own the most shard groups, so that a wrongly configured new member, even
-    a leader, does not displace working members. If no member owns a shard group, returns the settings that the most
-    members have."""
-    owned = [metadata[member].parameters for _, member in claims.values()]
-    configs = [member_metadata.parameters for member_metadata in metadata.values()]
-    return min(set(configs), default=None, key=lambda p: (-owned.count(p), -configs.count(p), p))
 
 
 def _describe_difference(config: SharedConfig, prevailing: SharedConfig) -> str:

@@ -56,10 +56,6 @@ def _raw_text(path: str, data: bytes, notes: Notes) -> str:  # noqa: ARG001 - a 
     return data.decode("utf-8", "backslashreplace")
 
 
-def _redacted(path: str, data: bytes, notes: Notes) -> str:  # noqa: ARG001 - a `Decoder` takes them
-    return cluster.REDACTED
-
-
 _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
     ("/brokers/ids/[0-9]{1,10}", "broker", cluster.parse_broker),
     ("/brokers/topics/[^/]+", "topic", topics.parse_topic),
@@ -82,7 +78,7 @@ _TABLE: Final[tuple[tuple[str, str, Decoder], ...]] = (
     ("/admin/delete_topics/[^/]+", "topic deletion", _raw_text),
     ("/isr_change_notification/[^/]+", "isr change", admin.parse_partitions),
     ("/log_dir_event_notification/[^/]+", "log dir event", topics.parse_log_dir_event),
-    ("/delegation_token/tokens/[^/]+", "delegation token", _redacted),
+    ("/delegation_token/tokens/[^/]+", "delegation token", lambda _path, _data, _notes: cluster.REDACTED),
 )
 _SECRET: Final = frozenset({"secret config", "delegation token"})
 
