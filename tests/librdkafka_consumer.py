@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import confluent_kafka as ck
 
-from offsetmgr.kafka.librdkafka import error_of
-from offsetmgr.manager.log.kafka.settings import SILENT, loader_settings
+from offsetmgr.kafka.librdkafka import SILENT, error_of
+from offsetmgr.spark.range_reader import loader_settings
 
 
 class LibrdkafkaConsumer:

@@ -20,10 +20,9 @@ from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.consumer.streams import PartitionProgress, StreamMessage, StreamState
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, NotAuthorized, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.librdkafka import error_of, librdkafka_settings
+from offsetmgr.kafka.librdkafka import SILENT, error_of, librdkafka_settings
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
-_SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
 _BATCH: Final = 500
 _POLL_S: Final = 0.05
 _REQUEST_TIMEOUT_S: Final = 5.0
@@ -75,7 +74,7 @@ class Fetcher:
     def start(self) -> None:
         """Starts the thread. Raises `ConfigError`, and the errors of `librdkafka_settings`."""
         try:
-            consumer = ck.Consumer(librdkafka_settings(self._settings), logger=_SILENT)
+            consumer = ck.Consumer(librdkafka_settings(self._settings), logger=SILENT)
         except ck.KafkaException as error:
             raise ConfigError("Kafka connection settings", error.args[0].str()) from None
         self._thread = threading.Thread(target=self._run, args=(consumer,), name="offsetmgr-fetcher", daemon=True)

@@ -26,9 +26,10 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 
 # Converts errors of librdkafka's consumers into errors of offsetmgr, and silences the consumers' log.
 
-_SILENCED_LOG: Final = logging.getLogger("offsetmgr.librdkafka")
-_SILENCED_LOG.addHandler(logging.NullHandler())
-_SILENCED_LOG.propagate = False
+SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
+"""Receives the log messages of librdkafka, which are not needed, because its clients raise every relevant error."""
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
 
 _UNREACHABLE: Final = frozenset(
     {ck.KafkaError._TRANSPORT, ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._RESOLVE, ck.KafkaError._FAIL}

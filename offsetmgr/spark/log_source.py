@@ -7,44 +7,30 @@ partitions and combine small partitions. Together the tasks read every record of
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import repeat
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
-from offsetmgr.core.errors import TimedOut, UnknownTopicOrPartition
+from offsetmgr.core.errors import UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client, ClientThread
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import StableOffsets, partition_counts
-from offsetmgr.kafka.librdkafka import error_of
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
-from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Run
-from offsetmgr.manager.log.kafka.settings import loader_settings
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.spark import source_options
 from offsetmgr.spark.data_source_api import InputPartition, TableReader, TableSource
 from offsetmgr.spark.log_rows import SCHEMA, LogRecords, decode_rows
+from offsetmgr.spark.range_reader import Range, Run, loader_settings, read_ranges
 
 NAME: Final = "offsetmgr-log"
 _OFFSETS_PER_TASK: Final = 250_000
 """Maximum number of offsets in one task. A task of this size takes a few seconds."""
-_MAX_POLL_RECORDS: Final = 500
-"""The number of records that the source takes at a time. Larger batches do not fit into the processor's caches."""
-_POLL_TIMEOUT_S: Final = 0.1
 _CLIENT_GROUP: Final = "offsetmgr-spark"
 """The group id that the Kafka client requires. The source never commits to it."""
-
-
-class Range(NamedTuple):
-    """Offsets of one partition: ``start`` inclusive, ``end`` exclusive."""
-
-    partition: int
-    start: int
-    end: int
 
 
 class LogSourceReader(TableReader):
@@ -148,46 +134,3 @@ def split_ranges(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]
     if current:
         shares.append(tuple(current))
     return shares
-
-
-def read_ranges(
-    topic: str,
-    settings: Mapping[str, Any],
-    ranges: Sequence[Range],
-    wait_s: float,
-    is_done: Callable[[int], bool] = lambda _: False,
-) -> Iterator[Run]:
-    """Yields the records of these ranges in groups; each group contains records of one partition. The function skips
-    records after the end of a range, and stops reading a partition when ``is_done`` returns True for that partition.
-
-    Raises `TimedOut` if the consumer makes no progress for ``wait_s`` seconds.
-    """
-    ends = {partition: end for partition, _, end in ranges}
-    with closing(AssignedConsumer(topic, settings)) as consumer:
-        consumer.assign({partition: start for partition, start, _ in ranges})
-        positions, unread = consumer.positions, set(ends)
-        progress, progress_at = sum(positions.values()), time.monotonic()
-        while unread:
-            polled = consumer.take(_MAX_POLL_RECORDS, _POLL_TIMEOUT_S)
-            for partition, messages in polled:
-                end = ends[partition]
-                if messages[-1].offset() >= end:
-                    inside = [message for message in messages if message.offset() < end]
-                    if inside:
-                        yield partition, inside
-                else:
-                    yield partition, messages
-            now_progress = sum(positions[partition] for partition in unread)
-            if now_progress != progress:
-                progress_at = time.monotonic()
-            elif time.monotonic() > progress_at + wait_s:
-                what = f"reading {topic}"
-                if consumer.last_error is not None:
-                    raise error_of(consumer.last_error, what)
-                raise TimedOut(what, f"no record arrived for {wait_s:g} s")
-            finished = {
-                partition for partition in unread if positions[partition] >= ends[partition] or is_done(partition)
-            }
-            consumer.unassign(finished)
-            unread -= finished
-            progress = sum(positions[partition] for partition in unread)

@@ -71,8 +71,7 @@ def _scan_share(
 
     Errors are results too, because Spark passes only the text of an exception to the driver.
     """
-    from offsetmgr.manager.log.kafka.settings import loader_settings
-    from offsetmgr.spark.log_source import Range, read_ranges
+    from offsetmgr.spark.range_reader import Range, loader_settings, read_ranges
 
     scanners = {partition: Scanner(bounds, rule) for partition, bounds in shared.items()}
     ranges = [Range(partition, bounds.start, bounds.end) for partition, bounds in shared.items()]

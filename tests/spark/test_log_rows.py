@@ -10,7 +10,8 @@ from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import EncodedRecord, GroupValue
 from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.spark.log_rows import RowDecoder, decode_rows
-from offsetmgr.spark.log_source import Range, split_ranges
+from offsetmgr.spark.log_source import split_ranges
+from offsetmgr.spark.range_reader import Range
 
 NOW = 1_700_000_000_000
 KAFKA, AVRO = KafkaRecordFormat(), AvroRecordFormat()
