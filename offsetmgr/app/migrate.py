@@ -3,6 +3,7 @@ migrate`` and the methods of `offsetmgr.Migration` are these functions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -22,6 +23,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.cutover_options import CutoverOptions as CutoverOptions
 from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import count_of, list_of
@@ -47,7 +49,7 @@ from offsetmgr.migration.plan import PlanSummary as PlanSummary
 from offsetmgr.migration.progress import Stage
 
 if TYPE_CHECKING:
-    from offsetmgr.core.log_origin import OffsetTranslation, TranslationChoice, TranslationRules
+    from offsetmgr.core.log_origin import TranslationChoice
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.scan import TopicMatches
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.mirror import Mirror
     from offsetmgr.migration.mirror import MirrorState as MirrorState
     from offsetmgr.migration.mirror import MirrorStatus as MirrorStatus
+    from offsetmgr.migration.mirror_images import MirrorImages
     from offsetmgr.migration.planner import Planner
     from offsetmgr.migration.planner import WrittenPlan as WrittenPlan
     from offsetmgr.migration.progress import MigrationState
@@ -689,21 +692,33 @@ def _warn_of_finalized(step: _Step, state: MigrationState, live: set[str]) -> No
 class MirrorSettings(NamedTuple):
     """How a mirror works. With ``once``, it ends as soon as nothing is left to copy.
 
-    ``interval_ms`` is the polling interval of a source without watches. Before the first copy to a Kafka group, the
-    mirror watches for ``settle_ms`` whether other clients commit to it. ``window_s`` limits the time for which a mirror
-    with ``once`` watches live old consumers, in seconds; ``trust_zookeeper_only`` states that they commit only to
-    ZooKeeper. ``translate`` is as in `PlanInputs`. ``before_image`` is the new file for the previous offsets (default:
-    a file in the state directory). ``on_status`` is called with the state after each round.
+    ``interval_ms`` is the polling interval of a source without watches, and of each source if ``translate`` is
+    `TranslationRules` (default: 1,000, and 10,000 with them). Before the first copy to a Kafka group, the mirror
+    watches for ``settle_ms`` whether other clients commit to it. ``window_s`` limits the time for which a mirror with
+    ``once`` watches live old consumers, or waits for records that the target lacks, in seconds;
+    ``trust_zookeeper_only`` states that the old consumers commit only to ZooKeeper. ``translate`` is as in
+    `PlanInputs`, or the rules of a translation by the records. ``before_image`` is the new file for the previous
+    offsets (default: a file in the state directory). ``on_status`` is called with the state after each round.
     """
 
     once: bool = False
-    interval_ms: int = 1000
+    interval_ms: int | None = None
     settle_ms: int = 2000
     window_s: float = 150.0
     trust_zookeeper_only: bool = False
-    translate: OffsetTranslation | None = None
+    translate: TranslationChoice | None = None
     before_image: Path | None = None
     on_status: Callable[[MirrorStatus], None] = lambda _status: None
+
+    @property
+    def rules(self) -> TranslationRules | None:
+        """The rules of a translation by the records."""
+        return self.translate if isinstance(self.translate, TranslationRules) else None
+
+    @property
+    def polling_ms(self) -> int:
+        """The polling interval."""
+        return self.interval_ms or (1_000 if self.rules is None else 10_000)
 
 
 def mirror(
@@ -725,47 +740,70 @@ def mirror(
     """
     from offsetmgr.groups.before_images import default_image_path
     from offsetmgr.groups.execute import EditOrigin
-    from offsetmgr.migration.mirror import Mirror, MirrorImages, require_equal_layouts
+    from offsetmgr.migration.mirror import Mirror
+    from offsetmgr.migration.mirror_images import MirrorImages
     from offsetmgr.migration.planner import Planner
 
     settings = settings or MirrorSettings()
     if options.if_ahead is AheadPolicy.REWIND:
         what, hint = Advice("{if_ahead=rewind}"), Advice("use: {}", Invocation("migrate plan"))
         raise UsageError(what, "a mirror only moves offsets forward", hint)
+    rules = settings.rules
     stores, options = _new_sides(connections, source, target, options, sides)
-    require_equal_layouts(stores.source, stores.target)
+    _require_mirrorable(stores, rules)
     ui, clock = connections.ui, SystemClock()
     planner = Planner(stores.source, stores.target, options, clock, translate=settings.translate)
     with connections.refusing("migrate mirror", stores.source.uri):
         names, refresh_s = _announce_mirror(ui, stores, planner)
     ui.confirm(f"copy to {stores.target.uri} until stopped?")
     path = settings.before_image or default_image_path("migrate mirror")
-    on_durable = lambda path: ui.note(f"before-images: {path}")  # noqa: E731
-    images = MirrorImages(stores.source, stores.target, options, path, planner.crossing, on_durable)
+    images = MirrorImages(stores.source, stores.target, options, path, planner.crossing)
+    images.on_durable = lambda path: ui.note(f"before-images: {path}")
     origin = EditOrigin("migrate mirror", reason, {} if sides is None else sides.arguments)
     with (
         ui.stop("the mirror ends after this round") as stop,
-        stores.changes(options, settings.interval_ms) as (notifier, legacy_groups),
+        stores.changes(options, settings.polling_ms) as (notifier, legacy_groups),
     ):
         running = Mirror(
-            stores.source,
-            stores.target,
-            options,
-            notifier,
-            clock,
-            stop,
-            settings.on_status,
-            settings.interval_ms / 1000 if settings.once else 10.0,
+            *(stores.source, stores.target, options, notifier, clock, stop, settings.on_status),
+            settings.polling_ms / 1000 if settings.once or rules is not None else 10.0,
             settings.settle_ms / 1000,
-            None if settings.trust_zookeeper_only else legacy_groups,
+            None if settings.trust_zookeeper_only or rules is not None else legacy_groups,
             settings.window_s,
             refresh_s,
             planner.crossing,
             images.prepare,
         )
+        if rules is not None:
+            _translate_rounds(running, connections, stores, rules, images)
         with images.recorded(running, names, origin):
             running.run(once=settings.once)
     return running
+
+
+def _require_mirrorable(stores: SourceAndTarget, rules: TranslationRules | None) -> None:
+    from offsetmgr.app.translation import require_two_logs
+    from offsetmgr.migration.mirror import require_equal_layouts
+
+    require_equal_layouts(stores.source, stores.target)
+    if rules is not None:
+        require_two_logs(stores.source, stores.target, renamed=bool(rules.topics))
+
+
+def _translate_rounds(
+    running: Mirror, connections: Connections, stores: SourceAndTarget, rules: TranslationRules, images: MirrorImages
+) -> None:
+    """Makes a mirror translate the offsets, in each of its rounds."""
+    from offsetmgr.app.translation import open_translations
+    from offsetmgr.migration.mirror import PollingNotifier
+    from offsetmgr.migration.translated_offsets import OffsetTranslator
+
+    clock = running.clock
+    running.translator = OffsetTranslator(open_translations(connections, stores, rules, running.stop), clock)
+    running.notifier, running.on_new = PollingNotifier(clock, math.inf), images.save_translated
+    images.save_translated(())
+    interval = f"{running.idle_s:g} s"
+    connections.ui.note(f"reads both logs every {interval}, from their ends back to the positions that moved")
 
 
 def _announce_mirror(ui: Ui, stores: SourceAndTarget, planner: Planner) -> tuple[list[str], float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -29,7 +30,6 @@ from offsetmgr.cli.options import (
     TargetStore,
     TopicFlags,
     TranslateAuto,
-    TranslateOption,
     TranslationFlags,
     WaitEmpty,
     WatchedWindow,
@@ -644,12 +644,19 @@ def mirror_command(
     groups: GroupFlags,
     topics: TopicFlags,
     rename: Rename = None,
-    translate: TranslateOption = None,
+    translate: TranslateAuto = None,
+    translation: TranslationFlags = TranslationFlags(),
     if_ahead: IfAhead = None,
     once: Annotated[bool, flag("--once", "End as soon as nothing is left to copy.")] = False,
     interval_ms: Annotated[
-        int, opt("--interval", "MS", "Polling interval of a source without watches.", min=50)
-    ] = 1000,
+        int | None,
+        opt(
+            "--interval",
+            "MS",
+            "Polling interval of a source without watches [default: 1000; 10000 with --translate auto].",
+            min=50,
+        ),
+    ] = None,
     settle_ms: Annotated[
         int,
         opt(
@@ -660,7 +667,10 @@ def mirror_command(
         ),
     ] = 2000,
     window_s: Annotated[
-        float, seconds_option("--window", "Maximum time that --once watches live old consumers.")
+        float,
+        seconds_option(
+            "--window", "Maximum time that --once watches live old consumers, or waits for records in the target."
+        ),
     ] = 150.0,
     trust_zookeeper_only: Annotated[
         bool,
@@ -684,6 +694,10 @@ def mirror_command(
     just before each write, and reads again after it. While the mirror holds a group, a consumer that commits to both
     stores could not commit to Kafka. Therefore the mirror accepts a group with live old consumers only after it has
     seen each consumer that owns partitions commit only to ZooKeeper.
+
+    With --translate auto, the target is another Kafka cluster. Every --interval, the mirror reads both logs from their
+    ends back to the positions that moved; --max-read limits the bytes of a partition in each round. It stops a group to
+    which another client commits in the target.
     """
     from offsetmgr.app import migrate
 
@@ -695,7 +709,7 @@ def mirror_command(
         settle_ms,
         window_s,
         trust_zookeeper_only,
-        translate,
+        translation.chosen(translate),
         Path(flags.before_image) if flags.before_image else None,
         shown.show,
     )
@@ -910,7 +924,9 @@ class MirrorLine:
 
     def show(self, status: MirrorStatus, *, last: bool = False) -> None:
         if self._moving:
-            sys.stderr.write(f"\r\x1b[K{status.text}" + ("\n" if last else ""))
+            width = shutil.get_terminal_size().columns
+            text = status.text if last or len(status.text) < width else f"{status.text[: width - 2]}…"
+            sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if last else ""))
             sys.stderr.flush()
         elif last or status.at_ms >= self._next or status.states != self._states:
             self._next = status.at_ms + self.EVERY_MS

@@ -5,20 +5,22 @@ write is conditional on the version that was read. If the target is Kafka, the m
 group as a static member, so a restarted mirror takes over at once and a frozen mirror is fenced. The mirror refuses
 groups to which other clients commit in the target. Brokers of Kafka 0.8.2 have no group lock; on them, the store
 compares the offsets just before each write. The mirror keeps no state: a restarted mirror compares both sides again.
+
+If the target belongs to another cluster, the mirror translates each offset by the records (`OffsetTranslator`), and
+then works with the target's offsets alone. A group is mirrored while it lives in the source: the mirror stops a group
+of which the target holds an offset that the mirror did not write, unless it is behind when the mirror begins.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import (
@@ -52,15 +54,10 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff
-from offsetmgr.groups.before_images import image_file
-from offsetmgr.groups.edit_plan import EditPlan
-from offsetmgr.groups.edits import plan_import
-from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.groups.last_writes import LastWriter, skip_text
-from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
-from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.journaled_writer import read_batches
 from offsetmgr.migration.plan import PlanOptions
+from offsetmgr.migration.translated_offsets import MissingTranslation, OffsetTranslator
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -220,6 +217,8 @@ class MirrorState(StrEnum):
     TAKEN = "taken"
     """The mirror of this group has ended, because a consumer of the group started on the target (the cutover), or
     because another mirror took the group over."""
+    NOT_YET = "not-yet"
+    """The target does not hold all records before an offset of the source yet. Its partition is tried in each round."""
     FAILING = "failing"
     """The last attempt failed and will be retried."""
 
@@ -278,6 +277,20 @@ class GroupMirror:
     """The error of a group that could not be read then. The mirror tries again before it writes to the group."""
     unread_partitions: Set[TopicPartition] = frozenset()
     """The partitions that could not be read then. The mirror tries again before it writes them."""
+    untranslated: Mapping[TopicPartition, MissingTranslation] = field(default_factory=dict)
+    """The source's offsets that have no offset in the target's log, and are not mirrored."""
+    upper: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The largest offset that may be right, where this is not known exactly."""
+    sent: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    """The offsets that a translating mirror wrote last, and tried to write since."""
+    compared: set[TopicPartition] = field(default_factory=set)
+    """The partitions whose offset in the target is known not to be ahead of the group, or is the mirror's own."""
+    imaged: set[TopicPartition] = field(default_factory=set)
+    """The partitions whose before-image a translating mirror has saved."""
+    was_read: bool = False
+    """Whether ``target_offsets`` was read once."""
+    waiting_since: float | None = None
+    """The time (monotonic seconds) since which the target has lacked records of a partition."""
 
     @property
     def ended(self) -> bool:
@@ -288,18 +301,26 @@ class GroupMirror:
     def succeeded(self) -> bool:
         """Whether the mirror of this group counts as successful if it ends now."""
         if self.state is MirrorState.TAKEN:
-            return not self.lag
+            return not self.lag and not self.untranslated
         following = self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD)
-        return following and not self.recreated and not self.refused()
+        return following and not self.recreated and not self.untranslated and not self.refused()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the target does not hold the records of a partition yet."""
+        return any(one.waits for one in self.untranslated.values())
 
     @property
     def not_mirrored(self) -> str:
         """The partitions that are not mirrored, as text; "" if every partition is mirrored."""
-        if not self.recreated:
+        found = {tp: one.why for tp, one in self.recreated.items()}
+        found |= {tp: one.why for tp, one in self.untranslated.items()}
+        if not found:
             return ""
-        tp, error = min(self.recreated.items())
-        more = f", and {len(self.recreated) - 1} more partitions" if len(self.recreated) > 1 else ""
-        return Advice("refused: {}: {}{}", tp, error.why, more)
+        refused = found.keys() - {tp for tp, one in self.untranslated.items() if one.waits}
+        first = min(refused or found)
+        more = f", and {count_of(len(found) - 1, 'more partition')}" if len(found) > 1 else ""
+        return Advice("{}: {}: {}{}", "refused" if refused else "waits", first, found[first], more)
 
     def fail(self, error: OffsetMgrError, *, lag_unknown: bool = False) -> None:
         """Records an error. The mirror retries later. With ``lag_unknown``, the lag of the group becomes unknown."""
@@ -316,11 +337,30 @@ class GroupMirror:
         if self.lag:
             behind = count_of(self.lag, "offset")
             self.detail = Advice("{}; the target was {} behind the source then", why, behind)
+        if self.untranslated:
+            self.detail = Advice("{}; {}", self.detail, self.not_mirrored)
+
+    def writer_in_target(self, offsets: Mapping[TopicPartition, Committed]) -> str:
+        """Returns why ``offsets``, which the target of a translating mirror holds now, are those of another writer; ""
+        if they are not. A partition that lost its offset has none: Kafka removes those of deleted topics."""
+        for tp, committed in sorted(offsets.items()):
+            there, known = committed.offset, self.target_offsets.get(tp)
+            if self.was_read and there != known and there not in self.sent.get(tp, ()):
+                was = "had no offset" if known is None else f"was at {known}"
+                return f"{tp} {was} in the target, and is at {there}, which the mirror did not write: {_OTHER_WRITER}"
+            right = self.mirrored_offsets.get(tp)
+            if right is None or tp in self.compared:
+                continue
+            if (ahead := there - self.upper.get(tp, right.offset)) > 0 and self.if_ahead is not AheadPolicy.KEEP:
+                why = f"{tp} is at {there} in the target, {count_of(ahead, 'offset')} ahead of the group in the source"
+                return Advice("{}: {}; {if_ahead=keep} mirrors the other partitions", why, _OTHER_WRITER)
+            self.compared.add(tp)
+        return ""
 
     def set_target_offsets(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         self.target_offsets = {tp: c.offset for tp, c in offsets.items()}
         self.held = {(tp, c.offset): c.metadata for tp, c in offsets.items()}
-        self.stale = False
+        self.stale, self.was_read = False, True
 
     def behind(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Returns the source's offsets that are larger than the target's offsets."""
@@ -350,6 +390,10 @@ class GroupMirror:
                 refused[tp] = "is not mirrored until both stores can be read"
                 continue
             there = self.target_offsets.get(tp, -1 if newer is None else newer)
+            if here < there <= self.upper.get(tp, here):
+                continue
+            if tp in self.compared:
+                writer = LastWriter(None, "the group moved back in the source")
             why = "nothing shows which store was written last" if writer is None else writer.why
             if there > here and newer is None and self.if_ahead is not AheadPolicy.KEEP:
                 refused[tp] = Advice("keeps {} ({}); {if_ahead=keep} accepts it", skip_text(there, here), why)
@@ -359,7 +403,7 @@ class GroupMirror:
 
     def compute_lag(self) -> None:
         """Computes the lag from the known offsets."""
-        if self.problem is not None:
+        if self.problem is not None or self.waits:
             self.lag = None
             return
         self.lag = sum(max(c.offset - self.target_offsets.get(tp, 0), 0) for tp, c in self.to_write().items())
@@ -371,6 +415,8 @@ class GroupMirror:
             return
         ahead = any(self.target_offsets.get(tp, -1) > c.offset for tp, c in self.mirrored_offsets.items())
         self.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
+        if self.waits:
+            self.state = MirrorState.NOT_YET
         refused = [Advice("{} {}", tp, text) for tp, text in self.refused().items()]
         others = f"and {len(refused) - 1:,} more" if len(refused) > 1 else ""
         known = ((self.held.get((tp, c.offset), c.metadata), c.metadata) for tp, c in self.mirrored_offsets.items())
@@ -386,6 +432,7 @@ class GroupMirror:
             if outcome.status is not EditStatus.FAILED:
                 self.copied += outcome.status is EditStatus.WRITTEN
                 self.target_offsets[tp] = self.mirrored_offsets[tp].offset
+                self.sent[tp] = {self.target_offsets[tp]}
                 continue
             if isinstance(outcome.before, Committed):
                 self.target_offsets[tp] = outcome.before.offset
@@ -406,7 +453,7 @@ class GroupMirror:
 class MirrorStatus:
     """The status of a running mirror. ``lag`` is the sum over all groups with a known lag; ``unknown`` counts the
     groups with an unknown lag, except refused groups. ``recreated`` counts partitions that were refused because their
-    topic was recreated."""
+    topic was recreated, and ``untranslated`` those without a known place in the target's log."""
 
     copied: int
     lag: int
@@ -414,19 +461,27 @@ class MirrorStatus:
     states: Mapping[MirrorState, int]
     at_ms: int
     recreated: int = 0
+    untranslated: int = 0
 
     @property
     def text(self) -> str:
         """The status in one line."""
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.states.items())) or "no groups yet"
         unknown = f" + ? ({count_of(self.unknown, 'group')} unknown)" if self.unknown else ""
+        if self.unknown == self.states.get(MirrorState.NOT_YET):
+            unknown = " + ?"
         refused = f"; {count_of(self.recreated, 'partition')} of recreated topics refused" if self.recreated else ""
+        refused += f"; {count_of(self.untranslated, 'partition')} refused" if self.untranslated else ""
         copied = count_of(self.copied, "offset")
         return f"{time_text(self.at_ms)}  {states}; {copied} copied, lag {self.lag}{unknown}{refused}"
 
 
 HOLDER = "offsetmgr-mirror"
 """The name under which mirrors lock groups. A second mirror of a group takes the group over from the first."""
+_OTHER_WRITER: Final = (
+    "another client commits to this group, such as a consumer, or MirrorMaker with sync.group.offsets.enabled=true; "
+    "if the group does not live in the target, stop that client and start the mirror again"
+)
 _MAX_WAIT_S: Final = 0.25  # between two calls of ``stop`` during a wait
 _ROUNDING_S: Final = 0.01
 _RETRY_S: Final = 0.2
@@ -448,6 +503,9 @@ class Mirror:
     ``crossing`` detects offsets of deleted logs (of recreated topics). These offsets are not mirrored. If ``crossing``
     is None, the caller guarantees that the source has no such offsets. Leader epochs are never mirrored. ``on_new`` is
     called with new groups before the mirror writes to them; an error that it raises prevents the writes.
+
+    ``translator`` translates the offsets if the target has other logs. Then ``legacy_groups`` must be None, and
+    ``idle_s``, counted from the end of a round, is the interval in which the source is read.
     """
 
     source: OffsetStore
@@ -464,6 +522,7 @@ class Mirror:
     refresh_s: float = 3600.0
     crossing: CrossClusterCheck | None = None
     on_new: Callable[[Sequence[GroupMirror]], None] = lambda _new: None
+    translator: OffsetTranslator | None = None
     groups: dict[str, GroupMirror] = field(default_factory=dict)
     rounds: int = 0
     interrupted: bool = False  # whether ``stop`` ended a run with ``once`` before all writes
@@ -497,11 +556,14 @@ class Mirror:
         lag = sum(mirror.lag or 0 for mirror in self.groups.values())
         unknown = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REJECTED]
         recreated = sum(len(mirror.recreated) for mirror in self.groups.values())
-        return MirrorStatus(copied, lag, len(unknown), states, self.clock.now_ms(), recreated)
+        refused = sum(not one.waits for mirror in self.groups.values() for one in mirror.untranslated.values())
+        return MirrorStatus(copied, lag, len(unknown), states, self.clock.now_ms(), recreated, refused)
 
     def _still_watching(self) -> bool:
         now = self.clock.monotonic()
-        since = (m.watching_since for m in self.groups.values() if m.state is MirrorState.WATCHING)
+        waiting = (MirrorState.WATCHING, MirrorState.NOT_YET)
+        found = (m for m in self.groups.values() if m.state in waiting)
+        since = (m.waiting_since if m.waits else m.watching_since for m in found)
         return any(began is not None and now - began < self.watch_s for began in since)
 
     def _wait_for_changes(self) -> set[str] | None:
@@ -557,9 +619,12 @@ class Mirror:
                 for mirror in self.groups.values():
                     mirror.stale = True
             names = self.groups if changed is None else changed & self.groups.keys()
-            for batch in read_batches(sorted(names)):
+            for batch in read_batches(sorted(names)) if self.translator is None else [sorted(names)]:
                 mirrors = (self.groups[name] for name in batch)
-                self._copy([mirror for mirror in mirrors if not mirror.ended and mirror.unread is None])
+                current = [mirror for mirror in mirrors if not mirror.ended and mirror.unread is None]
+                self._copy(current, again=changed is not None)
+            if due and self.translator is not None:  # a round may take longer than the interval
+                self._full_at = self.clock.monotonic() + self.idle_s
         except OffsetMgrError as error:
             if self.rounds == 1:
                 raise
@@ -579,7 +644,9 @@ class Mirror:
                 mirror.reject(f"group {owner} is mirrored to {mirror.target_group} already; give it another name")
             else:
                 new.append(mirror)
-        self.on_new([*new, *(mirror for mirror in self.groups.values() if mirror.unread or mirror.unread_partitions)])
+        if self.translator is None:
+            unread = (mirror for mirror in self.groups.values() if mirror.unread or mirror.unread_partitions)
+            self.on_new([*new, *unread])
         self.groups |= {mirror.group: mirror for mirror in new}
         if new and isinstance(self.target, LockableStore):
             self._observe_target(new)
@@ -596,15 +663,20 @@ class Mirror:
             self.clock.sleep(min(remaining_s, _MAX_WAIT_S))
             remaining_s = min(remaining_s - _MAX_WAIT_S, deadline - self.clock.monotonic())
 
-    def _copy(self, batch: list[GroupMirror]) -> None:
-        """Copies groups."""
+    def _copy(self, batch: list[GroupMirror], *, again: bool) -> None:
+        """Copies groups. With ``again``, translated offsets are those of the last full round."""
         target = self.target
         if isinstance(target, LockableStore):
             legacy, batch = self._read_members(batch, target)
-            self._copy_locked(self._read_source(batch), legacy, target)
+            self._copy_locked(self._read_source(batch, again=again), legacy, target)
             return
+        following = self._read_source(batch, again=again)
+        if self.translator is not None:
+            self._read_target(following)
+            following = [mirror for mirror in following if not (mirror.ended or mirror.stale)]
+            self._begin_writes([(mirror, mirror.behind()) for mirror in following])
         edits: dict[str, tuple[GroupMirror, GroupEdit]] = {}
-        for mirror in self._read_source(batch):
+        for mirror in following:
             changes = {tp: Change(value) for tp, value in mirror.to_write().items()}
             edits[mirror.target_group] = (mirror, GroupEdit(mirror.target_group, changes))
         for result in target.edit(edit for _, edit in edits.values()):
@@ -612,7 +684,7 @@ class Mirror:
             ahead = {tp: o.before for tp, o in result.outcomes.items() if isinstance(o.error, RewindRefused)}
             old = {tp: before for tp, before in ahead.items() if isinstance(before, Committed)}
             mirror.recreated = {**mirror.recreated, **self._recreated(old)}
-            if not mirror.record_outcomes(result.outcomes):
+            if not self._record_outcomes(mirror, result.outcomes):
                 self._pending.add(mirror.group)
             if any(outcome.error is not None and outcome.before is None for outcome in result.outcomes.values()):
                 mirror.lag = None
@@ -639,22 +711,30 @@ class Mirror:
             mirror.lock, mirror.unlocked_read, mirror.watching_since = None, None, None
         return legacy, known
 
-    def _read_source(self, batch: list[GroupMirror]) -> list[GroupMirror]:
+    def _read_source(self, batch: list[GroupMirror], *, again: bool) -> list[GroupMirror]:
         """Reads the source; returns the groups with offsets to mirror."""
+        if again and self.translator is not None:  # only a full round reads the logs
+            return [mirror for mirror in batch if mirror.mirrored_offsets or mirror.lock is not None]
         named = {mirror.group: mirror for mirror in batch}
         following: list[GroupMirror] = []
-        for found in self.source.scan(named):
+        read: Iterable[GroupOffsets] = self.source.scan(named)
+        for found in read if self.translator is None else self.translator.load(read, self.options.selects):
             mirror = named[found.name]
             mirror.source_offsets = found.offsets
             selected = {tp: c for tp, c in found.offsets.items() if self.options.selects(tp)}
-            mirror.recreated = self._recreated(selected)
-            mirror.mirrored_offsets = {tp: c for tp, c in selected.items() if tp not in mirror.recreated}
+            if self.translator is None:
+                mirror.recreated = self._recreated(selected)
+                mirror.mirrored_offsets = {tp: c for tp, c in selected.items() if tp not in mirror.recreated}
+            else:
+                mirror.mirrored_offsets, mirror.upper, mirror.untranslated = self.translator.of(selected)
+                mirror.waiting_since = (mirror.waiting_since or self.clock.monotonic()) if mirror.waits else None
             mirror.drops_metadata = not self.target.capabilities.metadata
             mirror.problem = found.error or found.hidden or next(iter(found.errors.values()), None)
             if mirror.problem is not None:
                 self._fail(mirror, mirror.problem, lag_unknown=True)
             elif not mirror.mirrored_offsets and mirror.lock is None:
-                mirror.state, mirror.detail, mirror.lag = MirrorState.FOLLOWING, mirror.not_mirrored, 0
+                mirror.detail, mirror.lag = mirror.not_mirrored, None if mirror.waits else 0
+                mirror.state = MirrorState.NOT_YET if mirror.waits else MirrorState.FOLLOWING
             if mirror.mirrored_offsets or mirror.lock is not None:
                 following.append(mirror)
         return following
@@ -687,10 +767,39 @@ class Mirror:
                 commits[mirror.target_group] = (mirror, behind)
             else:
                 mirror.mark_in_step()
+        self._begin_writes(list(commits.values()))
         written = ((mirror.lock, values) for mirror, values in commits.values() if mirror.lock is not None)
         for name, outcomes in target.commit_locked(written):
             if not self._record_commit(commits[name][0], outcomes):
                 self._pending.add(commits[name][0].group)
+
+    def _begin_writes(self, writes: Sequence[tuple[GroupMirror, Mapping[TopicPartition, OffsetAndMetadata]]]) -> None:
+        """Saves the before-images of translated offsets, and remembers the offsets as the mirror's own."""
+        if self.translator is None:
+            return
+        if new := [mirror for mirror, values in writes if values.keys() - mirror.imaged]:
+            self.on_new(new)
+        for mirror, values in writes:
+            mirror.imaged |= values.keys()
+            mirror.compared |= values.keys()
+            for tp, value in values.items():
+                mirror.sent.setdefault(tp, set()).add(value.offset)
+
+    def _stop_group(self, mirror: GroupMirror, why: str) -> None:
+        """Ends the mirror of a group that has another writer in the target."""
+        if mirror.lock is not None and isinstance(self.target, LockableStore):
+            self.target.release_locks([mirror.lock])
+            mirror.lock = None
+        mirror.reject(why)
+
+    def _record_outcomes(self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
+        """Records the outcomes of a write, like `GroupMirror.record_outcomes`."""
+        if self.translator is not None:
+            found = {tp: one.before for tp, one in outcomes.items() if isinstance(one.before, Committed)}
+            if why := mirror.writer_in_target(found):
+                self._stop_group(mirror, why)
+                return True
+        return mirror.record_outcomes(outcomes)
 
     def _read_target(self, batch: list[GroupMirror]) -> None:
         """Reads the target. Rejects each unlocked group whose offsets have changed: another client commits to it."""
@@ -702,14 +811,17 @@ class Mirror:
                 mirror.stale = True
                 self._fail(mirror, problem, lag_unknown=True)
                 continue
+            if self.translator is not None and (why := mirror.writer_in_target(found.offsets)):
+                self._stop_group(mirror, why)
+                continue
             mirror.set_target_offsets(found.offsets)
             mirror.compute_lag()
-            if mirror.lock is not None:
+            if mirror.lock is not None or not isinstance(self.target, LockableStore):
                 continue
             if mirror.unlocked_read is not None and (moved := found.first_change(mirror.unlocked_read)):
                 mirror.reject(
                     f"another client commits to this group in the target: {moved} changed while nothing was "
-                    f"mirrored (seen)"
+                    f"mirrored (seen)" + f": {_OTHER_WRITER}" * (self.translator is not None)
                 )
             elif mirror.unlocked_read is None:
                 mirror.unchanged_since = self.clock.monotonic()
@@ -779,7 +891,7 @@ class Mirror:
         if isinstance(outcomes, OffsetMgrError):
             mirror.fail(outcomes)
             return not outcomes.retriable
-        return mirror.record_outcomes(outcomes)
+        return self._record_outcomes(mirror, outcomes)
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
         """Ends the mirror of a group that another client has taken over. Locks other groups again later."""
@@ -793,64 +905,6 @@ class Mirror:
         else:
             mirror.lock, mirror.unlocked_read = None, None
             mirror.fail(error)
-
-
-# The before-images of a mirror: the target's offsets of each group before the mirror writes to the group. An import
-# of a file of before-images undoes the mirror for the partitions that still hold the offset of the first copy. The
-# import rejects a partition that the mirror or a consumer has advanced since, unless the user allows rewinds.
-
-
-@dataclass(slots=True)
-class MirrorImages:
-    """Writes the files of before-images. The groups that exist when the mirror begins are in ``path``. The file of
-    groups that the mirror finds later has a number in its name."""
-
-    source: OffsetStore
-    target: OffsetStore
-    options: PlanOptions
-    path: Path
-    crossing: CrossClusterCheck | None = None
-    on_durable: Callable[[Path], None] = lambda _path: None
-    _files: int = 0
-    _saved: dict[str, Set[TopicPartition]] = field(default_factory=dict)
-
-    def prepare(self, new: Sequence[GroupMirror]) -> None:
-        """Determines the last writers of new groups, and writes a file with their before-images, and another one once
-        more partitions can be read. Raises `OffsetMgrError` if it cannot be written or if a store cannot be read."""
-        writes = last_writes(self.source, self.target, window_s=0, selects=self.options.selects)
-        for mirrored, pair in zip(new, writes.find_of_groups([(m.group, m.target_group) for m in new]), strict=True):
-            mirrored.writers, mirrored.first_offsets = pair.writers, pair.source.offsets
-            mirrored.unread_partitions = frozenset({**pair.source.errors, **pair.target.errors})
-            mirrored.unread = pair.source.error or pair.target.error or pair.target.hidden
-            if mirrored.unread is not None:
-                mirrored.fail(mirrored.unread, lag_unknown=True)
-        new = [one for one in new if one.unread is None and self._saved.get(one.group) != one.unread_partitions]
-        if not new:
-            return
-        self._saved |= {mirror.group: mirror.unread_partitions for mirror in new}
-        rename = {mirror.group: mirror.target_group for mirror in new}
-        found = self.source.scan(sorted(rename))
-        topics = self.options.selection
-        with EditPlan.of(plan_import(self.target, found, topics, rename=rename, crossing=self.crossing)) as plan:
-            self._files += 1
-            path = self.path if self._files == 1 else self.path.with_stem(f"{self.path.stem}.{self._files}")
-            image_file(path, self.target, plan, self.on_durable).intend(plan)
-
-    @contextmanager
-    def recorded(self, mirror: Mirror, groups: Sequence[str], origin: EditOrigin) -> Iterator[None]:
-        """Records the mirror in the operation log. ``groups`` are the source groups that exist now."""
-        path, store = str(self.path.absolute()), self.target.uri
-        undo = Invocation("offsets import", (path,), {"store": store, **origin.undo_options})
-        names = [self.options.target_group(group) for group in groups]
-        count, named = len(names), first_groups(names)
-        start = OperationStart(origin.operation, (store,), named, count, 0, (path,), (undo,), origin.reason)
-        with OperationLog().recorded(start) as recorded:
-            try:
-                yield
-            finally:
-                recorded.written = mirror.status().copied
-                recorded.failed = sum(not one.succeeded for one in mirror.groups.values())
-                recorded.interrupted = mirror.interrupted
 
 
 def require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:

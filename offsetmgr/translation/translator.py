@@ -127,7 +127,7 @@ class PositionTranslator:
         """
         targets = {tp: TopicPartition(rename(tp.topic), tp.partition) for tp in positions}
         topics = {tp.topic: targets[tp].topic for tp in positions}
-        ids = self._topic_ids(topics)
+        ids = self.topic_ids(topics)
         refused = self._refused(topics)
         in_target = self._target.log_ranges(targets.values())
         in_source = self._source.log_ranges(positions)
@@ -173,7 +173,7 @@ class PositionTranslator:
             found = {one: reading.translate(one) for one in wanted}
             if alignment.first_copied is None and any(source.range.start <= one <= source.range.end for one in wanted):
                 self._refuse_other_partitions(logs)
-        now = self._topic_ids({source.tp.topic: target.tp.topic})
+        now = self.topic_ids({source.tp.topic: target.tp.topic})
         for log, before, after in zip(logs, ids, now, strict=True):
             if before.get(log.tp.topic) != after.get(log.tp.topic):
                 raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
@@ -218,7 +218,8 @@ class PositionTranslator:
             self._ends[tp, equality] = end
         return end
 
-    def _topic_ids(self, topics: Mapping[str, str]) -> _Ids:
+    def topic_ids(self, topics: Mapping[str, str]) -> _Ids:
+        """Returns the ids of topics of the source, and of their names in the target."""
         return self._source.topic_ids(topics), self._target.topic_ids(topics.values())
 
     def _refused(self, topics: Mapping[str, str]) -> dict[str, OffsetMgrError]:
@@ -273,6 +274,8 @@ class Translations:
         self.partitions: dict[TopicPartition, TranslatedPartition] = {}
         """The translations of each partition of the source, without alignments."""
         self._translator, self._started, self._progress = translator, started, progress
+        self._ids: dict[TopicPartition, tuple[str | None, str | None]] = {}
+        """The ids of the topics of both clusters before their logs were read."""
 
     def load(self, positions: Iterable[tuple[TopicPartition, int]]) -> None:
         """Translates the positions that are not translated yet. Raises the errors of `PositionTranslator.translate`."""
@@ -284,6 +287,7 @@ class Translations:
         if not new:
             return
         self._started(new)
+        self._ids |= self._ids_now(new)
         for one in self._progress(self._translator.translate(new, self.rename), len(new)):
             known = self.partitions.get(one.source)
             found = {**(known.translations if known else {}), **one.translations}
@@ -306,6 +310,29 @@ class Translations:
     def source_topics(self) -> Collection[str]:
         """Returns the topics of the source. Raises `Unreachable`, `TimedOut`."""
         return self._translator.source_topics()
+
+    def keep(self, positions: Collection[tuple[TopicPartition, int]]) -> None:
+        """Removes the translations that longer logs may change: all but the answers for ``positions`` that may be
+        written, and of topics that were not recreated."""
+        wanted: dict[TopicPartition, list[int]] = {}
+        for tp, position in positions:
+            known = self.partitions.get(tp)
+            if known is not None and known.error is None and position in known.translations:
+                found = self.get(tp, position)
+                if isinstance(found, TranslatedOffset) and not found.problem:
+                    wanted.setdefault(tp, []).append(position)
+        ids = self._ids_now(wanted)
+        kept = {tp: found for tp, found in wanted.items() if ids[tp] == self._ids.get(tp)}
+        self.partitions = {
+            tp: (known := self.partitions[tp])._replace(translations={one: known.translations[one] for one in found})
+            for tp, found in kept.items()
+        }
+        self._ids = {tp: ids[tp] for tp in kept}
+
+    def _ids_now(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[str | None, str | None]]:
+        topics = {tp.topic: self.rename(tp.topic) for tp in partitions}
+        source, target = self._translator.topic_ids(topics) if topics else ({}, {})
+        return {tp: (source.get(tp.topic), target.get(topics[tp.topic])) for tp in partitions}
 
     def clear(self) -> None:
         """Removes all translations, because the logs have changed."""
