@@ -60,7 +60,7 @@ from offsetmgr.cli.render import (
 from offsetmgr.core.advice import Advice, Argument, Invocation, for_command_line
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.cutover_options import CutoverOptions, WayBack
+from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
 from offsetmgr.core.document import to_html, to_markdown, to_text
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import AheadPolicy
@@ -755,7 +755,7 @@ class CutoverFlags(NamedTuple):
         bool, flag("--replicator-stopped", "The replicator to the target is stopped, as step 9 needs.")
     ] = False
     way_back: Annotated[
-        WayBack | None,
+        ReverseReplicator | None,
         opt("--way-back", None, "Whether a reverse replicator runs, for a way back after step 10 [default: none]."),
     ] = None
     undo: Annotated[bool, flag("--undo", "Take back the groups that have not consumed at the target.")] = False

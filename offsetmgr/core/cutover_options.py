@@ -10,7 +10,7 @@ from typing import NamedTuple
 from offsetmgr.core.log_origin import TranslationRules
 
 
-class WayBack(StrEnum):
+class ReverseReplicator(StrEnum):
     """Whether groups that were moved to another cluster can go back after its producers have started."""
 
     RUNNING = "running"
@@ -37,7 +37,7 @@ class CutoverOptions(NamedTuple):
     outputs: Mapping[str, Sequence[str]] = {}
     excused: tuple[str, ...] = ()
     replicator_stopped: bool = False
-    way_back: WayBack | None = None
+    way_back: ReverseReplicator | None = None
     undo: bool = False
     back_of: Path | None = None
     reason: str = ""

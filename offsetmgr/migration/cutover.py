@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.atomic_file import replace_file
-from offsetmgr.core.cutover_options import CutoverOptions, WayBack
+from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
 from offsetmgr.core.document import DocumentPart
 from offsetmgr.core.errors import (
     GateRefused,
@@ -62,6 +62,7 @@ from offsetmgr.migration.cutover_gates import (
 )
 from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.plan import Action, GroupPlan
+from offsetmgr.migration.progress import journal_path
 from offsetmgr.segments.batch_reader import batches
 from offsetmgr.translation.translator import TranslatedOffset, Translations
 
@@ -114,7 +115,7 @@ class CutoverState:
     topic_rules: tuple[str, ...] = ()
     renames: dict[str, str] = field(default_factory=dict)
     back_of: str = ""
-    way_back: WayBack = WayBack.NONE
+    way_back: ReverseReplicator = ReverseReplicator.NONE
     excused: list[str] = field(default_factory=list)
     groups: dict[str, GroupState] = field(default_factory=dict)
     topics: dict[str, TopicState] = field(default_factory=dict)
@@ -149,7 +150,7 @@ class CutoverState:
                 tuple(data["topic_rules"]),
                 data["renames"],
                 data["back_of"],
-                WayBack(data["way_back"]),
+                ReverseReplicator(data["way_back"]),
                 data["excused"],
                 {name: GroupState(**_decoded(one)) for name, one in data["groups"].items()},
                 {name: TopicState(**_decoded(one)) for name, one in data["topics"].items()},
@@ -212,7 +213,7 @@ class CutoverReport(NamedTuple):
     """The progress of the groups and topics of a cutover."""
 
     standings: list[CutoverStatus]
-    way_back: WayBack
+    way_back: ReverseReplicator
     commands: Mapping[str, Invocation]
 
     @property
@@ -302,7 +303,7 @@ class Cutover:
             grown = any(isinstance(log := logs.get(tp), LogRange) and log.end > end for tp, end in ends.items())
             if grown or topic.step >= CutoverStep.PRODUCING:
                 after.add(topic.target)
-                if first.way_back is not WayBack.RUNNING:
+                if first.way_back is not ReverseReplicator.RUNNING:
                     why = f"the producers of {name} write at {self._source.store.uri}, and no reverse replicator runs"
                     hint = "a group that went back would miss these records; keep it where it is"
                     raise GateRefused(f"the way back to {self._target.store.uri}", why, hint)
@@ -393,10 +394,9 @@ class Cutover:
     def _round(self) -> list[CutoverStatus]:
         resumed = dict(filter(None, map(self._resume, self.names)))
         self._remove_static_members()
-        first = self._look(None)
+        first = self._look()
         self._pause()
-        topics = {tp.topic for tp in first.source_logs}
-        second = self._look(topics)
+        second = self._look()
         groups, observed = self._observe(first, second)
         found, writable = [], []
         for name in self.names:
@@ -436,15 +436,14 @@ class Cutover:
         outputs = {one for topics in self._options.outputs.values() for one in topics}
         return not self._is_back(topic) and (topic not in outputs or topic in self._consumed)
 
-    def _look(self, topics: set[str] | None) -> _Look:
+    def _look(self) -> _Look:
         names = {self._target_name(name): name for name in self.names}
         source = {one.name: one for one in self._source.store.scan(list(self.names))}
         target = {names[one.name]: one for one in self._target.store.scan(list(names))}
         self._consumed = {tp.topic for one in source.values() for tp in (*one.offsets, *one.errors)}
         saved = filter(None, map(self.state.groups.get, self.names))
         self._consumed |= {tp.topic for one in saved for tp in one.source}  # the source's may have expired
-        if topics is None:
-            topics = self._consumed | {one for found in self._options.outputs.values() for one in found}
+        topics = self._consumed | {one for found in self._options.outputs.values() for one in found}
         renamed = {topic: self._rename(topic) for topic in topics}
         self._counts = self._source.cluster.topics(topics), self._target.cluster.topics(renamed.values())
         both = [topic for topic in topics if self._counts[0].get(topic) == self._counts[1].get(renamed[topic])]
@@ -688,7 +687,7 @@ class Cutover:
     def _plan_path(self, group: str) -> Path:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", f"{self._path.stem}-{group}")[:180]
         paths = (self._path.with_name(f"{stem}-{number}.plan") for number in count(1))
-        return next(path for path in paths if not path.exists())
+        return next(path for path in paths if not path.exists() and not journal_path(path).exists())
 
     def _resume(self, name: str) -> tuple[str, ClosedGate] | None:
         """Ends the work of a run that was killed between the plan of a group and the end of the write. Returns the name
@@ -754,4 +753,4 @@ def _is_left(action: Action) -> bool:
 
 def _has_begun(plan: Path) -> bool:
     """Whether a run of apply may have written offsets of the plan."""
-    return plan.exists() and open_plan(plan)[1].apply.opened
+    return plan.exists() and bool(open_plan(plan)[1].apply.intents)

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation
-from offsetmgr.core.cutover_options import WayBack
+from offsetmgr.core.cutover_options import ReverseReplicator
 from offsetmgr.core.document import DocumentPart, Items, Paragraph, SectionTitle, Table
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, TopicPartition
@@ -442,7 +442,7 @@ _STEPS: Final = (
 
 
 def document_parts(
-    standings: Sequence[CutoverStatus], way_back: WayBack, commands: Mapping[str, Invocation]
+    standings: Sequence[CutoverStatus], way_back: ReverseReplicator, commands: Mapping[str, Invocation]
 ) -> list[DocumentPart]:
     """Returns the runbook: where everything stands, all steps with who does them, and the ways back. ``commands`` are
     the invocations to ``continue``, to ``undo`` and to go ``back``."""
@@ -469,8 +469,8 @@ def document_parts(
     ]
 
 
-def way_back_text(way_back: WayBack) -> str:
+def way_back_text(way_back: ReverseReplicator) -> str:
     """Says whether there is a way back after the producers have started at the target."""
-    if way_back is WayBack.RUNNING:
+    if way_back is ReverseReplicator.RUNNING:
         return "the reverse replicator runs, so there is a way back after producers start at the target"
     return "no reverse replicator runs, so there is no way back after producers start at the target"

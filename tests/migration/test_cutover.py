@@ -4,13 +4,17 @@ a copier that does what replicators do."""
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from committed_offsets import committed
+from committed_offsets import commit, committed, pending_commit
 from confluent_kafka import Consumer, Producer
 from in_process import command
 from two_clusters import RECORDS, TwoClusters
@@ -47,6 +51,22 @@ class Operator:
 
 
 @contextmanager
+def repeating(work: Any) -> Iterator[None]:
+    """Does the work again and again in another thread."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(0.05):
+            work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@contextmanager
 def consumer(bootstrap: str, group: str, topic: str, records: int, **settings: Any) -> Iterator[list[bytes]]:
     """A member that has read and committed so many records."""
     options = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, **settings}
@@ -60,7 +80,8 @@ def consumer(bootstrap: str, group: str, topic: str, records: int, **settings: A
         values += [one.value() or b"" for one in member.consume(records - len(values), 1)]
     if records:
         member.commit(asynchronous=False)
-    yield values
+    with repeating(lambda: member.poll(0.1)):
+        yield values
     member.close()
 
 
@@ -72,6 +93,13 @@ def operator(clusters: TwoClusters, unique: str, tmp_path: Path) -> Operator:
     clusters.copy(topic)
     clusters.commit(unique, topic, {0: 50})
     return Operator(clusters, unique, tmp_path)
+
+
+def produce(bootstrap: str, topic: str, *values: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
 
 
 def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator: Operator) -> None:
@@ -103,3 +131,259 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     producer.produce(topic, "first at the target")
     producer.flush()
     assert operator.topic(code=0) == ("through", "")
+
+
+def test_a_group_is_not_ready_while_its_copy_is_not(clusters: TwoClusters, operator: Operator, unique: str) -> None:
+    group, topic, b = operator.group, f"{unique}-t", f"kafka://{clusters.b}"
+    # Given a topic that was never copied, and one with other partitions: each is named
+    other = clusters.topic(f"{unique}-o", 2, partitions_of_copy=3)
+    clusters.commit(group, other, {0: 0})
+    why = f"{other} has 2 partitions at the source, and {other} has 3 at the target"
+    assert operator.run() == ("1 ready", why)
+    commit_deleted(clusters, group, other)
+    # A member at the target
+    with consumer(clusters.b, group, topic, 0):
+        step, why = operator.run()
+        assert (step, why.split(":")[0]) == ("1 ready", "at the target, 1 member")
+    # Another program that commits there, within the interval or since the last look
+    commit(b, group, topic, {0: 20})
+    changed = f"another program commits at the target: {topic}-0 went from"
+    assert operator.run() == ("1 ready", f"{changed} no offset to 20")
+    numbers = iter(range(21, 10_000))
+    with repeating(lambda: commit(b, group, topic, {0: next(numbers)})):
+        step, why = operator.run("--interval", 1)
+        assert step == "1 ready" and why.startswith(changed)
+    # A replicator that is behind
+    command("offsets", "delete", group, "-t", topic, "--store", b, "--execute", "--yes")
+    produce(clusters.a, topic, *map(str, range(30)))
+    operator.run()
+    behind = f"the replicator is 30 records behind in {topic}, more than 10"
+    assert operator.run("--max-behind", 10) == ("1 ready", behind)
+    assert operator.run("--max-behind", 30) == ("5 started at the target", "no consumer at the target")
+
+
+def commit_deleted(clusters: TwoClusters, group: str, topic: str) -> None:
+    uri = f"kafka://{clusters.a}"
+    command("offsets", "delete", group, "-t", topic, "--store", uri, "--execute", "--yes")
+
+
+def test_a_group_must_have_stopped_at_the_source(clusters: TwoClusters, operator: Operator, unique: str) -> None:
+    group, topic, a = operator.group, f"{unique}-t", clusters.a
+    # A member, by the protocol's own description
+    with consumer(a, group, topic, 0):
+        assert operator.run()[1].startswith("1 member: rdkafka at 127.0.0.1")
+    # An offset in an open transaction
+    with pending_commit(a, group, topic, 0) as producer:
+        assert operator.run() == ("2 stopped at the source", f"an open transaction holds an offset of {topic}-0")
+        producer.abort_transaction(60)
+    # A commit without membership within the interval
+    numbers = iter(range(51, 10_000))
+    with repeating(lambda: commit(f"kafka://{a}", group, topic, {0: next(numbers) % 40 + 50})):
+        step, why = operator.run("--interval", 1)
+        assert step == "2 stopped at the source" and why.endswith("without a member")
+    # A static member that is stopped stays until its session ends, unless it is removed
+    static = {"group.instance.id": "till-1", "session.timeout.ms": 45_000, "heartbeat.interval.ms": 100}
+    with consumer(a, group, topic, 0, **static):
+        # One that lives comes back
+        step, why = operator.run("--remove-static-members", "--interval", 3)
+        assert (step, why[:41]) == ("2 stopped at the source", "static member till-1 came back after it w")
+    step, why = operator.run()
+    assert "(static: till-1)" in why
+    assert "static members stay until their sessions end, after at most 1800 s" in why
+    assert operator.run("--remove-static-members")[0] == "5 started at the target"
+
+
+def test_a_written_group_must_not_go_on_at_the_source(clusters: TwoClusters, operator: Operator, unique: str) -> None:
+    group, topic, a = operator.group, f"{unique}-t", clusters.a
+    operator.run()
+    # Another program at the target, and a consumer at the source
+    commit(f"kafka://{clusters.b}", group, topic, {0: 60})
+    why = f"without a member at the target, {topic}-0 is at 60 and not at 57 as written"
+    assert operator.run() == ("5 started at the target", why)
+    to_57 = ("--to-offset", 57, "--store", f"kafka://{clusters.b}", "--execute", "--yes")
+    command("offsets", "set", group, "-t", f"{topic}:0", *to_57)
+    with consumer(a, group, topic, 0):
+        assert operator.run()[1].startswith("at the source, 1 member: rdkafka")
+    clusters.commit(group, topic, {0: 55})
+    moved = f"it committed after the write: {topic}-0 is at 55 at the source, and was translated at 50"
+    assert operator.run() == ("5 started at the target", moved)
+    # Then the group is taken back, and written again
+    assert operator.look("--undo") == {group: ("4 written", "nothing")}
+    assert operator.look("--undo", "--execute", code=0) == {group: ("taken back", "")}
+    assert committed(f"kafka://{clusters.b}", group) == {}
+    operator.run()
+    assert committed(f"kafka://{clusters.b}", group) == {0: 62}
+    # A group that has consumed at the target is not taken back
+    with consumer(clusters.b, group, topic, 45):
+        operator.run()
+    assert operator.look("--undo", "--execute") == {group: ("6 moving", "it has consumed at the target")}
+
+
+KILLED = """
+import os, signal, sys
+from offsetmgr.cli.app import main
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.protocol.releases import ApiKey
+from offsetmgr.migration import cutover
+from offsetmgr.migration.progress import Journal
+
+count, last = 0, int(sys.argv[1])
+
+def step():
+    global count
+    if count == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    count += 1
+
+def patched(original):
+    def call(*arguments, **named):
+        step()
+        result = original(*arguments, **named)
+        step()
+        return result
+    return call
+
+async def sent(self, request, *arguments, **named):
+    if request.api_key == ApiKey.OFFSET_COMMIT:
+        step()
+    answer = await original_call(self, request, *arguments, **named)
+    if request.api_key == ApiKey.OFFSET_COMMIT:
+        step()
+    return answer
+
+original_call, BrokerConnection.call = BrokerConnection.call, sent
+cutover.replace_file = patched(cutover.replace_file)
+Journal.append = patched(Journal.append)
+sys.argv = ["offsetmgr", *sys.argv[2:]]
+main()
+"""
+
+
+def test_a_run_that_is_killed_anywhere_goes_on(clusters: TwoClusters, operator: Operator, unique: str) -> None:
+    topic, killed, moved = f"{unique}-t", 0, 0
+    for number in range(40):
+        # Given a command that is killed before or after it writes its state, the journal, or the offsets
+        group = operator.group = f"{unique}-{number}"
+        operator.state = operator.home / f"{number}.json"
+        clusters.commit(group, topic, {0: 50})
+        words = map(str, operator.arguments("--execute"))
+        run = subprocess.run([sys.executable, "-c", KILLED, str(number), *words], capture_output=True, check=False)
+        if run.returncode != -signal.SIGKILL:
+            break
+        killed += 1
+        # And in every other case a consumer at the source that commits before the command is run again
+        position = 50 + number % 2
+        clusters.commit(group, topic, {0: position})
+        found = operator.run()
+        if found[1].startswith("it committed after the write"):
+            moved += 1
+            operator.look("--undo", "--execute", code=0)
+            found = operator.run()
+        assert found == ("5 started at the target", "no consumer at the target"), number
+        assert committed(f"kafka://{clusters.b}", group) == {0: 7 + position}, number
+    assert run.returncode == 1 and killed > 12, run.stderr
+    assert moved
+
+
+def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) -> None:
+    group, topic, back = operator.group, f"{unique}-t", operator.home / "back.json"
+    operator.run()
+    with consumer(clusters.b, group, topic, 20):
+        operator.run()
+    # Before the producers move, records that the target lacks are no obstacle on the way back, and the source's offset,
+    # which the first cutover left, is no other writer's
+    produce(clusters.a, topic, *map(str, range(30)))
+    way_back = ("--back-of", operator.state)
+    assert operator.run(*way_back, state=back, back=True) == ("5 started at the target", "no consumer at the target")
+    assert committed(f"kafka://{clusters.a}", group) == {0: 70}
+    with consumer(clusters.a, group, topic, 1):
+        assert operator.look(state=back, back=True, code=0) == {group: ("through", "")}
+
+
+def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
+    clusters: TwoClusters, operator: Operator, unique: str
+) -> None:
+    operator.group = group = f"{unique}-r"
+    topic, back = clusters.topic(f"{group}-t"), operator.home / "back.json"
+    clusters.copy(topic)
+    clusters.commit(group, topic, {0: 50})
+    operator.run()
+    with consumer(clusters.b, group, topic, 50):
+        assert operator.topic("--replicator-stopped")[0] == "10 producers at the target"
+    # The producers start at the target, although the command has not seen it yet
+    produce(clusters.b, topic, "new")
+    options: dict[str, Any] = {"state": back, "back": True}
+    shown = command(*operator.arguments("--back-of", operator.state, "--execute", **options), code=1).stderr
+    assert f"the producers of {topic} write at kafka://{clusters.b}, and no reverse replicator runs" in shown
+    assert not back.exists()
+    # With a reverse replicator, groups and producers go back like before
+    assert operator.topic("--way-back", "running", code=0) == ("through", "")
+    step, _ = operator.run("--back-of", operator.state, "--max-behind", 0, **options)
+    assert step == "1 ready"
+    TwoClusters(clusters.b, clusters.a, clusters.make_topic).copy(topic, RECORDS, RECORDS + 1)
+    assert operator.run(**options)[0] == "5 started at the target"
+    with consumer(clusters.a, group, topic, 1) as values:
+        assert values == [b"new"]
+        assert operator.topic("--replicator-stopped", **options)[0] == "10 producers at the target"
+    produce(clusters.a, topic, "home")
+    assert operator.topic(code=0, **options) == ("through", "")
+
+
+def test_producers_wait_for_all_groups_of_the_source(clusters: TwoClusters, operator: Operator, unique: str) -> None:
+    group, topic = operator.group, f"{unique}-t"
+    clusters.commit(f"{unique}-stays", topic, {0: 10})
+    operator.run()
+    with consumer(clusters.b, group, topic, 50):
+        why = f"1 group still at the source: {unique}-stays"
+        assert operator.topic("--replicator-stopped") == ("7 producers stopped", why)
+        # A transaction that is open, and a replicator that still writes
+        producer = Producer({"bootstrap.servers": clusters.a, "transactional.id": unique})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce(topic, "pending")
+        producer.flush()
+        step, why = operator.topic("--excuse", f"{unique}-stays")
+        assert step == "7 producers stopped" and f"a transaction is open in {topic}-0 (transactional id {unique}" in why
+        producer.abort_transaction(60)
+        with repeating(lambda: produce(clusters.a, topic, "more")):
+            assert operator.topic("--interval", 1) == (
+                "7 producers stopped",
+                f"the source's log still changes: {topic}-0",
+            )
+
+
+def test_a_job_that_writes_exactly_once_starts_with_its_whole_output(
+    clusters: TwoClusters, operator: Operator, unique: str
+) -> None:
+    output = clusters.topic(f"{unique}-out")
+    job = ("--output-topic", f"{operator.group}={output}")
+    clusters.copy(output, 0, 98)
+    why = f"output topic: 2 records of {output}-0 not at the target"
+    assert operator.run(*job) == ("3 translated", why)
+    clusters.copy(output, 98, 100)
+    assert operator.run(*job)[0] == "5 started at the target"
+
+
+def test_a_runbook_says_who_does_what(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
+    # Given a topic with another name in the target
+    topic, copied = clusters.topic(f"{unique}-t", copy=f"A.{unique}-t"), f"A.{unique}-t"
+    clusters.copy(topic, to=copied)
+    clusters.commit(unique, topic, {0: 50})
+    operator, page = Operator(clusters, unique, tmp_path), tmp_path / "runbook.md"
+    operator.run("--rename-topic", r"(.*)=A.\1", "--rename", f"{unique}={unique}-new")
+    # Later runs need not name it again
+    shown = command(*operator.arguments("-o", page), code=1)
+    assert f"next: group {unique}: start the consumers of group {unique}-new at the target" in shown.stderr
+    assert "so there is no way back after producers start at the target" in shown.stderr
+    text = page.read_text()
+    assert "no consumer at the target" in text and "--back-of" in text
+    # And neither does the way back
+    with consumer(clusters.b, f"{unique}-new", copied, 10):
+        operator.run()
+    back = Operator(clusters, f"{unique}-new", tmp_path)
+    back.state = tmp_path / "back.json"
+    assert back.run("--back-of", operator.state, back=True)[0] == "5 started at the target"
+    assert committed(f"kafka://{clusters.a}", unique) == {0: 60}
+    # The state of other clusters is refused
+    swapped = command(*operator.arguments(back=True), code=None).stderr
+    assert "is of a cutover from cluster" in swapped
