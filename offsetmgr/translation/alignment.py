@@ -154,8 +154,12 @@ class Alignment:
     a copier begins again, and the copies that it has changed lie there.
 
     Content does not distinguish equal records. If records without time stamps repeat in a cycle, and all records that
-    B holds copies of lie before A's stretch, then these look like copies of later ones. If a copier leaves out some of
-    several equal records, or writes them in another order, an answer may be wrong by these records.
+    B holds copies of lie before A's stretch, or compaction has removed them from A, then these look like copies of
+    later ones. If a copier leaves out some of several equal records, changes them, or writes them in another order, an
+    answer may be wrong by these records; one of several may be of an aborted transaction.
+
+    On the way from a copy back to its original, `InverseAlignment` gives the last position of the original from which a
+    consumer gets every record that the copy would still deliver, and every record that was not copied yet.
     """
 
     def __init__(self, a: LogStretch, b: LogStretch) -> None:
@@ -574,15 +578,16 @@ class Alignment:
         return lower, upper
 
 
-class WayBack(Alignment):
+class InverseAlignment(Alignment):
     """Translates positions of the copy B into positions of the original A, which may hold later records.
 
     The right position is the last position of A from which a consumer gets every record of A that B would still
-    deliver, and every record of A after the last copied one. It is `Verdict.SEEN` if the alignment of A with B is sure
-    of the place in B of that record, B holds no copy of another record of A from the position up to this place, and A
-    holds every record that B holds from the position on.
+    deliver, and every record of A after the last copied one. Therefore a position in a stretch that B holds twice leads
+    to the first record of A that B still delivers.
 
-    Therefore a position in a stretch that B holds twice leads to the first record of A that B still delivers.
+    It is `Verdict.SEEN` if the alignment of A with B is sure of the place of this record in B, B holds no other record
+    of A from the position up to this place, and A holds every record that B holds from the position on. If a record of
+    B may be the copy of a record that A has removed, the alignment has to be sure of the place of E too.
     """
 
     @property

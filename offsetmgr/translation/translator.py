@@ -24,7 +24,7 @@ from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.kafka.cluster import Logs, describable_topics
 from offsetmgr.segments.batch_reader import BATCH_HEADER, LOG_OVERHEAD, batches
 from offsetmgr.segments.raw_batches import raw_batches
-from offsetmgr.translation.alignment import Alignment, LogStretch, Translation, Verdict, WayBack
+from offsetmgr.translation.alignment import Alignment, InverseAlignment, LogStretch, Translation, Verdict
 from offsetmgr.translation.fingerprints import COPIERS_HEADERS, Equality, FingerprintRules, Piece
 
 _FETCH_BYTES: Final = 8 * 1024 * 1024
@@ -39,8 +39,9 @@ _DIGEST_BYTES: Final = 16
 _RECORD_BYTES: Final = 128
 """The memory that a fingerprint takes, so that a log of tiny records is not read without a limit."""
 _EQUAL_SHARE: Final = 10
-"""A comparison counts if at least one of this number of records is equal. Tombstones, for example, may be equal in logs
-whose other records have different ids of schemas."""
+"""A comparison counts if at least one of this number of records is equal. If a single equal record sufficed, tombstones
+and heartbeats would decide for the strictest comparison although all other records have different ids of schemas, and
+no place would be known. If no comparison reaches this share, the strictest one counts."""
 _OTHERS_SAMPLE: Final = 200
 _OTHERS_SAMPLE_BYTES: Final = 1024 * 1024
 """The number of offsets at the end of each other partition in which records are looked for, and their bytes."""
@@ -50,7 +51,7 @@ class TranslationOptions(NamedTuple):
     """``max_read`` is the largest number of bytes that are read of a partition, in both logs together, and ``throttle``
     the largest number that is read in a second. ``ignored_headers`` are headers that copiers add.
     ``on_read`` is called with the number of bytes of each read. ``back`` states that the source is the copy of the
-    target: later records of the target that the source lacks were not copied yet.
+    target, which may hold later records: the answers are those of `InverseAlignment`.
     """
 
     max_read: int = 256 * 1024 * 1024
@@ -104,8 +105,9 @@ class TooMuch(OffsetMgrError):
 class PositionTranslator:
     """Translates positions of the cluster of ``source`` into positions of the cluster of ``target``.
 
-    The logs are read backward, in pieces, from their ends to the position that lies furthest back. No piece is read
-    twice, unless no record equals another by the strictest comparison.
+    The logs are read backward, in pieces, from their ends to the position that lies furthest back. They are read again
+    if fewer than a tenth of the records are equal by the strictest comparison, or if the copy keeps the time stamps of
+    only some records. `Alignment` has the rules.
     """
 
     def __init__(self, source: Logs, target: Logs, options: TranslationOptions | None = None) -> None:
@@ -158,15 +160,15 @@ class PositionTranslator:
         alignment, note = None, ""
         found: Mapping[int, Translation]
         _allow(logs, self._options)
-        digest = blake2b(digest_size=_DIGEST_BYTES)
         lacking: int | None = source.range.end - target.range.end
-        if _equal_logs(logs, wanted, digest):
+        if digest := _equal_logs(logs, wanted):
             why = "both logs have equal batches at equal offsets"
             found = {position: Translation(Verdict.SEEN, position, why=why) for position in wanted}
         else:
             reading = self._read(logs, wanted, earliest)
             alignment, note = reading.alignment, reading.equality.text
             lacking = alignment.lacking
+            digest = blake2b(digest_size=_DIGEST_BYTES)
             for stretch in (alignment.a, alignment.b):
                 digest.update(stretch.offsets)
                 digest.update(b"".join(stretch.prints))
@@ -289,9 +291,11 @@ class Translations:
         self._started(new)
         self._ids |= self._ids_now(new)
         for one in self._progress(self._translator.translate(new, self.rename), len(new)):
-            known = self.partitions.get(one.source)
-            found = {**(known.translations if known else {}), **one.translations}
-            self.partitions[one.source] = one._replace(translations=found, alignment=None)
+            found, digest = one.translations, one.digest
+            if known := self.partitions.get(one.source):
+                found = {**known.translations, **found}
+                digest = blake2b((known.digest + digest).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+            self.partitions[one.source] = one._replace(translations=found, digest=digest, alignment=None)
 
     def get(self, tp: TopicPartition, position: int) -> TranslatedOffset | OffsetMgrError:
         """Returns the answer for a loaded position, or the error of its partition."""
@@ -433,33 +437,34 @@ def _allow(logs: _Pair, options: TranslationOptions) -> None:
         log.left = options.max_read * 3 // 8
 
 
-def _equal_logs(logs: _Pair, wanted: Collection[int], digest: blake2b) -> bool:
-    """Returns whether both logs have equal batches at equal offsets, as the logs of linked clusters have: at the end of
-    the target, around each position, and between as far as may be read. Adds the checksums to ``digest``."""
+def _equal_logs(logs: _Pair, wanted: Collection[int]) -> blake2b | None:
+    """Returns a hash of the checksums if both logs have equal batches at equal offsets, as the logs of linked clusters
+    have: at the end of the target, around each position, and between as far as may be read; otherwise None."""
     source, target = logs
     start, end = max(source.range.start, target.range.start), target.range.end
     if end > source.range.end or end <= start or not all(start <= position <= end for position in wanted):
-        return False
-    around = False
+        return None
+    found, around = dict[int, int](), False
     places = sorted({end - 1, *(place for one in wanted for place in (one - 1, one) if start <= place < end)})
     try:
         for place in reversed(places):
             checksums = target.checksums(place)[:1]
             if not checksums or checksums != source.checksums(place)[:1]:
-                return False
-            digest.update(repr(checksums).encode())
+                return None
+            found.update(checksums)
         at, around = places[0], True
         while at < end:
             pairs = list(zip(source.checksums(at, _FETCH_BYTES), target.checksums(at, _FETCH_BYTES), strict=False))
             if any(one != other for one, other in pairs):
-                return False
-            digest.update(repr(pairs).encode())
+                return None
+            found.update(one for one, _ in pairs)
             if (following := pairs[-1][0][0] + 1 if pairs else at) <= at:
                 break
             at = following
     except TooMuch:
-        return around
-    return True
+        if not around:
+            return None
+    return blake2b(repr(sorted(found.items())).encode(), digest_size=_DIGEST_BYTES)
 
 
 class _AlignedLogs:
@@ -521,7 +526,7 @@ class _AlignedLogs:
         return FingerprintRules(self.equality, self._timestamps, self._options.ignored_headers)
 
     def _aligned(self, pieces: Mapping[_Log, Piece]) -> Alignment:
-        made = WayBack if self._options.back else Alignment
+        made = InverseAlignment if self._options.back else Alignment
         return made(pieces[self._original].stretch, pieces[self._copy].committed())
 
     def _read_earlier(self, pieces: dict[_Log, Piece], logs: Iterable[_Log]) -> None:

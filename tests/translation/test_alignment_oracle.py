@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from copied_logs import Case, World
 
-from offsetmgr.translation.alignment import Alignment, Translation, Verdict, WayBack
+from offsetmgr.translation.alignment import Alignment, InverseAlignment, Translation, Verdict
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
@@ -132,7 +132,7 @@ def translations_back(case: Case) -> Iterator[tuple[World, Alignment, int, Trans
         world = World(case, random)
         first = max(world.b.start, world.b.end - random.choice([20, 80, 10**9]))
         positions = [first, *(random.randint(first, world.b.end) for _ in range(IN_A_WORLD - 1))]
-        alignment = aligned(world, positions, random, WayBack)
+        alignment = aligned(world, positions, random, InverseAlignment)
         for position in positions:
             yield world, alignment, position, alignment.translate(position)
 
