@@ -83,9 +83,9 @@ class Log:
         stop = next((at for at, one in enumerate(self.entries) if one.record.open), len(self.entries))
         return [one for one in self.entries[:stop] if not one.record.aborted]
 
-    def stretch(self, first: int, with_times: bool, read_committed: bool) -> LogStretch:
-        """Returns the columns of the log from an offset on."""
-        read = [one for one in (self.delivered() if read_committed else self.entries) if one.offset >= first]
+    def stretch(self, first: int, with_times: bool, read_committed: bool, stop: int = 1 << 40) -> LogStretch:
+        """Returns the columns of the log from an offset up to another."""
+        read = [one for one in (self.delivered() if read_committed else self.entries) if first <= one.offset < stop]
         first = max(first, self.start)
         there = {one.offset for one in self.entries} | self.markers
         return LogStretch(
@@ -96,7 +96,7 @@ class Log:
             [_print(one, with_times) for one in read],
             keys=array("q", (NO_KEY if one.record.key is None else one.record.key for one in read)),
             aborted={at for at, one in enumerate(read) if self.transactional and one.record.aborted},
-            gaps=any(offset not in there for offset in range(first, self.end)),
+            gaps=any(offset not in there for offset in range(first, min(stop, self.end))),
             timed=with_times,
         )
 
@@ -186,14 +186,14 @@ class World:
         position on, and every record of A after the last copied one."""
         last = max((self._places_in_a[one.record] for one in self.b.entries), default=-1)
         needed = {one.record for one in self.b.delivered() if one.offset >= position}
-        return next((one.offset for one in self._of_a if one.record in needed or one.offset > last), self.a.end)
+        return next((one.offset for one in self.of_a if one.record in needed or one.offset > last), self.a.end)
 
     def next_in_a(self, offset: int) -> int:
         """Returns the offset of A's first record at or after an offset that is not aborted, or A's end."""
-        return next((one.offset for one in self._of_a if one.offset >= offset), self.a.end)
+        return next((one.offset for one in self.of_a if one.offset >= offset), self.a.end)
 
     @cached_property
-    def _of_a(self) -> list[Entry]:
+    def of_a(self) -> list[Entry]:
         return [one for one in self.a.entries if not one.record.aborted]
 
     @cached_property
@@ -212,7 +212,10 @@ class World:
 
     def first_not_older(self, offset: int) -> int:
         """Returns the offset of B's first record with a time at or after the time of the record at an offset of A."""
-        time = next(one.record.time for one in self.a.entries if one.offset == offset)
+        return self.first_not_older_than(next(one.record.time for one in self.a.entries if one.offset == offset))
+
+    def first_not_older_than(self, time: int) -> int:
+        """Returns the offset of B's first record with this time or a later one."""
         of_entry = (one.record.time if self.case.keeps_times else one.appended for one in self.b.entries)
         found = zip(self.b.entries, of_entry, strict=True)
         return next((one.offset for one, entry_time in found if entry_time >= time), self.b.end)

@@ -7,17 +7,23 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from random import Random
 
 import pytest
-from copied_logs import Case, World
+from copied_logs import Case, Log, World
 
+from offsetmgr.core.model import LogRange
 from offsetmgr.translation.alignment import Alignment, InverseAlignment, Translation, Verdict
+from offsetmgr.translation.fingerprints import Equality, FingerprintRules, Piece
+from offsetmgr.translation.translator import _RECORD_BYTES, TooMuch, TranslationOptions, _AlignedLogs, _Log
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
 POSITIONS = 10_000 if SOAK else 1_000
 IN_A_WORLD = 25
+READ_AT_ONCE = 250
+"""The number of records of a log that are read before a position is inferred."""
 
 CASES = (
     Case("distinct", 0.99),
@@ -197,3 +203,65 @@ def test_the_way_back_leads_to_the_right_position_or_a_bracket_of_it(
     report(case, found, wrong, capsys)
     assert wrong == []
     assert found[Verdict.SEEN] >= case.least_seen * found.total()
+
+
+class MemoryLog(_Log):
+    """A log in memory, of which few records may be read at once."""
+
+    def __init__(self, log: Log, world: World) -> None:
+        self.log, self.world, self.range = log, world, LogRange(log.start, log.end)
+        self.left, self.bytes_per_record = READ_AT_ONCE * _RECORD_BYTES, float(_RECORD_BYTES)
+
+    def read(self, first: int, rules: FingerprintRules, stop: int | None = None) -> Piece:
+        first = max(first, self.range.start)
+        end = max(first, self.range.end if stop is None else min(stop, self.range.end))
+        piece = Piece(self.range, first, end, rules)
+        piece.timestamps, piece.next_offset = self.world.case.keeps_times, end
+        piece.stretch = self.log.stretch(first, self.world.case.keeps_times, False, stop=end)
+        self.left -= _RECORD_BYTES * len(piece.stretch.prints)
+        if self.left < 0:
+            raise TooMuch("log", "enough was read")
+        return piece
+
+    def timestamp_at(self, offset: int) -> int:
+        return next(one.record.time for one in self.log.entries if one.offset >= offset)
+
+    def offset_at_time(self, timestamp: int) -> int:
+        return self.world.first_not_older_than(timestamp)
+
+
+def inferences(case: Case, *, back: bool) -> Iterator[tuple[World, int, Translation]]:
+    """Yields answers to positions far before the part of the logs that may be read."""
+    rare = {
+        name: getattr(case, name) / 6 for name in ("restart", "hole", "foreign", "change", "compact_a", "compact_b")
+    }
+    case = replace(case, rounds=60, **rare)
+    for number in range(-(-POSITIONS // IN_A_WORLD // (2 if SOAK else 10))):
+        random = Random(f"{case.name} {SEED} {number} {back}")
+        world = World(case, random)
+        logs = MemoryLog(world.a, world), MemoryLog(world.b, world)
+        source, target = reversed(logs) if back else logs
+        options = TranslationOptions(max_read=1 << 30, back=back)
+        positions = [random.randint(source.range.start, source.range.end) for _ in range(IN_A_WORLD)]
+        reading = _AlignedLogs((source, target), options, Equality.ALL)
+        reading.align(positions, target.range.end)
+        for position in positions:
+            yield world, position, reading.translate(position)
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
+def test_an_inferred_position_is_right(back: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    total, wrong = 0, list[str]()
+    for case in CASES:
+        found, mistaken = Counter[Verdict](), list[str]()
+        for world, position, answer in inferences(case, back=back):
+            found[answer.verdict] += 1
+            if answer.verdict is Verdict.INFERRED and answer.offset is not None:
+                right = world.right_back(position) if back else world.right(position)
+                log = world.of_a if back else world.b.delivered()
+                if any(answer.offset <= one.offset < right or right <= one.offset < answer.offset for one in log):
+                    mistaken.append(f"{case.name}: {position}: right is {right}, not {answer}")
+        report(case, found, mistaken, capsys)
+        total += found[Verdict.INFERRED]
+        wrong += mistaken
+    assert len(wrong) * 10_000 <= total, wrong
