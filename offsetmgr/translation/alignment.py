@@ -215,11 +215,6 @@ class Alignment:
         return any(answer.earlier_a for answer in answers), any(answer.earlier_b for answer in answers)
 
     @property
-    def into(self) -> LogStretch:
-        """The log that the answers refer to."""
-        return self.b
-
-    @property
     def copies(self) -> int:
         """The number of records of B that equal a record of A."""
         return sum(of >= 0 for of in self._classes_b)
@@ -591,11 +586,6 @@ class InverseAlignment(Alignment):
     """
 
     @property
-    def into(self) -> LogStretch:
-        """The log that the answers refer to."""
-        return self.a
-
-    @property
     def lacking(self) -> int | None:
         """The number of records of B from its first copy on that A does not hold; None if unknown."""
         if self.b.empty and self.b.whole:
@@ -630,24 +620,16 @@ class InverseAlignment(Alignment):
             return answer._replace(offset=a.offset_at(index), why="")
         lower, upper = (a.next_committed(bound[place]) for bound in self._bounds_back)
         earlier_a = not a.whole and (unread or answer.earlier_a or not (lower and a.timed))
+        earlier_b = not b.whole and (answer.earlier_b or not at)
         why = "the records of both logs do not follow in the same order there"
         if missing:
             why = f"the target lacks {count_of(missing, 'record')} after the position"
         elif self.may_be_copied_again:
             why = "the source may be receiving a stretch again that it already holds"
-        if earlier_a or answer.earlier_b:
-            return Translation(Verdict.UNKNOWN, why=why, earlier_a=earlier_a, earlier_b=answer.earlier_b)
+        if earlier_a or earlier_b:
+            return Translation(Verdict.UNKNOWN, why=why, earlier_a=earlier_a, earlier_b=earlier_b)
         bounds = a.offset_at(lower), a.offset_at(upper), upper - lower, upper - lower
         return Translation(Verdict.MISSING if missing else Verdict.BRACKETED, *bounds, why, missing)
-
-    def difference(self, translation: Translation, committed: int, *, surely: bool = False) -> tuple[int, int] | None:  # noqa: ARG002
-        """Returns how many records of A a group gets again, and how many it skips, as `Alignment.difference` does."""
-        a, right = self.a, translation.offset
-        if right is None or min(right, committed) < a.first or committed > a.end:
-            return None
-        upper = right if translation.upper is None else translation.upper
-        at, lower, upper = (a.index_of(offset) for offset in (committed, right, upper))
-        return self._committed_between(at, upper), self._committed_between(lower, at)
 
     def _next_copied(self, place: int) -> tuple[int, int]:
         """Returns the index of the record of A whose place is the next one from ``place`` on, and before it that of the
@@ -667,18 +649,16 @@ class InverseAlignment(Alignment):
         """For each place in B: the smallest and the largest index of A that may be right for a position there.
 
         A record that A does not hold may be a changed copy of one after the nearest unique record before it in B."""
-        newest, size = {of: index for index, of in enumerate(self._classes_a)}, len(self._classes_a)
+        older, size, before, after = self._may_hold_older(), len(self._classes_a), 0, 0
         low, high = list[int](), list[int]()
-        older, before, after, beyond = self._may_hold_older(), 0, 0, 0
         for of in self._classes_b:
             sure = of >= 0 and self._unique[of]
             low.append(of if of >= 0 else before)
             high.append(of if sure and not older and of not in self.a.aborted else size)
             before = of + 1 if sure else before
-            after, beyond = max(after, before), max(beyond, newest.get(of, -1) + 1)
-        changed = self.b.prints and (self._last_other > self._latest_before[-1] or not self.b.whole)
-        ends = (low, 0 if older else after), (high, size if changed else beyond)
-        lower, upper = (list(accumulate(reversed(one), min, initial=end))[::-1] for one, end in ends)
+            after = max(after, before)
+        bounds = (low, 0 if older else after), (high, size)
+        lower, upper = (list(accumulate(reversed(one), min, initial=last))[::-1] for one, last in bounds)
         return lower, upper
 
 

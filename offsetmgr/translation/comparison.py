@@ -225,12 +225,10 @@ class CommittedPositions:
         end = None if right.upper == right.offset else right.upper
         least = found.least_skips(source, committed) if end and repeats is not None and committed is not None else skips
         notes = [f"right is {right.offset} to {end}" if end else "", right.why]
-        if apart is None and committed is not None and found.alignment is not None:
-            log = found.alignment.into
-            log_end = log.end + log.hidden
-            if not log.start <= committed <= log_end:
-                notes.append(f"{committed} is outside the target's log, {log.start} to {log_end}")
-            elif right.offset is not None and committed < log.first and committed <= right.offset:
+        if apart is None and committed is not None and found.log is not None:
+            if not found.log.start <= committed <= found.log.end:
+                notes.append(f"{committed} is outside the target's log, {found.log.start} to {found.log.end}")
+            elif right.offset is not None and committed <= right.offset:
                 repeats, skips, least = (end or right.offset) - committed, 0, 0
                 if repeats:
                     notes.append("repeats are counted by offsets: these records were not read")

@@ -83,7 +83,7 @@ class TranslatedPartition(NamedTuple):
         answer = self.translations.get(position)
         if answer is None or answer.offset is None:
             return None
-        if self.alignment is None:  # equal logs: offsets count as records
+        if self.alignment is None:  # equal logs, or the way back: offsets count as records
             within = self.log is not None and self.log.start <= committed <= self.log.end
             return (max(answer.offset - committed, 0), max(committed - answer.offset, 0)) if within else None
         return self.alignment.difference(answer, committed)
@@ -179,8 +179,9 @@ class PositionTranslator:
         for log, before, after in zip(logs, ids, now, strict=True):
             if before.get(log.tp.topic) != after.get(log.tp.topic):
                 raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
+        shown = None if self._options.back else alignment
         return TranslatedPartition(
-            source.tp, target.tp, found, None, note, alignment, target.range, lacking, digest.hexdigest()
+            source.tp, target.tp, found, None, note, shown, target.range, lacking, digest.hexdigest()
         )
 
     def _read(self, logs: _Pair, wanted: Collection[int], earliest: int) -> _AlignedLogs:

@@ -208,16 +208,6 @@ def test_the_way_back_reads_the_original_until_it_holds_every_record_of_the_copy
     assert back.translate(3).earlier_b
 
 
-def test_the_way_back_counts_records_of_the_original() -> None:
-    back = InverseAlignment(stretch("abcdefgh", aborted="b"), stretch("abcde"))
-    assert [back.difference(back.translate(3), committed) for committed in (0, 3, 6, 9)] == [
-        (2, 0),
-        (0, 0),
-        (0, 3),
-        None,
-    ]
-
-
 @pytest.mark.parametrize(
     ("a", "b", "lacking"),
     [
