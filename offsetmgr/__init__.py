@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.commit_mode import CommitMode as CommitMode
     from offsetmgr.core.errors import OffsetMgrError as OffsetMgrError
     from offsetmgr.core.log_origin import OffsetTranslation as OffsetTranslation
+    from offsetmgr.core.log_origin import TranslationRules as TranslationRules
     from offsetmgr.core.model import ABSENT as ABSENT
     from offsetmgr.core.model import Absent as Absent
     from offsetmgr.core.model import BrokerPartition as BrokerPartition

@@ -834,7 +834,8 @@ class SourceAndTarget:
         """Returns the object that compares both stores with the plan."""
         from offsetmgr.migration.verify import MigrationVerifier
 
-        return MigrationVerifier(plan, self.source, self.target, self.logs, state)
+        opener = self.open_translations
+        return MigrationVerifier(plan, self.source, self.target, self.logs, state, open_translations=opener)
 
     def member_gate(
         self, plan: PlanFile, exclusive: bool, rules: EvidenceThresholds, window: ObservationWindow

@@ -442,7 +442,7 @@ def verify(
 
     step = _Step(connections, path, selection, sides)
     verifier = step.stores.verifier(step.plan, step.state)
-    verifier.only = step.only
+    verifier.only, verifier.summary.is_translated = step.only, step.stores.translates
     step.announce()
     results = step.ui.progress(verifier.results(), "partitions verified")
     return VerifyResults(results, verifier.summary, is_rolled_back=step.state.is_rolled_back)
@@ -591,11 +591,12 @@ def plan_reverse(
     `OtherCluster`, `Unreachable`, `TimedOut`.
     """
     from offsetmgr.migration.planner import WrittenPlan
-    from offsetmgr.migration.rollback import ReversePlanner, reverse_options
+    from offsetmgr.migration.rollback import ReversePlanner, reverse_choice, reverse_options
 
     step = _renewed_step(connections, path, selection, sides)
     options = reverse_options(step.plan, step.only, if_ahead)
-    with step.stores.reversed().planner(options, step.plan.header.translate) as base:
+    translate = reverse_choice(step.plan)
+    with translating(connections, step.stores.reversed(), translate).planner(options, translate) as base:
         reverse = ReversePlanner(step.plan, step.state, base, allow_rewind, step.only)
         header = base.header()
         steps = connections.ui.progress(reverse.steps(), "groups planned", len(reverse.groups))

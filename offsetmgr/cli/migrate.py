@@ -439,11 +439,15 @@ def verify_command(
     first = next(listed, None)
     if first is not None or everything:
         found = () if first is None else chain((first,), listed)
-        write_rows(VERIFY_COLUMNS, _worded_last(rows_of(VERIFY_COLUMNS, found)), format)
+        columns = TRANSLATED_VERIFY_COLUMNS if checked.is_translated else VERIFY_COLUMNS
+        write_rows(columns, _worded_last(rows_of(columns, found)), format)
     summary = checked.summary
     _notes(summary.lines())
     if checked.is_rolled_back:
         note("this plan was rolled back: the target holds its old offsets again, so it differs from the plan")
+    elif checked.is_translated and "source-ahead" in summary.counts:
+        again = Invocation("migrate renew", (str(plan_path),), {"output": "FILE", **sides.arguments})
+        note(Advice("hint: the groups went on in the source. Plan those again that were not applied: {}", again))
     elif "source-ahead" in summary.counts:
         text = (
             "hint: consumers still commit to the source. Bounce them to dual and verify again, or stop them and make a "
@@ -878,6 +882,15 @@ VERIFY_COLUMNS: Final = (
     Column("target", right=True),
     Column("log_end", right=True, rank=13),
     Column("detail", optional=True),
+)
+
+
+TRANSLATED_VERIFY_COLUMNS: Final = (
+    *VERIFY_COLUMNS[:-1],
+    Column("verdict", optional=True),
+    Column("repeats", right=True, optional=True),
+    Column("skips", right=True, optional=True),
+    VERIFY_COLUMNS[-1],
 )
 
 

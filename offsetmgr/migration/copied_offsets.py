@@ -25,10 +25,15 @@ _RUN_MS: Final = 86_400_000
 
 def copied_steps(plan: GroupPlan, state: MigrationState) -> dict[TopicPartition, PlanStep]:
     """Returns the steps of a plan whose offset both stores held after apply, by the target's partition."""
+    return {tp: step for tp, step in transferred_steps(plan, state).items() if step.origin is None}
+
+
+def transferred_steps(plan: GroupPlan, state: MigrationState) -> dict[TopicPartition, PlanStep]:
+    """Returns the steps of a plan whose offset the target held after apply, by the target's partition."""
     done = state.partitions(state.apply, plan.name)
     transferred = done.written | done.unchanged | done.in_doubt
     expected = (step for step in plan.steps if step.after is not None and step.source is not None)
-    return {s.tp: s for s in expected if s.origin is None and (not s.action.writes or s.tp in transferred)}
+    return {s.tp: s for s in expected if not s.action.writes or s.tp in transferred}
 
 
 def last_writes(

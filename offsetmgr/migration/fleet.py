@@ -225,7 +225,7 @@ class FleetView:
         if is_over and result.status not in (Status.MISSING, Status.SOURCE_AHEAD):
             return ""
         if not state.is_applied(group) and result.status in _BEFORE_APPLY:
-            if uses_source or result.source is None or result.expected is None:
+            if uses_source or result.source is None or result.expected is None or plan.header.rules is not None:
                 return ""
             moved = result.source + plan.header.options.shift > result.expected
             return "the source moved on after the plan: make a new plan for the group" if moved else ""

@@ -662,8 +662,10 @@ class PlanSummary:
     """The id that each written topic had in the target when the plan was made; "" if the target has no topic ids."""
     verdicts: Counter[str] = field(default_factory=Counter)
     """The number of translated positions by verdict; "" counts those without one."""
+    unsure: int = 0
+    """The number of planned writes at places that are not sure, which the user accepted."""
     repeats: int = 0
-    """The number of records that the groups repeat at most, because the user accepted places that are not sure."""
+    """The number of records that the groups repeat at most there."""
     source_topic_ids: dict[str, str] = field(default_factory=dict)
     """Like ``topic_ids``, for the translated topics of the source."""
     digests: dict[str, str] = field(default_factory=dict)
@@ -682,6 +684,7 @@ class PlanSummary:
             self.topic_ids.setdefault(step.tp.topic, "")
             if step.origin is not None and step.origin.topic is not None:
                 self.source_topic_ids.setdefault(step.origin.topic, "")
+                self.unsure += step.origin.evidence is not Confidence.SEEN
                 self.repeats += step.origin.repeats or 0
         self.verdicts.update(step.origin.verdict for step in plan.steps if step.origin and step.origin.topic)
         noted = (step.note for step in plan.steps if step.note and not step.action.rejects)
@@ -692,7 +695,7 @@ class PlanSummary:
         """Whether the operator should read the plan before applying it. This is the case if a step is refused or is a
         rewind, or if a group could not be planned, has members, or was left out."""
         groups = self.failed_groups or self.active_groups or self.left_out_groups or self.noted_groups
-        return bool(self.refused or groups or self.repeats or self.actions[Action.REWIND])
+        return bool(self.refused or groups or self.unsure or self.actions[Action.REWIND])
 
     @property
     def writes(self) -> int:
@@ -716,7 +719,7 @@ class PlanSummary:
 
     def encode(self) -> dict[str, Any]:
         """Returns the JSON object in which the plan file stores the summary."""
-        names = ("verdicts", "repeats", "source_topic_ids", "digests")
+        names = ("verdicts", "unsure", "repeats", "source_topic_ids", "digests")
         translated = {name: found for name in names if (found := getattr(self, name))}
         return {
             **{name: getattr(self, name) for name in _COUNTS},
@@ -946,8 +949,10 @@ def translation_lines(summary: PlanSummary) -> Iterator[str]:
     )
     logs = count_of(len(summary.digests), "partition")
     yield f"records {kinds or 'no position to translate'}; read {logs} in both clusters (digest {summary.digest[:16]})"
-    if summary.repeats:
-        yield f"warning groups repeat up to {count_of(summary.repeats, 'record')}: the accepted places may be early"
+    if summary.unsure:
+        repeats = f"groups repeat up to {count_of(summary.repeats, 'record')} there"
+        places = f"{count_of(summary.unsure, 'place')} {'is' if summary.unsure == 1 else 'are'}"
+        yield f"warning {places} not sure, which the user accepts; {repeats}"
 
 
 def expiry_line(header: PlanHeader, at_ms: int, clock: ClockDifference | None) -> str:

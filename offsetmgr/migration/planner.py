@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.clock import Clock
@@ -71,6 +71,8 @@ from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.translated_groups import TranslatedGroups
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.translation.translator import Translations
+
+_BY_TOPIC_IDS: Final = "unknown before this plan; apply compares the topic ids of both clusters with the plan's"
 
 LegacyMembers: TypeAlias = Mapping[str, tuple[str, ...] | OffsetMgrError]
 """The ids of live members in ZooKeeper's registry by group, or the error if the members of a group cannot be read.
@@ -174,7 +176,7 @@ class Planner:
                 Advice("{shift}"), "a byte position of Kafka 0.7 cannot be shifted by a number of messages"
             )
         if kinds != {PartitionKinds.OF_BROKERS, PartitionKinds.NUMBERED}:  # a partition map translates those
-            self.crossing.check("plan")
+            self.crossing.check("plan", by_records=True)
         retention = self.cluster.offsets_retention_ms() if self.cluster and target.kind == "kafka" else None
         return PlanHeader(
             str(uuid.uuid4()),
@@ -187,7 +189,7 @@ class Planner:
             self.tool,
             self.crossing.comparison,
             self.translate,
-            self.crossing.recreation_detection(),
+            self.crossing.recreation_detection() if self.translations is None else _BY_TOPIC_IDS,
             None if self.partition_map is None else self.partition_map.origin,
             tuple(weakness.text for weakness in self.target.weaknesses()),
             self.cluster.clock_difference(self.clock) if self.cluster and retention is not None else None,

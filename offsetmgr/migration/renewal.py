@@ -24,6 +24,7 @@ from offsetmgr.migration.journaled_writer import RENEWED, with_offsets
 from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, PlanSummary, write_plan
 from offsetmgr.migration.planner import Planner, WrittenPlan
 from offsetmgr.migration.progress import Journal, MigrationState, copy_journal, journal_path, read_journal
+from offsetmgr.stores.known_logs import NEW_LOG
 
 MAX_AGE_MS = 24 * 3_600_000
 """The age of a plan from which apply compares its source."""
@@ -49,8 +50,15 @@ def reject_stale(
     """Raises `PlanError`, with ``hint``, if the plan is older than a day, or ``always``, and a group that apply has not
     begun has changed in the source since: a planned offset is another one or gone, or a selected one is new. If the
     time of the plan is more than a day in the future, a clock was wrong, so the age of the plan is unknown, and the
-    function checks it like an old one. Raises `PlanError` if an offset cannot be read, and any error of the source.
+    function checks it like an old one. A topic of the source that was recreated since is always an error, if the plan
+    translates its positions. Raises `PlanError` if an offset cannot be read, and any error of the source.
     """
+    if recreated := recreated_in_source(plan, source):
+        waiting = (group for group in plan.groups_of(only) if is_waiting(group, state))
+        steps = (step for group in waiting for step in group.writes() if step.is_translated)
+        if (step := next((one for one in steps if one.source_tp.topic in recreated), None)) is not None:
+            topic = step.source_tp.topic
+            raise PlanError(f"plan {plan.path}", f"topic {topic} of the source: {recreated[topic]}", hint)
     age_ms = SystemClock().now_ms() - plan.header.created_at
     if abs(age_ms) <= MAX_AGE_MS and not always:
         return
@@ -63,6 +71,17 @@ def reject_stale(
         age = f"it is {days} old" if age_ms >= 0 else f"its time is {days} in the future, because a clock was wrong"
         why = f"{age}, and {count_of(len(moved), 'group')} changed in the source since then: {named}"
         raise PlanError(f"plan {plan.path}", why, hint)
+
+
+def recreated_in_source(plan: PlanFile, source: OffsetStore) -> dict[str, str]:
+    """Returns the topics with translated positions that were recreated in the source since, each with the reason."""
+    planned = plan.summary.source_topic_ids
+    now = source.topic_ids(planned) if planned else {}
+    return {
+        topic: f"{NEW_LOG}: its topic id was {was} when the plan was made, and is {now[topic]} now"
+        for topic, was in planned.items()
+        if was and now.get(topic, was) != was
+    }
 
 
 def _has_moved(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> bool:
@@ -100,15 +119,19 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
             raise UsageError(f"plan {plan.path}", "apply has begun every group, so there is nothing to plan again")
         _remove_interrupted(_interrupted(plan, path), new_journal)
         header, recreated, new = planner.header(), recreated_topics(plan, planner.target), set(again)
-        kept = (group for group in plan.groups() if recreated and group.name not in new)
-        of_kept = recreated.keys() & {step.tp.topic for group in kept for step in group.writes()}
+        there = recreated_in_source(plan, planner.source)
+        refused = recreated if planner.translations is None else there
+        kept = (group for group in plan.groups() if (recreated or there) and group.name not in new)
+        topics = {(step.source_tp.topic, step.tp.topic) for group in kept for step in group.writes()}
 
         def complete(summary: PlanSummary) -> None:
             planner.complete(summary)
-            summary.topic_ids |= {topic: plan.summary.topic_ids[topic] for topic in of_kept}
+            known = plan.summary
+            summary.topic_ids |= {topic: known.topic_ids[topic] for _, topic in topics if topic in recreated}
+            summary.source_topic_ids |= {topic: known.source_topic_ids[topic] for topic, _ in topics if topic in there}
 
         try:
-            summary, sha256 = write_plan(part, header, _groups(plan, planner, again, recreated), complete)
+            summary, sha256 = write_plan(part, header, _groups(plan, planner, again, refused), complete)
             copy_journal(journal.path, new_journal, sha256)
         except BaseException:
             new_journal.unlink(missing_ok=True)
@@ -196,9 +219,9 @@ def _groups(plan: PlanFile, planner: Planner, again: list[str], recreated: Mappi
         known = {step.source_tp: step.source.offset for step in group.writes() if step.source is not None}
         planned = next(new)
         steps = tuple(
-            step._replace(action=Action.REFUSE_RECREATED, after=None, note=recreated[step.tp.topic])
+            step._replace(action=Action.REFUSE_RECREATED, after=None, note=recreated[step.source_tp.topic])
             if step.action.writes
-            and step.tp.topic in recreated
+            and step.source_tp.topic in recreated
             and step.source is not None
             and known.get(step.source_tp) == step.source.offset
             else step

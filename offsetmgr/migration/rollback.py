@@ -12,6 +12,7 @@ rejected.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,13 +21,14 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import TranslationChoice
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import AheadPolicy, OffsetStore
 from offsetmgr.core.plurals import SHOWN, count_of, list_of
-from offsetmgr.core.selection import literal_pattern
+from offsetmgr.core.selection import TopicSelection, literal_pattern
 from offsetmgr.groups.edits import groups_left_without_offsets
 from offsetmgr.migration.apply import check_endpoint, recreated_topics, without_recreated
-from offsetmgr.migration.copied_offsets import copied_steps
+from offsetmgr.migration.copied_offsets import copied_steps, transferred_steps
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report, late_deletion, with_offsets
 from offsetmgr.migration.plan import (
     LEFT_OUT,
@@ -348,9 +350,20 @@ def reverse_options(plan: PlanFile, only: GroupScope | None = None, if_ahead: Ah
     options = plan.header.options
     reverse = {group.target_group: group.name for group in plan.groups_of(only) if group.target_group != group.name}
     groups = tuple(literal_pattern(group.target_group) for group in plan.groups_of(only))
-    return PlanOptions(
-        if_ahead, options.clamp, options.selection, groups, reverse, onto_existing=True, shift=-options.shift
-    )
+    topics: TopicSelection | tuple[str, ...] = options.selection
+    if plan.header.rules is not None and not options.selection.everything:
+        topics = tuple(sorted({f"{tp.topic}:{tp.partition}" for one in plan.groups_of(only) for tp, *_ in one.steps}))
+    return PlanOptions(if_ahead, options.clamp, topics, groups, reverse, onto_existing=True, shift=-options.shift)
+
+
+def reverse_choice(plan: PlanFile) -> TranslationChoice | None:
+    """Returns how a reverse plan treats offsets of another cluster. With rules, topics get their original names, and
+    the records that the old store's cluster holds beyond the copies do not count as missing."""
+    if (rules := plan.header.rules) is None:
+        return plan.header.translate
+    topics = {step.tp.topic: step.source_tp.topic for group in plan.groups() for step in group.steps if step.origin}
+    back = tuple(f"{re.escape(copy)}={topic}" for copy, topic in sorted(topics.items()) if copy != topic)
+    return rules._replace(topics=back, back=not rules.back)
 
 
 @dataclass(frozen=True)
@@ -403,7 +416,9 @@ class ReversePlanner:
 
     def _with_lost_offsets(self, reverse: GroupPlan, forward: GroupPlan) -> GroupPlan:
         steps = {step.tp: step for step in reverse.steps}
-        for tp in sorted(copied_steps(forward, self.state)):
+        is_translated = self.base.translations is not None
+        copied = transferred_steps(forward, self.state) if is_translated else copied_steps(forward, self.state)
+        for tp in sorted(one.source_tp for one in copied.values()):
             step = steps.get(tp)
             if step is None or step.action is Action.TARGET_ONLY:
                 why = f"it was copied to {self.base.source.uri}, and is gone from there: deleted, or expired"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import Confidence
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition, state_in
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets
 from offsetmgr.migration.plan import Action, MissingTopic, PlanOptions, PlanSource, PlanStep, decide
@@ -52,6 +52,13 @@ class TranslatedGroups:
         for tp, committed in found.offsets.items():
             if self._selects(tp) and state_in(committed.metadata) is None:
                 yield tp, committed.offset
+
+    def get(self, tp: TopicPartition, committed: Committed) -> TranslatedOffset | OffsetMgrError:
+        """Returns the translation of a commit whose position is loaded, or the reason why there is none."""
+        if (form := state_in(committed.metadata)) is not None:
+            why = f"its commit metadata is {form}, valid for this offset and log alone; its client must move it"
+            return UnsupportedOperation(str(tp), why)
+        return self.translations.get(tp, committed.offset)
 
     def load(self, groups: Iterable[GroupOffsets]) -> None:
         """Translates the positions of groups. Raises the errors of `Translations.load`."""
@@ -101,15 +108,9 @@ class TranslatedGroups:
         position = OffsetAndMetadata(found.offset, found.metadata)
         current = held.value() if isinstance(held, Committed) else None
         refusal = PlanStep(copy, Action.REFUSE_UNTRANSLATED, position, current, None, origin=origin)
-        if (form := state_in(found.metadata)) is not None:
-            why = (
-                f"its commit metadata is {form}, which is valid for this offset and log alone; its client must move it"
-            )
-            return refusal._replace(note=why)
-        there = self.translations.get(tp, found.offset)
+        there = self.get(tp, found)
         if isinstance(there, OffsetMgrError):
-            hint = (there.hint,) if there.hint else ()
-            return refusal._replace(note=Advice.joined((there.text, *hint)))
+            return refusal._replace(note=Advice.joined(filter(None, (there.text, there.hint))))
         origin = origin_of(tp, there)
         if there.problem or there.answer.offset is None:
             return refusal._replace(action=Action.REFUSE_UNSURE, note=there.problem, origin=origin)
@@ -122,9 +123,13 @@ class TranslatedGroups:
 def origin_of(tp: TopicPartition, there: TranslatedOffset) -> PlanSource:
     """Returns the origin of the offset that a translation gives."""
     answer = there.answer
-    evidence = _EVIDENCE.get(answer.verdict, Confidence.UNKNOWN)
     known = (None, None) if answer.offset is None else (answer.repeats, answer.missing)
-    return PlanSource(tp.partition, there.how, evidence, tp.topic, str(answer.verdict), *known)
+    return PlanSource(tp.partition, there.how, evidence_of(there), tp.topic, str(answer.verdict), *known)
+
+
+def evidence_of(there: TranslatedOffset) -> Confidence:
+    """Returns the confidence of an offset that a translation gives."""
+    return _EVIDENCE.get(there.answer.verdict, Confidence.UNKNOWN)
 
 
 def _without_metadata(step: PlanStep) -> PlanStep:

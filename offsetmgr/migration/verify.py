@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice
@@ -38,6 +39,8 @@ from offsetmgr.migration.plan import (
 )
 from offsetmgr.migration.planner import unfit_name
 from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.translated_groups import TranslatedGroups, evidence_of
+from offsetmgr.translation.translator import TranslatedOffset, Translations
 
 # The rules of `verify` for one partition. Pure. If the target is ahead of the source, the size of its offset does not
 # show that it is newer (data rule "larger is not newer"). The partition passes if the target moved after the plan, if
@@ -197,22 +200,68 @@ def _unproven(source: int, target: int, writer: LastWriter | None) -> VerifyOutc
     return Status.AHEAD_UNPROVEN, Confidence.UNKNOWN, why
 
 
+def check_translated(
+    step: PlanStep | None,
+    source: Committed,
+    target: Committed,
+    there: TranslatedOffset | OffsetMgrError,
+    apart: tuple[int, int] | None,
+    *,
+    applied: bool,
+) -> VerifyOutcome:
+    """Returns the result for a partition of two clusters: is the group in the target at the record of its present
+    position in the source? ``there`` is the translation of this position, and ``apart`` are the numbers of records that
+    the group repeats and skips; None if they are not known. ``applied`` tells whether apply wrote the step."""
+    moved = step is None or step.source is None or step.source.offset != source.offset
+    planned = None if step is None or step.after is None else step.after.offset
+    is_kept = step is not None and step.action is Action.KEEP_NEWER and step.proven
+    if is_kept and not moved and target.offset == planned:
+        return Status.KEPT_AHEAD, Confidence.SEEN, "as planned, the target stays ahead of the source"
+    refused = f"the plan refused it: {step.note}" if step is not None and step.action.rejects else ""
+    if isinstance(there, OffsetMgrError) or there.problem or there.answer.offset is None:
+        why = there.text if isinstance(there, OffsetMgrError) else there.problem
+        return (Status.REFUSED, Confidence.SEEN, refused) if refused else (Status.UNKNOWN, Confidence.UNKNOWN, why)
+    right, evidence = there.answer.offset, evidence_of(there)
+    if target.offset == right or apart == (0, 0):
+        how = "" if there.how == there.answer.verdict else there.how
+        return Status.EQUAL, evidence, f"the plan refused it, but it is right now ({there.how})" if refused else how
+    if refused:
+        return Status.REFUSED, Confidence.SEEN, refused
+    if target.offset < right if apart is None else not apart[1]:
+        since = "the source moved on after the plan; " * (moved and step is not None)
+        number = f"{right - target.offset} offsets" if apart is None else count_of(apart[0], "record")
+        status = Status.SOURCE_AHEAD if since else Status.NOT_IN_PLAN if step is None else Status.BEHIND
+        return status, evidence, f"{since}a start there repeats {number}: the right offset is {right} ({there.how})"
+    if step is not None and step.action is Action.REWIND and not applied:
+        return Status.NOT_REWOUND, evidence, "the rewind was not written"
+    number = f"{target.offset - right} offsets" if apart is None else count_of(apart[1], "record")
+    text = "a start there skips {}: the right offset is {} ({}); to accept it, plan it again with {if_ahead=keep}"
+    return Status.AHEAD_UNPROVEN, Confidence.UNKNOWN, Advice(text, number, right, there.how)
+
+
+def has_progressed(step: PlanStep | None, source: Committed, target: Committed | None, *, applied: bool) -> bool:
+    """Returns whether consumers have moved on in the target since apply, while the source stood still."""
+    if step is None or step.source is None or step.after is None or target is None:
+        return False
+    done = applied or not step.action.writes
+    return done and source.offset == step.source.offset and target.offset > step.after.offset
+
+
 def _compare_with_position(
     step: PlanStep, origin: PlanSource, source: Committed | None, result_so_far: VerifyOutcome
 ) -> VerifyOutcome:
-    """Works like `_compare_with_source`, but compares the source's byte position with the byte position in the plan.
-    The planned offset was derived from the planned byte position, so the result has the confidence of the
-    derivation."""
+    """Works like `_compare_with_source`, but compares the source's position with the position in the plan. The planned
+    offset was derived from the planned position, so the result has the confidence of the derivation."""
     assert step.source is not None
-    old = step.source.offset
+    old, unit = step.source.offset, "byte" if origin.topic is None else "position"
     evidence = origin.evidence
     if source is None:
-        return Status.SOURCE_GONE, evidence, f"the source no longer holds byte {old}"
+        return Status.SOURCE_GONE, evidence, f"the source no longer holds {unit} {old}"
     if source.offset > old:
-        why = f"the source moved on after the plan, from byte {old} to {source.offset}; make a new plan"
+        why = f"the source moved on after the plan, from {unit} {old} to {source.offset}; make a new plan"
         return Status.SOURCE_AHEAD, Confidence.SEEN, why
     if source.offset < old:
-        why = f"the source was moved back after the plan, from byte {old} to {source.offset}"
+        why = f"the source was moved back after the plan, from {unit} {old} to {source.offset}"
         return Status.SOURCE_REWOUND, Confidence.SEEN, why
     status, _, detail = result_so_far
     return status, evidence, Advice.joined((detail, origin.how)) if detail else origin.how
@@ -232,6 +281,11 @@ class PartitionResult(NamedTuple):
     target: int | None = None
     log_end: int | None = None
     detail: str = ""
+    verdict: str | None = None
+    """How sure the translation of the source's present position is; None without one."""
+    repeats: int | None = None
+    skips: int | None = None
+    """The numbers of records that the group repeats and skips in the target; None if unknown."""
 
 
 @dataclass(slots=True)
@@ -242,11 +296,15 @@ class VerifySummary:
     groups: int = 0
     inferred: int = 0
     """The number of results that passed although they are only inferred."""
+    accepted: int = 0
+    """The number of results that passed by the user's word, although the place of the record is not sure."""
+    is_translated: bool = False
 
     def add(self, result: PartitionResult) -> None:
         """Adds one result to the counts."""
         self.counts[result.status] += 1
         self.inferred += result.status.ok and result.evidence is Confidence.INFERRED
+        self.accepted += result.status.ok and result.evidence is Confidence.UNKNOWN
 
     @property
     def ok(self) -> bool:
@@ -266,13 +324,18 @@ class VerifySummary:
         else:
             yield f"verified: {total} of {count_of(self.groups, 'group')}, read afresh on both sides"
             if self.inferred:
-                yield f"  {self.inferred} of them by inference: only the partition map relates offset and byte position"
+                map_only = "only the partition map relates offset and byte position"
+                why = "the records between were not read" if self.is_translated else map_only
+                yield f"  {self.inferred} of them by inference: {why}"
+            if self.accepted:
+                yield f"  {self.accepted} of them at a place that is not sure, which was accepted"
 
 
 class VerifyResults(Iterator[PartitionResult]):
     """Compares every partition with a plan: iterate over it for the results. ``summary`` has their counts; it reads the
     results first that the caller has not read. ``is_rolled_back`` tells whether the plan was rolled back. If an error
-    ends the results, further calls raise it again."""
+    ends the results, further calls raise it again. ``is_translated`` tells whether the two sides are clusters with
+    other offsets, so that the results have verdicts."""
 
     def __init__(self, results: Iterable[PartitionResult], summary: VerifySummary, *, is_rolled_back: bool) -> None:
         self._results, self._summary = iter(results), summary
@@ -287,6 +350,10 @@ class VerifyResults(Iterator[PartitionResult]):
         except BaseException as error:  # also the end of the iteration
             self._error = error
             raise
+
+    @property
+    def is_translated(self) -> bool:
+        return self._summary.is_translated
 
     @property
     def summary(self) -> VerifySummary:
@@ -312,6 +379,8 @@ class MigrationVerifier:
     state: MigrationState
     only: GroupScope | None = None
     summary: VerifySummary = field(default_factory=VerifySummary)
+    open_translations: Callable[[], Translations | None] = lambda: None
+    """Returns the translations by the records, if the plan has rules for them."""
 
     def results(self) -> Iterator[PartitionResult]:
         """Yields one result for each partition, and completes the summary. Raises `PlanError` if a store is not the
@@ -319,6 +388,9 @@ class MigrationVerifier:
         check_endpoint("source", self.plan.header.source, self.source)
         check_endpoint("target", self.plan.header.target, self.target)
         existing = set(self.target.groups())
+        if self._translated is not None:
+            read = read_pairs(self.source, self.target, existing, _named(self.plan.groups_of(self.only)))
+            self._load_translations(self._translated, chain.from_iterable(read))
         options, planned = self.plan.header.options, set[str]()
         for batch in read_pairs(self.source, self.target, existing, _named(self.plan.groups_of(self.only))):
             planned.update(group.name for group, _ in batch)
@@ -329,10 +401,38 @@ class MigrationVerifier:
         for batch in read_pairs(self.source, self.target, existing, _named(unplanned)):
             yield from self._batch(batch)
 
+    @cached_property
+    def _translated(self) -> TranslatedGroups | None:
+        translations = self.open_translations()
+        return None if translations is None else TranslatedGroups(translations, self.plan.header.options.selects)
+
+    def _load_translations(self, translated: TranslatedGroups, pairs: Iterable[tuple[GroupPlan, GroupPair]]) -> None:
+        """Translates the present positions of groups, and compares the target's offsets with them, unless consumers
+        have moved on there."""
+        positions, committed = set[tuple[TopicPartition, int]](), set[tuple[TopicPartition, int, int]]()
+        for plan, pair in pairs:
+            steps = {step.tp: step for step in plan.steps}
+            for tp, position in translated.positions(pair.source):
+                copy = translated.target(tp)
+                found, held, step = pair.source.offsets[tp], pair.target.offsets.get(copy), steps.get(copy)
+                if held is None:
+                    positions.add((tp, position))
+                elif not has_progressed(step, found, held, applied=self._is_applied(plan.name, copy)):
+                    committed.add((tp, position, held.offset))
+        translated.translations.load(positions, committed)
+
+    def _is_applied(self, group: str, tp: TopicPartition) -> bool:
+        if self.state.is_group_rolled_back(group):
+            return False
+        done = self.state.partitions(self.state.apply, group)
+        return tp in done.written or tp in done.unchanged or tp in done.in_doubt
+
     def _batch(self, batch: list[tuple[GroupPlan, GroupPair]]) -> Iterator[PartitionResult]:
         targets = [pair.target for _, pair in batch]
         # The log ranges are read after the offsets (see `offsetmgr.core.log_origin`).
         self._logs.load(offsets=((tp, found.offset) for target in targets for tp, found in target.offsets.items()))
+        if self._translated is not None:
+            self._load_translations(self._translated, batch)
         for group, pair in batch:
             self.summary.groups += 1
             for result in self._group(group, pair):
@@ -364,6 +464,9 @@ class MigrationVerifier:
             return
         if plan.error:
             yield _group_result(plan, Status.REFUSED, Confidence.SEEN, f"could not be planned: {plan.error}")
+        if self._translated is not None:
+            yield from self._translated_group(self._translated, plan, pair)
+            return
         if self._shift:
             shifted = {tp: found._replace(offset=found.offset + self._shift) for tp, found in source.offsets.items()}
             source = replace(source, offsets=shifted)
@@ -388,6 +491,66 @@ class MigrationVerifier:
                 yield new(PartitionResult, (plan.name, plan.target_group, tp, *fields))
             else:
                 yield self._partition(plan, tp, step, GroupPair(source, target), partial(last_writer, tp))
+
+    def _translated_group(
+        self, translated: TranslatedGroups, plan: GroupPlan, pair: GroupPair
+    ) -> Iterator[PartitionResult]:
+        steps, selects = {step.tp: step for step in plan.steps}, self.plan.header.options.selects
+        sources = {step.tp: step.source_tp for step in plan.steps if step.is_translated}
+        sources |= {translated.target(tp): tp for tp in (*pair.source.offsets, *pair.source.errors) if selects(tp)}
+        for copy in (*pair.target.offsets, *pair.target.errors):
+            if (old := translated.source(copy)) is not None and selects(old):
+                sources.setdefault(copy, old)
+        for tp in sorted({*sources, *steps}):
+            yield self._translated_partition(translated, plan, steps.get(tp), (sources.get(tp, tp), tp), pair)
+
+    def _translated_partition(
+        self,
+        translated: TranslatedGroups,
+        plan: GroupPlan,
+        step: PlanStep | None,
+        tps: tuple[TopicPartition, TopicPartition],
+        pair: GroupPair,
+    ) -> PartitionResult:
+        """``tps`` are the partition of the source and its copy."""
+        old, tp = tps
+        source, target, end = pair.source.offsets.get(old), pair.target.offsets.get(tp), self._logs.end(tp)
+        applied, apart = self._is_applied(plan.name, tp), None
+        there: TranslatedOffset | OffsetMgrError | None = None
+        outcome: VerifyOutcome
+        if unreadable := pair.source.errors.get(old) or pair.target.errors.get(tp):
+            outcome = Status.UNREADABLE, Confidence.UNKNOWN, unreadable.text
+        elif source is None:
+            outcome = check_planned(step, None, target, end) if step else check_unplanned(None, target, lambda: None)
+        elif step is not None and has_progressed(step, source, target, applied=applied):
+            assert target is not None
+            outcome = _check_progress(step, target.offset, end)
+        elif target is None:
+            there = translated.get(old, source)
+            outcome = self._missing_in_target(plan.name, step, source)
+        else:
+            there = translated.get(old, source)
+            apart = translated.translations.difference(old, source.offset, target.offset)
+            outcome = check_translated(step, source, target, there, apart, applied=applied)
+        if outcome[0].ok and target is not None and not self._logs.holds(tp, target.offset):
+            outcome = outside(target.offset, self._logs.get(tp))
+        status, evidence, detail = outcome
+        known = there if isinstance(there, TranslatedOffset) else None
+        planned = step.after.offset if step and step.after else None
+        expected = planned if known is None or known.problem else known.answer.offset
+        offsets = (expected, source and source.offset, target and target.offset, end)
+        of_records = (known and str(known.answer.verdict), *(apart or (None, None)))
+        return PartitionResult(plan.name, plan.target_group, tp, status, evidence, *offsets, detail, *of_records)
+
+    def _missing_in_target(self, group: str, step: PlanStep | None, source: Committed) -> VerifyOutcome:
+        if step is None:
+            return Status.NOT_IN_PLAN, Confidence.SEEN, "committed in the source since the plan; make a new plan for it"
+        if step.action.rejects:
+            return Status.REFUSED, Confidence.SEEN, f"the plan refused it: {step.note}"
+        why = self._why_missing(group, step)
+        if step.source is not None and step.source.offset != source.offset:
+            return Status.SOURCE_AHEAD, Confidence.SEEN, f"{why}; the source moved on after the plan"
+        return Status.MISSING, Confidence.SEEN, why
 
     def _rewind_is_missing(self, group: str, step: PlanStep, target_offset: Committed | None) -> bool:
         """Returns whether a planned rewind was not written. (A target beyond the planned offset proves nothing by

@@ -92,18 +92,24 @@ class CrossClusterCheck:
             self.target.adopt(self.source.log_origin, self.source.topic_ids)
             self.comparison = compare_origins(self.source.log_origin(), self.target.log_origin(), self.roles)
 
-    def check(self, what: str, hint: str = "") -> None:
+    def check(self, what: str, hint: str = "", *, by_records: bool = False) -> None:
         """Raises `OtherCluster` if source and target are not known to belong to the same cluster, and the user has not
-        chosen a translation. ``hint`` replaces the hint of the error."""
+        chosen a translation. ``hint`` replaces the hint of the error. ``by_records`` tells whether the command can
+        translate by the records."""
         if self.refused:
             why = self.why("the offsets are positions in the logs of another Kafka cluster")
-            raise OtherCluster(what, why, hint or (UNKNOWN_HINT if self.comparison.needs_consent else self._hint()))
+            raise OtherCluster(
+                what, why, hint or (UNKNOWN_HINT if self.comparison.needs_consent else self._hint(by_records))
+            )
 
-    def _hint(self) -> Advice:
-        """Names the command that shows the right offsets in the target, if the logs of both clusters can be read."""
+    def _hint(self, by_records: bool) -> Advice:
+        """Names the option or the command that finds the right offsets in the target, if the logs of both clusters can
+        be read."""
         source, target = self.source.uri, self.target.uri
         if not (source.startswith(_WITH_LOGS) and target.startswith(_WITH_LOGS)):
             return Advice(_OTHER_HINT, "")
+        if by_records:
+            return Advice(_OTHER_HINT, Advice("add {translate=auto} to write the offsets of the same records; or "))
         compare = Invocation("offsets diff", (), {"from": source, "to": target, "translate": "auto"})
         return Advice(_OTHER_HINT, Advice("{} shows the right ones, which offsets set writes; ", compare))
 

@@ -279,19 +279,34 @@ class Translations:
         self._translator, self._started, self._progress = translator, started, progress
         self._ids: dict[TopicPartition, tuple[str | None, str | None]] = {}
         """The ids of the topics of both clusters before their logs were read."""
+        self._differences: dict[tuple[TopicPartition, int, int], tuple[int, int] | None] = {}
 
-    def load(self, positions: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Translates the positions that are not translated yet. Raises the errors of `PositionTranslator.translate`."""
+    def load(
+        self,
+        positions: Iterable[tuple[TopicPartition, int]] = (),
+        committed: Iterable[tuple[TopicPartition, int, int]] = (),
+    ) -> None:
+        """Translates the positions that are not translated yet. ``committed`` are positions with an offset in the
+        target, which `difference` compares. Raises the errors of `PositionTranslator.translate`."""
         new: dict[TopicPartition, set[int]] = {}
+        compared: dict[TopicPartition, set[tuple[int, int]]] = {}
         for tp, position in positions:
             known = self.partitions.get(tp)
             if known is None or (known.error is None and position not in known.translations):
                 new.setdefault(tp, set()).add(position)
+        for tp, position, offset in committed:
+            known = self.partitions.get(tp)
+            if (known is None or known.error is None) and (tp, position, offset) not in self._differences:
+                new.setdefault(tp, set()).add(position)
+                compared.setdefault(tp, set()).add((position, offset))
         if not new:
             return
         self._started(new)
         self._ids |= self._ids_now(new)
-        for one in self._progress(self._translator.translate(new, self.rename), len(new)):
+        earliest = {tp: min(offset for _, offset in pairs) for tp, pairs in compared.items()}
+        for one in self._progress(self._translator.translate(new, self.rename, earliest), len(new)):
+            for position, offset in compared.get(one.source, ()):
+                self._differences[one.source, position, offset] = one.difference(position, offset)
             found, digest = one.translations, one.digest
             if known := self.partitions.get(one.source):
                 found = {**known.translations, **found}
@@ -311,6 +326,11 @@ class Translations:
         elif answer.offset is None:
             problem = how
         return TranslatedOffset(found.target, answer, problem, how, found.digest)
+
+    def difference(self, tp: TopicPartition, position: int, committed: int) -> tuple[int, int] | None:
+        """Returns the numbers of records that a group repeats and skips if it resumes at ``committed`` in the target
+        instead of a position in the source; None if they are not known, or were not loaded."""
+        return self._differences.get((tp, position, committed))
 
     def source_topics(self) -> Collection[str]:
         """Returns the topics of the source. Raises `Unreachable`, `TimedOut`."""
@@ -342,6 +362,7 @@ class Translations:
     def clear(self) -> None:
         """Removes all translations, because the logs have changed."""
         self.partitions.clear()
+        self._differences.clear()
 
 
 def _how(answer: Translation) -> str:

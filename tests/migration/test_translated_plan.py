@@ -1,12 +1,20 @@
 """``migrate plan --translate auto``: groups move to another cluster, where the same records have other offsets."""
 
+import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from committed_offsets import committed
+from committed_offsets import commit, committed
 from in_process import command, rows
+from processes import finish, start_command
+from recreation import recreate
 from two_clusters import RECORDS, TwoClusters
+
+from offsetmgr import Migration, OffsetAndMetadata, PlanOptions, TopicPartition, TranslationRules, open_store
+from offsetmgr.core.offset_store import Change, GroupEdit
+from offsetmgr.kafka.cluster import Logs
 
 pytestmark = pytest.mark.servers
 
@@ -15,14 +23,42 @@ class Planned:
     """Commands of a plan between the two clusters."""
 
     def __init__(self, clusters: TwoClusters, path: Path) -> None:
-        self.clusters, self.path = clusters, path
-        self.sides = ("--from", f"kafka://{clusters.a}", "--to", f"kafka://{clusters.b}")
+        self.clusters, self.path, self.journal = clusters, path, Path(f"{path}.journal")
+        self.a, self.b = f"kafka://{clusters.a}", f"kafka://{clusters.b}"
+
+    def words(self, *words: str) -> list[Any]:
+        self.path.unlink(missing_ok=True)
+        self.journal.unlink(missing_ok=True)
+        return ["migrate", "plan", *words, "--from", self.a, "--to", self.b, "--translate", "auto", "-o", self.path]
 
     def plan(self, *words: str, code: int = 0) -> list[tuple[Any, ...]]:
-        self.path.unlink(missing_ok=True)
-        found = rows("migrate", "plan", *words, *self.sides, "--translate", "auto", "-o", self.path, code=code)
+        """The rows: group, partition, action, source, after, verdict, repeats, skips."""
         names = ("group", "partition", "action", "source", "after", "verdict", "repeats", "skips")
+        return [tuple(row[name] for name in names) for row in rows(*self.words(*words), code=code)]
+
+    def note(self) -> str:
+        """The note of the plan's only step."""
+        (step,) = (step for group in Migration(self.path).groups() for step in group.steps)
+        return step.note
+
+    def written(self) -> str:
+        return self.journal.read_text() if self.journal.exists() else ""
+
+    def apply(self, *words: str, code: int = 0) -> str:
+        return command("migrate", "apply", self.path, "--yes", *words, code=code).stderr
+
+    def verify(self, *words: str, code: int = 0) -> list[tuple[Any, ...]]:
+        """The rows: partition, status, evidence, expected, verdict, repeats, skips."""
+        found = rows("migrate", "verify", self.path, *words, code=code)
+        names = ("partition", "status", "evidence", "expected", "verdict", "repeats", "skips")
         return [tuple(row[name] for name in names) for row in found]
+
+
+def set_back(uri: str, group: str, topic: str, offset: int) -> None:
+    change = Change(OffsetAndMetadata(offset), allow_rewind=True)
+    with open_store(uri) as store:
+        (result,) = store.edit([GroupEdit(group, {TopicPartition(topic, 0): change})])
+        assert not result.failures
 
 
 @pytest.fixture
@@ -40,9 +76,231 @@ def test_groups_are_written_at_the_records_that_they_have_committed(
     clusters.copy(topic, 0, 60, partition=1)
     clusters.copy(topic, 40, RECORDS, partition=1)
     clusters.commit(unique, topic, {0: 50, 1: 50})
+    with open_store(planned.a) as store:
+        store.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(50, "mine", leader_epoch=0)})
+    # When they are planned
+    shown = command(*planned.words(unique)).stderr
+    assert "cluster translated by the records (--translate auto): the source belongs to cluster" in shown
+    assert "records 2 seen; read 2 partitions in both clusters (digest " in shown
     assert planned.plan(unique) == [
         (unique, 0, "copy", 50, 57, "seen", 0, 0),
         (unique, 1, "copy", 50, 70, "seen", 0, 0),
     ]
-    command("migrate", "apply", planned.path, "--yes")
-    assert committed(f"kafka://{clusters.b}", unique) == {0: 57, 1: 70}
+    # Then the plan can be read again, and only by releases that know such plans
+    text = planned.path.read_text()
+    assert text.startswith('{"offsetmgr_plan": 6')
+    rules = Migration(planned.path).header.translate
+    assert rules == TranslationRules()
+    summary = json.loads(text)["summary"]["translated"]
+    assert summary["verdicts"] == {"seen": 2}
+    assert summary["digests"].keys() == {f"{topic}-0", f"{topic}-1"}
+    assert summary["source_topic_ids"].keys() == {topic}
+    # And before apply, nothing verifies
+    assert planned.verify(code=1) == [
+        (0, "missing", "seen", 57, "seen", None, None),
+        (1, "missing", "seen", 70, "seen", None, None),
+    ]
+    # And apply writes the offsets, with the metadata, but without the epoch of a foreign log
+    planned.apply()
+    assert committed(planned.b, unique) == {0: 57, 1: 70}
+    with open_store(planned.b) as store:
+        assert next(store.scan([unique])).offsets[TopicPartition(topic, 0)].value() == OffsetAndMetadata(57, "mine")
+    assert planned.verify() == [
+        (0, "equal", "seen", 57, "seen", 0, 0),
+        (1, "equal", "seen", 70, "seen", 0, 0),
+    ]
+    assert "verified: 2 partitions of 1 group" in command("migrate", "verify", planned.path).stderr
+    # And consumers that move on in the target make progress
+    commit(planned.b, unique, topic, {0: 80})
+    assert planned.verify()[0][:3] == (0, "progress", "seen")
+    set_back(planned.b, unique, topic, 57)
+    # And a group that goes on in the source is behind by records
+    commit(planned.a, unique, topic, {0: 53})
+    assert planned.verify(code=1)[0] == (0, "source-ahead", "seen", 60, "seen", 3, 0)
+    set_back(planned.a, unique, topic, 50)
+    # And a rollback restores the target
+    command("migrate", "status", planned.path, "--window", "0")
+    command("migrate", "report", "--format", "text", planned.path, code=None)
+    command("migrate", "rollback", planned.path, "--yes")
+    assert committed(planned.b, unique) == {}
+
+
+def test_a_place_that_is_not_sure_needs_the_users_word(clusters: TwoClusters, planned: Planned, unique: str) -> None:
+    # Given a copier that has changed the records 50 to 52
+    topic = clusters.topic(unique)
+    clusters.copy(topic, 0, 50)
+    clusters.foreign(topic, 3)
+    clusters.copy(topic, 53)
+    clusters.commit(unique, topic, {0: 51})
+    assert planned.plan(unique, code=1) == [(unique, 0, "refuse-unsure", 51, None, "missing", 3, 2)]
+    assert "--accept missing writes it" in planned.note()
+    # When the user accepts it, then the plan writes the earliest place, and tells how much repeats there
+    assert planned.plan(unique, "--accept", "missing") == [(unique, 0, "copy", 51, 50, "missing", 3, 2)]
+    shown = command(*planned.words(unique, "--accept", "missing")).stderr
+    assert "warning 1 place is not sure, which the user accepts; groups repeat up to 3 records there" in shown
+    assert f"! {unique} {topic}-0: copy: missing [50, 53]: repeats up to 3 records at 50" in shown
+    planned.apply()
+    assert planned.verify() == [(0, "equal", "unknown", 50, "missing", 3, 0)]
+    assert "1 of them at a place that is not sure" in command("migrate", "verify", planned.path).stderr
+
+
+def test_a_record_that_is_not_copied_yet_has_no_place(clusters: TwoClusters, planned: Planned, unique: str) -> None:
+    topic = clusters.topic(unique)
+    clusters.copy(topic, 0, 40)
+    clusters.commit(unique, topic, {0: 50})
+    assert planned.plan(unique, code=1) == [(unique, 0, "refuse-unsure", 50, None, "not yet", None, None)]
+    assert "10 records before the position" in planned.note()
+    # And a place that was sure is checked again: here the copier begins again before the position
+    clusters.copy(topic, 40, RECORDS)
+    assert planned.plan(unique) == [(unique, 0, "copy", 50, 50, "seen", 0, 0)]
+    planned.apply()
+    clusters.copy(topic, 30, 60)
+    ((_, status, evidence, *_),) = planned.verify(code=1)
+    assert (status, evidence) == ("unknown", "unknown")
+    clusters.copy(topic, 60, RECORDS)
+    assert planned.verify(code=1) == [(0, "behind", "seen", 120, "seen", 70, 0)]
+
+
+def test_topics_have_other_names_in_the_target_and_their_own_on_the_way_back(
+    clusters: TwoClusters, planned: Planned, unique: str, tmp_path: Path
+) -> None:
+    copied = f"A.{unique}"
+    topic = clusters.topic(unique, copy=copied)
+    clusters.foreign(copied, 5)
+    clusters.copy(topic, to=copied)
+    clusters.commit(unique, topic, {0: 30})
+    rename = ("--rename-topic", r"(.*)=A.\1")
+    assert planned.plan(unique, *rename, "--topic", topic) == [(unique, 0, "copy", 30, 35, "seen", 0, 0)]
+    (row,) = rows(*planned.words(unique, *rename))
+    assert (row["topic"], row["source_topic"]) == (copied, topic)
+    planned.apply()
+    assert planned.verify() == [(0, "equal", "seen", 35, "seen", 0, 0)]
+    # When the group has consumed there
+    commit(planned.b, unique, copied, {0: 75})
+    back = tmp_path / "back.plan"
+    command("migrate", "rollback", planned.path, "--reverse-plan", back)
+    # Then the way back ends at the same record
+    (step,) = (step for group in Migration(back).groups() for step in group.steps)
+    assert (step.tp.topic, step.source_tp.topic, step.after and step.after.offset) == (topic, copied, 70)
+    command("migrate", "apply", back, "--yes")
+    assert committed(planned.a, unique) == {0: 70}
+    assert rows("migrate", "verify", back)[0]["status"] == "equal"
+
+
+def test_what_cannot_be_translated_is_refused_by_name(clusters: TwoClusters, planned: Planned, unique: str) -> None:
+    topic = clusters.topic(unique)
+    clusters.copy(topic)
+    other = clusters.topic(f"{unique}-other", 2, partitions_of_copy=3)
+    with open_store(planned.a) as store:
+        state = OffsetAndMetadata(5, "bAAAABIgYml0cyBvZiByZWNvcmRz")
+        store.commit(unique, {TopicPartition(topic, 0): state, TopicPartition(other, 0): OffsetAndMetadata(5)})
+    refused = planned.plan(unique, code=1)
+    assert [row[1:3] for row in refused] == [(0, "refuse-untranslated"), (0, "refuse-untranslated")]
+    notes = [step.note for group in Migration(planned.path).groups() for step in group.steps]
+    assert "its commit metadata is parallel-consumer's encoding" in notes[0]
+    assert "it has 2 partitions in the source" in notes[1]
+    # And options that change numbers do not go with it
+    for words in (["--clamp"], ["--shift", "1"]):
+        assert "cannot be combined" in command(*planned.words(unique, *words), code=2).stderr
+    # And neither do names that match nothing or one another
+    none = command(*planned.words(unique, "--rename-topic", r"none-(.*)=\1"), code=2).stderr
+    assert "no topic of the source has such a name" in none
+    both = command(*planned.words(unique, "--rename-topic", ".*=one"), code=2).stderr
+    assert f"topics {topic} and {other}: both are topic one in the target" in both
+
+
+def test_a_target_that_is_ahead_is_kept_by_the_users_word(clusters: TwoClusters, planned: Planned, unique: str) -> None:
+    topic = clusters.topic(unique)
+    clusters.foreign(topic, 5)
+    clusters.copy(topic)
+    clusters.commit(unique, topic, {0: 50}, {0: 60})
+    assert planned.plan(unique, code=1)[0][2] == "refuse-rewind"
+    assert planned.plan(unique, "--if-ahead", "keep")[0][2] == "keep-newer"
+    assert planned.verify()[0][:3] == (0, "kept-ahead", "seen")
+    assert planned.plan(unique, "--allow-rewind")[0][2:5] == ("rewind", 50, 55)
+    assert planned.verify(code=1) == [(0, "not-rewound", "seen", 55, "seen", 0, 5)]
+    planned.apply()
+    assert planned.verify()[0][:2] == (0, "equal")
+    # An equal offset is no equal record
+    set_back(planned.b, unique, topic, 50)
+    assert planned.verify(code=1) == [(0, "behind", "seen", 55, "seen", 5, 0)]
+
+
+def test_groups_that_share_a_position_share_the_work(
+    clusters: TwoClusters, planned: Planned, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = clusters.topic(unique)
+    clusters.copy(topic)
+    read, original = [0], Logs.read_log
+
+    def counted(self: Logs, tp: TopicPartition, offset: int, max_bytes: int) -> Any:
+        read[0] += 1
+        return original(self, tp, offset, max_bytes)
+
+    monkeypatch.setattr(Logs, "read_log", counted)
+    reads = []
+    for number in range(3):
+        clusters.commit(f"{unique}-{number}", topic, {0: 50})
+        read[0] = 0
+        assert len(planned.plan(f"{unique}-*")) == number + 1
+        reads.append(read[0])
+    assert reads[0] == reads[1] == reads[2] > 0
+
+
+def test_a_plan_for_logs_that_are_gone_is_refused(clusters: TwoClusters, planned: Planned, unique: str) -> None:
+    topic = clusters.topic(unique)
+    clusters.copy(topic)
+    clusters.commit(unique, topic, {0: 50})
+    planned.plan(unique)
+    recreate(clusters.a, topic, RECORDS)
+    shown = planned.apply(code=1)
+    assert f"topic {topic} of the source: the topic was deleted and recreated" in shown
+    assert "hint: plan them again: offsetmgr migrate renew" in shown
+    renewed = planned.path.with_name("renewed.plan")
+    clusters.copy(topic)
+    commit(planned.a, unique, topic, {0: 50})
+    command("migrate", "renew", planned.path, "-o", renewed, code=None)
+    (step,) = (step for group in Migration(renewed).groups() for step in group.steps)
+    assert step.action == "refuse-recreated"
+    assert committed(planned.b, unique) == {}
+    # A topic of the target that was recreated is no copy any more
+    commit(planned.a, unique, topic, {0: 60})
+    assert planned.plan(unique)[0][2:4] == ("copy", 60)
+    recreate(clusters.b, topic, 5 * RECORDS)
+    assert "the topic was deleted and recreated: its topic id was" in planned.apply(code=1)
+    assert committed(planned.b, unique) == {}
+
+
+def test_a_killed_apply_continues(clusters: TwoClusters, planned: Planned, unique: str) -> None:
+    topic = clusters.topic(unique)
+    clusters.foreign(topic, 5)
+    clusters.copy(topic)
+    positions = {f"{unique}-{number}": {0: 10 + number} for number in range(12)}
+    for group, found in positions.items():
+        clusters.commit(group, topic, found)
+    planned.plan(f"{unique}-*")
+    process = start_command("migrate", "apply", str(planned.path), "--yes")
+    while process.poll() is None and "apply-intent" not in planned.written():
+        pass
+    process.send_signal(signal.SIGKILL)
+    finish(process, -signal.SIGKILL)
+    assert "apply-complete" not in planned.written()
+    planned.apply()
+    assert {group: committed(planned.b, group) for group in positions} == {
+        group: {0: found[0] + 5} for group, found in positions.items()
+    }
+    assert "verified: 12 partitions of 12 groups" in command("migrate", "verify", planned.path).stderr
+
+
+def test_the_library_plans_with_rules(clusters: TwoClusters, planned: Planned, unique: str) -> None:
+    topic = clusters.topic(unique, copy=f"B.{unique}")
+    clusters.copy(topic, to=f"B.{unique}")
+    clusters.commit(unique, topic, {0: 50})
+    rules, options = TranslationRules((r"(.*)=B.\1",)), PlanOptions(groups=(unique,))
+    with Migration.plan(planned.a, planned.b, planned.path, options, translate=rules) as migration:
+        assert migration.header.translate == rules
+        migration.apply()
+        assert migration.verify().summary.ok
+        # The group goes on in the source, so a plan of its new position is needed
+        commit(planned.a, unique, topic, {0: 51})
+        assert not migration.verify().summary.ok
