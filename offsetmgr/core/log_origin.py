@@ -38,6 +38,9 @@ class TranslationRules(NamedTuple):
     partition in both logs together (default: 256 MiB), and ``throttle`` bytes in a second (default: no limit). Headers
     with the names ``ignored_headers`` are ignored, besides those of known copiers. ``back`` states that the source is a
     copy of the target, which may hold later records that the source lacks.
+
+    >>> TranslationRules(topics=(r"(.*)=east.\\1",), accepts=("inferred",)).back
+    False
     """
 
     topics: tuple[str, ...] = ()

@@ -942,19 +942,6 @@ def comparison_lines(header: PlanHeader) -> Iterator[str]:
     yield from (f"warning {weakness}" for weakness in header.weaknesses)
 
 
-def translation_lines(summary: PlanSummary) -> Iterator[str]:
-    """Yields what a plan between two clusters rests on."""
-    kinds = ", ".join(
-        f"{number:,} {verdict or 'without a translation'}" for verdict, number in summary.verdicts.items()
-    )
-    logs = count_of(len(summary.digests), "partition")
-    yield f"records {kinds or 'no position to translate'}; read {logs} in both clusters (digest {summary.digest[:16]})"
-    if summary.unsure:
-        repeats = f"groups repeat up to {count_of(summary.repeats, 'record')} there"
-        places = f"{count_of(summary.unsure, 'place')} {'is' if summary.unsure == 1 else 'are'}"
-        yield f"warning {places} not sure, which the user accepts; {repeats}"
-
-
 def expiry_line(header: PlanHeader, at_ms: int, clock: ClockDifference | None) -> str:
     """Returns when offsets expire that are written at ``at_ms``, a time of this machine, by the brokers' clock.
     ``clock`` is the difference of the two clocks."""

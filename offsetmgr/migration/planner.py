@@ -65,7 +65,6 @@ from offsetmgr.migration.plan import (
     expire_in_use,
     expiry_line,
     scope_line,
-    translation_lines,
 )
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.translated_groups import TranslatedGroups
@@ -470,7 +469,7 @@ class WrittenPlan(NamedTuple):
         yield scope_line(plan, summary)
         yield from _header_lines(header)
         if header.rules is not None:
-            yield from translation_lines(summary)
+            yield from _translation_lines(summary)
         yield from _expiry_lines(header, summary)
         yield from count_lines(summary)
         if summary.dropped:
@@ -514,6 +513,19 @@ def _header_lines(header: PlanHeader) -> Iterator[str]:
     if (used := header.partition_map) is not None:
         confirmed = f"as {used.confirmed_by} confirmed (sha256 {used.sha256[:16]}...)"
         yield f"map     byte positions mapped to offsets, {confirmed}"
+
+
+def _translation_lines(summary: PlanSummary) -> Iterator[str]:
+    """Yields what a plan between two clusters rests on."""
+    kinds = ", ".join(
+        f"{number:,} {verdict or 'without a translation'}" for verdict, number in summary.verdicts.items()
+    )
+    logs = count_of(len(summary.digests), "partition")
+    yield f"records {kinds or 'no position to translate'}; read {logs} in both clusters (digest {summary.digest[:16]})"
+    if summary.unsure:
+        repeats = f"groups repeat up to {count_of(summary.repeats, 'record')} there"
+        places = f"{count_of(summary.unsure, 'place')} {'is' if summary.unsure == 1 else 'are'}"
+        yield f"warning {places} not sure, which the user accepts; {repeats}"
 
 
 def _expiry_lines(header: PlanHeader, summary: PlanSummary) -> Iterator[str]:

@@ -334,8 +334,7 @@ class VerifySummary:
 class VerifyResults(Iterator[PartitionResult]):
     """Compares every partition with a plan: iterate over it for the results. ``summary`` has their counts; it reads the
     results first that the caller has not read. ``is_rolled_back`` tells whether the plan was rolled back. If an error
-    ends the results, further calls raise it again. ``is_translated`` tells whether the two sides are clusters with
-    other offsets, so that the results have verdicts."""
+    ends the results, further calls raise it again."""
 
     def __init__(self, results: Iterable[PartitionResult], summary: VerifySummary, *, is_rolled_back: bool) -> None:
         self._results, self._summary = iter(results), summary
@@ -353,6 +352,7 @@ class VerifyResults(Iterator[PartitionResult]):
 
     @property
     def is_translated(self) -> bool:
+        """Whether the two sides are different clusters, so that the results have verdicts."""
         return self._summary.is_translated
 
     @property
@@ -487,7 +487,7 @@ class MigrationVerifier:
             unchanged = readable and step and target_offset and _is_unchanged(step, source_offset, target_offset)
             if unchanged and target_offset and log.holds(tp, target_offset.offset):
                 offset, of_source = target_offset.offset, source_offset.offset if source_offset else None
-                fields = (Status.EQUAL, Confidence.SEEN, offset, of_source, offset, log.end(tp), "")
+                fields = (Status.EQUAL, Confidence.SEEN, offset, of_source, offset, log.end(tp), "", None, None, None)
                 yield new(PartitionResult, (plan.name, plan.target_group, tp, *fields))
             else:
                 yield self._partition(plan, tp, step, GroupPair(source, target), partial(last_writer, tp))

@@ -12,9 +12,17 @@ from processes import finish, start_command
 from recreation import recreate
 from two_clusters import RECORDS, TwoClusters
 
-from offsetmgr import Migration, OffsetAndMetadata, PlanOptions, TopicPartition, TranslationRules, open_store
-from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.kafka.cluster import Logs
+from offsetmgr import (
+    Change,
+    GroupEdit,
+    KafkaCluster,
+    Migration,
+    OffsetAndMetadata,
+    PlanOptions,
+    TopicPartition,
+    TranslationRules,
+    open_store,
+)
 
 pytestmark = pytest.mark.servers
 
@@ -231,13 +239,13 @@ def test_groups_that_share_a_position_share_the_work(
 ) -> None:
     topic = clusters.topic(unique)
     clusters.copy(topic)
-    read, original = [0], Logs.read_log
+    read, original = [0], KafkaCluster.read_log
 
-    def counted(self: Logs, tp: TopicPartition, offset: int, max_bytes: int) -> Any:
+    def counted(self: KafkaCluster, tp: TopicPartition, offset: int, max_bytes: int) -> Any:
         read[0] += 1
         return original(self, tp, offset, max_bytes)
 
-    monkeypatch.setattr(Logs, "read_log", counted)
+    monkeypatch.setattr(KafkaCluster, "read_log", counted)
     reads = []
     for number in range(3):
         clusters.commit(f"{unique}-{number}", topic, {0: 50})
