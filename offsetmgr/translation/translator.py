@@ -353,6 +353,7 @@ class Translations:
             for tp, found in kept.items()
         }
         self._ids = {tp: ids[tp] for tp in kept}
+        self._differences.clear()
 
     def _ids_now(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[str | None, str | None]]:
         topics = {tp.topic: self.rename(tp.topic) for tp in partitions}
