@@ -126,9 +126,11 @@ def test_groups_are_written_at_the_records_that_they_have_committed(
     commit(planned.a, unique, topic, {0: 53})
     assert planned.verify(code=1)[0] == (0, "source-ahead", "seen", 60, "seen", 3, 0)
     set_back(planned.a, unique, topic, 50)
+    # And the other steps of a migration know the plan
+    (group,) = rows("migrate", "status", planned.path, "--window", "0")
+    assert (group["state"], group["blocked_by"]) == ("applied", None)
+    assert unique in command("migrate", "report", planned.path, code=None).stdout
     # And a rollback restores the target
-    command("migrate", "status", planned.path, "--window", "0")
-    command("migrate", "report", "--format", "text", planned.path, code=None)
     command("migrate", "rollback", planned.path, "--yes")
     assert committed(planned.b, unique) == {}
 
@@ -193,6 +195,26 @@ def test_topics_have_other_names_in_the_target_and_their_own_on_the_way_back(
     command("migrate", "apply", back, "--yes")
     assert committed(planned.a, unique) == {0: 70}
     assert rows("migrate", "verify", back)[0]["status"] == "equal"
+
+
+def test_the_end_of_a_migration_may_delete_the_offsets_of_the_source(
+    clusters: TwoClusters, planned: Planned, unique: str
+) -> None:
+    topic = clusters.topic(unique)
+    clusters.foreign(topic, 5)
+    clusters.copy(topic)
+    clusters.commit(unique, topic, {0: 50})
+    planned.plan(unique)
+    planned.apply()
+    finalize = ("migrate", "finalize", planned.path, "--window", "1", "--delete-source", "--yes")
+    # A group that is not at the record of its present offset does not pass
+    commit(planned.a, unique, topic, {0: 52})
+    assert "1 of 1 partition do not verify" in command(*finalize, code=1).stderr
+    set_back(planned.a, unique, topic, 50)
+    commit(planned.b, unique, topic, {0: 75})
+    command(*finalize)
+    assert committed(planned.a, unique) == {}
+    assert planned.verify()[0][:3] == (0, "source-gone", "seen")
 
 
 def test_what_cannot_be_translated_is_refused_by_name(clusters: TwoClusters, planned: Planned, unique: str) -> None:
