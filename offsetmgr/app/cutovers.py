@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,8 +20,8 @@ from offsetmgr.core.selection import GroupSelection, literal_pattern
 from offsetmgr.groups.describe import LockWaitingCluster
 from offsetmgr.groups.scan import choose_groups, require_known
 from offsetmgr.migration.bounce_checkpoint import exclusive
-from offsetmgr.migration.cutover import Cutover, CutoverActions, CutoverReport, Side
-from offsetmgr.migration.cutover_gates import way_back_text
+from offsetmgr.migration.cutover import Cutover, CutoverActions, Side
+from offsetmgr.migration.cutover_gates import CutoverReport, way_back_text
 from offsetmgr.migration.journaled_writer import Report
 from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanOptions
 
@@ -63,16 +63,14 @@ class CutoverRun:
                 raise UsageError(
                     store.uri, "is not a Kafka cluster, and a cutover needs two", "as in kafka://HOST:9092"
                 )
+        if pair.source.log_origin().name == pair.target.log_origin().name:
+            raise UsageError(pair.target.uri, "is the cluster of the source", "name another cluster")
         if options.undo and options.back_of:
             raise UsageError("an undo and a way back", "are both given", "give one of them")
 
     def run(self, selection: GroupSelection, arguments: dict[str, Argument], *, execute: bool) -> CutoverReport:
         """Returns where everything stands. ``arguments`` are those of a further call."""
-        from offsetmgr.core.log_origin import compare_origins
-
         ui, pair = self._connections.ui, self._pair
-        if compare_origins(pair.source.log_origin(), pair.target.log_origin()).keeps_epochs:
-            raise UsageError(pair.target.uri, "is the cluster of the source", "name another cluster")
         sides = [
             Side(store, self._waiting(one))
             for store, one in zip((pair.source, pair.target), pair.clusters(), strict=True)
@@ -81,7 +79,7 @@ class CutoverRun:
         with lock, ui.stop("the next run continues") as stop:
             actions = CutoverActions(self._plan, self._apply, self._undo, self._translations, ui.confirm, ui.note, stop)
             run = Cutover((sides[0], sides[1]), self._path, actions, self._options, execute=execute)
-            self._rules, self._renames = run.rules, run.renames
+            self._rules, self._renames = run.options.rules, run.options.renames
             run.names = self._selected(selection, run)
             ui.note(f"{pair.source.uri} -> {pair.target.uri}: {way_back_text(run.state.way_back)}")
             standings = run.undo() if self._options.undo else run.run()
@@ -141,16 +139,5 @@ class CutoverRun:
                 report = step(path)
         except (Conflict, GroupActive, JournalError, PlanError) as error:
             return str(error)
-        return "" if report.ok else "; ".join(_failures(report))
-
-
-def _failures(report: Report) -> Iterable[str]:
-    for outcome in report.failed.values():
-        for tp, error in outcome.failed.items():
-            yield f"{tp}: {error}"
-    for group, why in report.closed.items():
-        yield f"{group}: {why}"
-    if report.interrupted:
-        yield "it was interrupted"
-    if not (report.failed or report.closed or report.interrupted):
-        yield "the target holds other offsets than before the write"
+        lines = [line.strip(" !") for line in report.lines("written")][1:4]
+        return "" if report.ok else "; ".join(lines) or "not everything was written"

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.scan import TopicMatches
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
-    from offsetmgr.migration.cutover import CutoverReport as CutoverReport
+    from offsetmgr.migration.cutover_gates import CutoverReport as CutoverReport
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.fleet import FleetStatus as FleetStatus
     from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter

@@ -834,7 +834,7 @@ def cutover_command(
     )
     sides, selection = connect.sides(configs), groups.selection()
     found = migrate.cutover(connect, from_, to, selection, state=state, execute=execute, options=options, sides=sides)
-    rows = [tuple(map(_worded, row)) for row in rows_of(CUTOVER_COLUMNS, found.standings)]
+    rows = [tuple(map(_worded, row)) for row in rows_of(CUTOVER_COLUMNS, found.statuses)]
     write_rows(CUTOVER_COLUMNS, rows, format)
     for line in found.next_lines():
         note(Advice("next: {}", line))

@@ -10,15 +10,14 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
-from offsetmgr.core.document import DocumentPart
 from offsetmgr.core.errors import (
     GateRefused,
     JournalError,
@@ -28,7 +27,6 @@ from offsetmgr.core.errors import (
     UnknownVersion,
     UsageError,
 )
-from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
@@ -40,15 +38,12 @@ from offsetmgr.migration.cutover_gates import (
     CutoverStep,
     GroupObservation,
     LogRanges,
-    MemberAnswer,
     Reads,
     TopicObservation,
     copied,
-    document_parts,
     left_source,
     members_text,
     moving,
-    next_lines,
     producers_stopped,
     producing,
     ready,
@@ -69,6 +64,7 @@ from offsetmgr.translation.translator import TranslatedOffset, Translations
 FORMAT: Final = "offsetmgr-cutover"
 VERSION: Final = 1
 _LOOK_BYTES: Final = 64 * 1024
+T = TypeVar("T")
 
 
 # The state file.
@@ -79,32 +75,32 @@ class _Progress:
     """``step`` is the last step that was passed. ``times`` are in milliseconds since 1970, by step."""
 
     step: int = 0
-    times: dict[str, int] = field(default_factory=dict)
+    times: dict[int, int] = field(default_factory=dict)
 
     def pass_step(self, step: CutoverStep) -> None:
-        self.step = step
-        self.times[str(step.value)] = time.time_ns() // 1_000_000
+        self.step = step.value
+        self.times[step.value] = time.time_ns() // 1_000_000
 
 
 @dataclass(slots=True)
 class GroupState(_Progress):
     """The progress of a group: step 0 until its offsets are translated. ``source`` are the translated offsets,
     ``written`` those in the target, and ``seen`` those that the last look found there. ``plan`` is the path of the
-    plan."""
+    plan. The keys are partitions as text."""
 
     plan: str = ""
-    source: dict[TopicPartition, int] = field(default_factory=dict)
-    written: dict[TopicPartition, int] = field(default_factory=dict)
-    seen: dict[TopicPartition, int] | None = None
+    source: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, int] | None = None
 
 
 @dataclass(slots=True)
 class TopicState(_Progress):
     """The progress of a topic. ``ends`` are those of the target's logs when the replicator had stopped, by partition of
-    the source."""
+    the target."""
 
     target: str = ""
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -122,10 +118,7 @@ class CutoverState:
 
     def save(self, path: Path) -> None:
         """Replaces the file atomically. Raises `FileFailure`."""
-        content = {"format": FORMAT, "version": VERSION, **{name: getattr(self, name) for name in _PLAIN}}
-        content["groups"] = {name: _encoded(one, _OF_GROUP) for name, one in self.groups.items()}
-        content["topics"] = {name: _encoded(one, _OF_TOPIC) for name, one in self.topics.items()}
-        text = json.dumps(content, indent=2) + "\n"
+        text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=2) + "\n"
         replace_file(path, lambda out: out.write(text.encode()), overwrite=True)
 
     @classmethod
@@ -135,51 +128,19 @@ class CutoverState:
         what = f"cutover state {path}"
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
+            if data.pop("format") != FORMAT:
+                raise JournalError(what, "it is not the state of a cutover")
+            if (version := data.pop("version")) != VERSION:
+                raise UnknownVersion(what, f"version {version!r}, this program knows {VERSION}")
+            data["clusters"], data["topic_rules"] = tuple(data["clusters"]), tuple(data["topic_rules"])
+            data["way_back"] = ReverseReplicator(data["way_back"])
+            data["groups"] = {name: GroupState(**one) for name, one in data["groups"].items()}
+            data["topics"] = {name: TopicState(**one) for name, one in data["topics"].items()}
+            return cls(**data)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            raise JournalError(what, str(error)) from error
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise JournalError(what, "it is not the state of a cutover")
-        if data.get("version") != VERSION:
-            raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {VERSION}")
-        try:
-            first, second = data["clusters"]
-            return cls(
-                (first, second),
-                tuple(data["topic_rules"]),
-                data["renames"],
-                data["back_of"],
-                ReverseReplicator(data["way_back"]),
-                data["excused"],
-                {name: GroupState(**_decoded(one)) for name, one in data["groups"].items()},
-                {name: TopicState(**_decoded(one)) for name, one in data["topics"].items()},
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise JournalError(what, f"damaged ({type(error).__name__}: {error})") from error
-
-
-_PLAIN: Final = ("clusters", "topic_rules", "renames", "back_of", "way_back", "excused")
-_OF_GROUP: Final = ("step", "plan", "times", "source", "written", "seen")
-_OF_TOPIC: Final = ("target", "step", "times", "ends")
-_POSITIONS: Final = ("source", "written", "seen", "ends")
-
-
-def _encoded(one: object, names: Iterable[str]) -> dict[str, Any]:
-    values = {name: getattr(one, name) for name in names}
-    return {
-        name: [[*tp, offset] for tp, offset in value.items()] if name in _POSITIONS and value is not None else value
-        for name, value in values.items()
-    }
-
-
-def _decoded(saved: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: {TopicPartition(topic, number): offset for topic, number, offset in value}
-        if name in _POSITIONS and value is not None
-        else value
-        for name, value in saved.items()
-    }
+        except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise JournalError(what, f"it cannot be read ({type(error).__name__}: {error})") from error
 
 
 class Side(NamedTuple):
@@ -187,10 +148,6 @@ class Side(NamedTuple):
 
     store: OffsetStore
     cluster: KafkaCluster
-
-    @property
-    def id(self) -> str:
-        return self.store.log_origin().name
 
 
 class CutoverActions(NamedTuple):
@@ -207,27 +164,6 @@ class CutoverActions(NamedTuple):
     confirm: Callable[[str], None]
     note: Callable[[str], None]
     stop: Callable[[], bool]
-
-
-class CutoverReport(NamedTuple):
-    """The progress of the groups and topics of a cutover."""
-
-    standings: list[CutoverStatus]
-    way_back: ReverseReplicator
-    commands: Mapping[str, Invocation]
-
-    @property
-    def ok(self) -> bool:
-        """Whether all selected groups and their topics are through."""
-        return all(one.gate is None for one in self.standings)
-
-    def next_lines(self) -> list[str]:
-        """Returns what to do next."""
-        return next_lines(self.standings)
-
-    def parts(self) -> list[DocumentPart]:
-        """Returns the runbook as a document."""
-        return document_parts(self.standings, self.way_back, self.commands)
 
 
 class _Look(NamedTuple):
@@ -267,12 +203,11 @@ class Cutover:
         if options.undo and saved is None:
             raise UsageError(f"state file {path}", "does not exist, so no group can be taken back", "check its name")
         self.state = self._opened(saved, options)
-        self._options = options = self._with_state(options)
+        self.options = options = self._with_state(options)
         self._rename = TopicRenames(options.rules.topics)
-        self._everybody: dict[str, GroupOffsets] | None = None
 
     def _opened(self, saved: CutoverState | None, options: CutoverOptions) -> CutoverState:
-        ids = self._source.id, self._target.id
+        ids = self._source.store.log_origin().name, self._target.store.log_origin().name
         if saved is not None and saved.clusters != ids:
             raise OtherCluster(
                 f"state file {self._path}",
@@ -281,11 +216,11 @@ class Cutover:
             )
         state = saved or CutoverState(ids)
         if back := options.back_of or (Path(state.back_of) if state.back_of else None):
-            self._first = self._way_back(back)
+            self._first = self._way_back(back, ids[::-1])
             state.back_of = str(back.absolute())
         return state
 
-    def _way_back(self, path: Path) -> CutoverState:
+    def _way_back(self, path: Path, clusters: tuple[str, ...]) -> CutoverState:
         """Returns the state of the first cutover. Raises `GateRefused` if records that were written after it are not at
         this cutover's target."""
         first = CutoverState.load(path)
@@ -293,12 +228,12 @@ class Cutover:
             raise UsageError(
                 Advice("{back_of} {}", str(path)), "there is no such file", "name the first cutover's state"
             )
-        if first.clusters != (self._target.id, self._source.id):
+        if first.clusters != clusters:
             why = f"belongs to a cutover from cluster {first.clusters[0]} to {first.clusters[1]}"
             raise OtherCluster(Advice("{back_of} {}", str(path)), why, "swap the source and the target")
         after = set()
         for name, topic in first.topics.items():
-            ends = {TopicPartition(topic.target, tp.partition): end for tp, end in topic.ends.items()}
+            ends = {_partition(tp): end for tp, end in topic.ends.items()}
             logs = self._source.cluster.log_ranges(ends) if topic.step == CutoverStep.REPLICATOR else {}
             grown = any(isinstance(log := logs.get(tp), LogRange) and log.end > end for tp, end in ends.items())
             if grown or topic.step >= CutoverStep.PRODUCING:
@@ -313,38 +248,25 @@ class Cutover:
     def _with_state(self, options: CutoverOptions) -> CutoverOptions:
         """Returns the options, completed from the state, and records the new ones. Raises `UsageError` if names of
         topics or groups differ from those of an earlier run."""
-        state, rules = self.state, options.rules
-        if self._first is not None and not state.groups:
-            if not rules.topics:
-                state.topic_rules = tuple(f"{re.escape(one.target)}={name}" for name, one in self._first.topics.items())
-            state.renames = {new: old for old, new in self._first.renames.items()}
-        for name, given, known in (
-            ("rename_topic", rules.topics, state.topic_rules),
-            ("rename", options.renames, state.renames),
-        ):
-            if given and given != known and state.groups:
-                raise UsageError(Advice(f"{{{name}}}"), f"differs from that of state file {self._path}", "leave it out")
-        state.topic_rules = rules.topics or state.topic_rules
-        state.renames = dict(options.renames) or state.renames
+        state, first = self.state, self._first
+        if first is not None and not state.groups:
+            state.topic_rules = tuple(f"{re.escape(one.target)}={name}" for name, one in first.topics.items())
+            state.renames = {new: old for old, new in first.renames.items()}
+        topics, renames = options.rules.topics or state.topic_rules, dict(options.renames) or state.renames
+        if state.groups and (topics, renames) != (state.topic_rules, state.renames):
+            why = f"differ from those of state file {self._path}"
+            raise UsageError(Advice("{rename_topic} and {rename}"), why, "leave them out: the state file has them")
+        state.topic_rules, state.renames = topics, renames
         state.way_back = options.way_back or state.way_back
         state.excused = sorted({*state.excused, *options.excused})
-        return options._replace(rules=rules._replace(topics=state.topic_rules), renames=state.renames)
-
-    @property
-    def rules(self) -> TranslationRules:
-        """The rules of this run, with the names of topics that the state has."""
-        return self._options.rules
-
-    @property
-    def renames(self) -> Mapping[str, str]:
-        """The names of groups in the target."""
-        return self._options.renames
+        return options._replace(rules=options.rules._replace(topics=topics), renames=renames)
 
     # --- the run -----------------------------------------------------------------------------------
 
     def run(self) -> list[CutoverStatus]:
         """Passes all gates that are open, and waits at closed ones. Returns where everything stands."""
-        deadline = time.monotonic() + self._options.wait_s
+        deadline = time.monotonic() + self.options.wait_s
+        self._groups = {name: self.state.groups.setdefault(name, GroupState()) for name in self.names}
         while True:
             try:
                 found = self._round()
@@ -376,16 +298,20 @@ class Cutover:
         return found
 
     def _take_back(self, saved: GroupState) -> ClosedGate | None:
-        if not self._execute:
-            return ClosedGate(CutoverStep.WRITTEN, "nothing", Advice("add {execute=True} to take it back"))
-        self._actions.confirm(f"restore what {self._target.store.uri} held before {saved.plan} was applied?")
-        if problem := self._actions.undo(Path(saved.plan)) if _has_begun(Path(saved.plan)) else "":
-            return ClosedGate(
-                CutoverStep.WRITTEN, problem, "stop its consumers at the target, and run the same command again"
-            )
+        path, problem = Path(saved.plan), "nothing"
+        then: str = Advice("add {execute=True} to take it back")
+        if self._execute:
+            self._actions.confirm(f"restore what {self._target.store.uri} held before {path} was applied?")
+            problem = self._actions.undo(path) if _has_begun(path) else ""
+            then = "stop its consumers at the target, and run the same command again"
+        if problem:
+            return ClosedGate(CutoverStep.WRITTEN, problem, then)
+        self._begin_again(saved)
+        return None
+
+    def _begin_again(self, saved: GroupState) -> None:
         saved.step, saved.plan, saved.seen = 0, "", None
         self._save()
-        return None
 
     def _save(self) -> None:
         if self._execute:
@@ -418,14 +344,14 @@ class Cutover:
         return found
 
     def _pause(self) -> None:
-        end = time.monotonic() + self._options.interval_s
+        end = time.monotonic() + self.options.interval_s
         while (left := end - time.monotonic()) > 0 and not self._actions.stop():
             time.sleep(min(left, 0.2))
 
     # --- observations ------------------------------------------------------------------------------
 
     def _target_name(self, group: str) -> str:
-        return self._options.renames.get(group, group)
+        return self.options.renames.get(group, group)
 
     def _is_back(self, topic: str) -> bool:
         """Whether the source's topic is the copy of the target's."""
@@ -433,17 +359,16 @@ class Cutover:
 
     def _has_steps(self, topic: str) -> bool:
         """Whether producers of the topic are moved: on the way back, they may not have left."""
-        outputs = {one for topics in self._options.outputs.values() for one in topics}
-        return not self._is_back(topic) and (topic not in outputs or topic in self._consumed)
+        return not self._is_back(topic) and topic in self._consumed
 
     def _look(self) -> _Look:
         names = {self._target_name(name): name for name in self.names}
         source = {one.name: one for one in self._source.store.scan(list(self.names))}
         target = {names[one.name]: one for one in self._target.store.scan(list(names))}
         self._consumed = {tp.topic for one in source.values() for tp in (*one.offsets, *one.errors)}
-        saved = filter(None, map(self.state.groups.get, self.names))
-        self._consumed |= {tp.topic for one in saved for tp in one.source}  # the source's may have expired
-        topics = self._consumed | {one for found in self._options.outputs.values() for one in found}
+        saved = self._groups.values()
+        self._consumed |= {_partition(tp).topic for one in saved for tp in one.source}  # the source's may have expired
+        topics = self._consumed | {one for found in self.options.outputs.values() for one in found}
         renamed = {topic: self._rename(topic) for topic in topics}
         self._counts = self._source.cluster.topics(topics), self._target.cluster.topics(renamed.values())
         both = [topic for topic in topics if self._counts[0].get(topic) == self._counts[1].get(renamed[topic])]
@@ -453,59 +378,44 @@ class Cutover:
         return _Look(source, target, self._source.cluster.log_ranges(tps), in_target)
 
     def _observe(self, first: _Look, second: _Look) -> tuple[dict[str, GroupObservation], dict[str, TopicObservation]]:
-        topics = {tp.topic for tp in second.source_logs}
-        empty = GroupOffsets("", {})
-        members = self._described(self.names)
-        reads = {
-            name: (
-                Reads(first.source.get(name, empty), second.source.get(name, empty)),
-                Reads(first.target.get(name, empty), second.target.get(name, empty)),
-            )
-            for name in self.names
-        }
-        wanted = self._positions(reads, members, second)
-        self._load(wanted, second)
+        none = GroupOffsets("", {})
         open_ = self._open_transactions(second.source_logs)
-        observed = {}
-        for topic in topics:
-            of_topic = [tp for tp in second.source_logs if tp.topic == topic]
-            logs = [{tp: log[tp] for tp in of_topic if tp in log} for log in (*first[2:], *second[2:])]
-            observed[topic] = TopicObservation(
+
+        def of_topic(found: Mapping[TopicPartition, T], topic: str) -> dict[TopicPartition, T]:
+            return {tp: one for tp, one in found.items() if tp.topic == topic}
+
+        topics = {
+            topic: TopicObservation(
                 topic,
-                (logs[0], logs[2]),
-                (logs[1], logs[3]),
-                {tp: why for tp, why in open_.items() if tp.topic == topic},
-                {tp: self._lacking(tp) for tp in of_topic},
-                {tp: self._answer(tp, log.end) if isinstance(log, LogRange) else log for tp, log in logs[2].items()},
+                (of_topic(first.source_logs, topic), of_topic(second.source_logs, topic)),
+                (of_topic(first.target_logs, topic), of_topic(second.target_logs, topic)),
+                of_topic(open_, topic),
+                self._lacking,
+                self._answer,
             )
-        session_s = self._session_s() if any(static_members(one) for pair in members.values() for one in pair) else 0
-        groups = {}
-        for name, (source, target) in reads.items():
-            own = sorted({tp.topic for tp in (*source.now.offsets, *source.now.errors)})
-            lacking = {
-                tp: number for topic in own if topic in observed for tp, number in observed[topic].lacking.items()
-            }
-            answers = {tp: self._answer(tp, one.offset) for tp, one in source.now.offsets.items()}
-            groups[name] = GroupObservation(
+            for topic in {tp.topic for tp in second.source_logs}
+        }
+        here = self._source.cluster.describe_groups(self.names)
+        there = self._target.cluster.describe_groups(map(self._target_name, self.names))
+        groups = {
+            name: GroupObservation(
                 name,
                 self._target_name(name),
-                {topic: self._rename(topic) for topic in own},
+                {tp.topic: self._rename(tp.topic) for tp in (*held.offsets, *held.errors)},
                 self._counts,
-                source,
-                target,
-                members[name],
-                lacking,
-                answers,
-                [observed[topic] for topic in self._options.outputs.get(name, ()) if topic in observed],
-                session_s,
+                Reads(first.source.get(name, none), held),
+                Reads(first.target.get(name, none), second.target.get(name, none)),
+                (here[name], there[self._target_name(name)]),
+                self._lacking,
+                self._answer,
+                self._session_s,
+                [topics[topic] for topic in self.options.outputs.get(name, ()) if topic in topics],
             )
-        return groups, observed
-
-    def _described(self, names: Iterable[str]) -> dict[str, tuple[MemberAnswer, MemberAnswer]]:
-        names = list(names)
-        source = self._source.cluster.describe_groups(names)
-        target = self._target.cluster.describe_groups([self._target_name(name) for name in names])
-        return {name: (source[name], target[self._target_name(name)]) for name in names}
+            for name in self.names
+            for held in (second.source.get(name, none),)
+        }
+        self._load(self._positions(groups, second), second)
+        return groups, topics
 
     def _session_s(self) -> int:
         """Returns the longest session that the source's brokers allow; 0 if they do not report it."""
@@ -523,33 +433,21 @@ class Cutover:
                 found[tp] = f"{tp} ({list_of(one.transactions, 1)})" if one.transactions else str(tp)
         return found
 
-    def _positions(
-        self,
-        reads: Mapping[str, tuple[Reads, Reads]],
-        members: Mapping[str, tuple[MemberAnswer, MemberAnswer]],
-        look: _Look,
-    ) -> set[tuple[TopicPartition, int]]:
+    def _positions(self, groups: Mapping[str, GroupObservation], look: _Look) -> set[tuple[TopicPartition, int]]:
         """Returns the positions of the source that this round translates: the ends of the logs of topics that some gate
         asks for, and the positions of groups that have stopped."""
-        unwritten = [name for name in self.names if self._step_of(name) < CutoverStep.WRITTEN]
-        held = {tp.topic for name in unwritten for tp in reads[name][0].now.offsets}
-        topics = held | {one for name in unwritten for one in self._options.outputs.get(name, ())}
-        topics |= {one for one in self._consumed - held if self._has_steps(one) and not self._is_copied(one)}
+        unwritten = [one for name, one in groups.items() if self._groups[name].step < CutoverStep.WRITTEN]
+        held = {topic for one in unwritten for topic in one.topics}
+        ended = {name for name, one in self.state.topics.items() if one.step >= CutoverStep.REPLICATOR}
+        asked = held | {topic.name for one in unwritten for topic in one.outputs}
+        asked |= {topic for topic in self._consumed - held - ended if self._has_steps(topic)}
         ends = look.source_logs.items()
-        wanted = {(tp, log.end) for tp, log in ends if tp.topic in topics and isinstance(log, LogRange)}
-        for name in unwritten:
-            if not members_text(members[name][0]) and reads[name][0].changed() is None:
-                positions = reads[name][0].positions.items()
-                wanted |= {(tp, offset) for tp, offset in positions if tp in look.source_logs}
+        wanted = {(tp, log.end) for tp, log in ends if tp.topic in asked and isinstance(log, LogRange)}
+        for one in unwritten:
+            if stopped(one) is None:
+                offsets = one.source.now.offsets.items()
+                wanted |= {(tp, found.offset) for tp, found in offsets if tp in look.source_logs}
         return wanted
-
-    def _step_of(self, group: str) -> int:
-        saved = self.state.groups.get(group)
-        return 0 if saved is None else saved.step
-
-    def _is_copied(self, topic: str) -> bool:
-        saved = self.state.topics.get(topic)
-        return saved is not None and saved.step >= CutoverStep.REPLICATOR
 
     def _translated_by(self, topic: str) -> Translations:
         back = self._is_back(topic)
@@ -583,8 +481,8 @@ class Cutover:
     def _remove_static_members(self) -> None:
         """Removes the static members of groups that have no others. `_returned` has those that come back."""
         self._removed: dict[str, set[str]] = {}
-        waiting = [name for name in self.names if self._step_of(name) < CutoverStep.WRITTEN]
-        if not (self._execute and self._options.remove_static_members and waiting):
+        waiting = [name for name in self.names if self._groups[name].step < CutoverStep.WRITTEN]
+        if not (self._execute and self.options.remove_static_members and waiting):
             return
         for name, described in self._source.cluster.describe_groups(waiting).items():
             if static := static_members(described):
@@ -597,14 +495,14 @@ class Cutover:
     # --- the steps of a group ----------------------------------------------------------------------
 
     def _group(self, name: str, one: GroupObservation) -> ClosedGate | None:
-        saved = self.state.groups.setdefault(name, GroupState())
+        saved = self._groups[name]
         if saved.step >= CutoverStep.MOVING:
             return None
         if saved.step >= CutoverStep.WRITTEN:
             gate = left_source(one, saved.source)
             if gate is None and saved.step < CutoverStep.STARTED and (gate := started(one, saved.written)) is None:
                 saved.pass_step(CutoverStep.STARTED)
-            if gate is None and (gate := moving(one, saved.written, self._followed(saved.written))) is None:
+            if gate is None and (gate := moving(one, saved.written, self._follow)) is None:
                 saved.pass_step(CutoverStep.MOVING)
             return gate
         if len({self._is_back(topic) for topic in one.topics}) > 1:
@@ -613,47 +511,37 @@ class Cutover:
             return ClosedGate(CutoverStep.READY, why, "move the producers of all topics of the group first")
         seen, saved.seen = saved.seen if saved.seen is not None else self._first_offsets(one), one.target.positions
         returned = self._removed.get(name, set()).intersection(static_members(one.members[0]))
-        gate = ready(one, seen, self._options.max_behind) or stopped(one, returned) or translated(one)
+        gate = ready(one, seen, self.options.max_behind) or stopped(one, returned) or translated(one)
         return gate or ClosedGate(CutoverStep.WRITTEN, "nothing", Advice("add {execute=True} to write its offsets"))
 
-    def _first_offsets(self, one: GroupObservation) -> dict[TopicPartition, int] | None:
+    def _first_offsets(self, one: GroupObservation) -> dict[str, int] | None:
         """On the way back: the offsets that the first cutover left at its source."""
         saved = None if self._first is None else self._first.groups.get(one.target_name)
         return None if saved is None or saved.step < CutoverStep.WRITTEN else saved.source
 
-    def _followed(self, written: Iterable[TopicPartition]) -> Callable[[TopicPartition, int], bool]:
-        """Returns a function that tells whether a log of the target has a record at or after an offset. The markers of
-        transactions are no records. A log that cannot be read counts as one with records."""
-        cluster = self._target.cluster
-        logs = cluster.log_ranges(written)
-
-        def follow(tp: TopicPartition, offset: int) -> bool:
-            log = logs[tp]
-            if isinstance(log, OffsetMgrError):
+    def _follow(self, tp: str, offset: int) -> bool:
+        """Returns whether a log of the target has a record at or after an offset. The markers of transactions are no
+        records. A log that cannot be read counts as one with records."""
+        cluster, partition = self._target.cluster, _partition(tp)
+        log = cluster.log_ranges([partition])[partition]
+        while isinstance(log, LogRange) and offset < log.end:
+            data = cluster.read_log(partition, max(offset, log.start), _LOOK_BYTES)
+            found = [] if isinstance(data, OffsetMgrError) else list(batches(data, offset))
+            if not found or any(batch.records for batch in found):
                 return True
-            at = max(offset, log.start)
-            while at < log.end:
-                data = cluster.read_log(tp, at, _LOOK_BYTES)
-                if isinstance(data, OffsetMgrError):
-                    return True
-                found = list(batches(data, at))
-                if any(batch.records for batch in found):
-                    return True
-                if not found:
-                    return False
-                at = found[-1].last_offset + 1
-            return False
-
-        return follow
+            offset = found[-1].last_offset + 1
+        return not isinstance(log, LogRange)
 
     def _write(self, name: str, one: GroupObservation) -> ClosedGate | None:
         """Plans the group and applies the plan, unless the group has moved in the source meanwhile."""
-        saved, path = self.state.groups[name], self._plan_path(name)
+        saved, path = self._groups[name], self._plan_path(name)
         back = any(self._is_back(topic) for topic in one.topics)
         rewind = back and one.target.positions == self._first_offsets(one)
         plan = self._actions.plan(name, path, back, rewind)
         problems = [plan.error] if plan.error else []
-        problems += [f"{step.tp}: {step.note}" for step in plan.steps if _is_left(step.action)]
+        problems += [
+            f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action is Action.KEEP_NEWER
+        ]
         now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
         gate = ClosedGate(
             CutoverStep.TRANSLATED, "; ".join(problems[:3]), "see the offsets of both clusters: offsets diff"
@@ -669,7 +557,7 @@ class Cutover:
             path.unlink(missing_ok=True)
             return gate
         saved.plan, saved.source = str(path), one.source.positions
-        saved.written = {step.tp: step.after.offset for step in plan.steps if step.source and step.after}
+        saved.written = {str(step.tp): step.after.offset for step in plan.steps if step.source and step.after}
         saved.pass_step(CutoverStep.TRANSLATED)
         self._save()
         return self._apply(name, saved)
@@ -692,8 +580,8 @@ class Cutover:
     def _resume(self, name: str) -> tuple[str, ClosedGate] | None:
         """Ends the work of a run that was killed between the plan of a group and the end of the write. Returns the name
         with its closed gate; None if no run was killed there, or the group begins again."""
-        saved = self.state.groups.get(name)
-        if saved is None or saved.step != CutoverStep.TRANSLATED:
+        saved = self._groups[name]
+        if saved.step != CutoverStep.TRANSLATED:
             return None
         if not self._execute:
             then = Advice("add {execute=True} to continue")
@@ -707,8 +595,7 @@ class Cutover:
             return name, ClosedGate(CutoverStep.WRITTEN, problem, "run the same command again")
         if not begun:
             path.unlink(missing_ok=True)
-        saved.step, saved.plan, saved.seen = 0, "", None
-        self._save()
+        self._begin_again(saved)
         return None
 
     # --- the steps of a topic ----------------------------------------------------------------------
@@ -722,13 +609,14 @@ class Cutover:
             for step, closed in (
                 (CutoverStep.PRODUCERS_STOPPED, gate or producers_stopped(one)),
                 (CutoverStep.COPIED, copied(one)),
-                (CutoverStep.REPLICATOR, replicator_stopped(one, is_stopped=self._options.replicator_stopped)),
+                (CutoverStep.REPLICATOR, replicator_stopped(one, is_stopped=self.options.replicator_stopped)),
             ):
                 if closed is not None:
                     return closed
                 saved.pass_step(step)
-            saved.ends = {tp: log.end for tp, log in one.target[1].items() if isinstance(log, LogRange)}
-        if (gate := producing(one, saved.ends)) is None:
+            logs = one.target[1].items()
+            saved.ends = {str(self._rename.partition(tp)): log.end for tp, log in logs if isinstance(log, LogRange)}
+        if (gate := producing(one, sum(saved.ends.values()))) is None:
             saved.pass_step(CutoverStep.PRODUCING)
         return gate
 
@@ -736,19 +624,18 @@ class Cutover:
         return {name for name, saved in self.state.groups.items() if saved.step >= CutoverStep.MOVING}
 
     def _users(self, topic: str, groups: Mapping[str, GroupObservation]) -> set[str]:
-        """Returns the groups of the source with offsets in the topic, also those that are not selected. They are read
-        once, and again for a topic that no selected group holds up."""
+        """Returns the groups of the source with offsets in the topic. It reads unselected ones if no
+        selected group holds up the topic, or if nothing is executed."""
         users = {name for name, one in groups.items() if topic in one.topics}
-        if self._everybody is None or users <= self._moved():
-            names = list(self._source.store.groups())
-            self._everybody = {one.name: one for one in self._source.store.scan(names)}
-        others = self._everybody.items()
-        return users | {name for name, one in others if any(tp.topic == topic for tp in (*one.offsets, *one.errors))}
+        if not self._execute or users <= self._moved():
+            everybody = self._source.store.scan(list(self._source.store.groups()))
+            users |= {one.name for one in everybody if any(tp.topic == topic for tp in (*one.offsets, *one.errors))}
+        return users
 
 
-def _is_left(action: Action) -> bool:
-    """Whether a plan leaves a partition of the source as it is in the target although the offsets differ."""
-    return action.rejects or action is Action.KEEP_NEWER
+def _partition(text: str) -> TopicPartition:
+    topic, _, number = text.rpartition("-")
+    return TopicPartition(topic, int(number))
 
 
 def _has_begun(plan: Path) -> bool:

@@ -7,12 +7,12 @@ step can be taken back.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from offsetmgr.core.advice import Advice, Invocation
+from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.cutover_options import ReverseReplicator
 from offsetmgr.core.document import DocumentPart, Items, Paragraph, SectionTitle, Table
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
@@ -40,23 +40,7 @@ class CutoverStep(IntEnum):
 
     @property
     def text(self) -> str:
-        return f"{self.value} {_TITLES[self]}"
-
-
-_TITLES: Final = {
-    CutoverStep.READY: "ready",
-    CutoverStep.STOPPED: "stopped at the source",
-    CutoverStep.TRANSLATED: "translated",
-    CutoverStep.WRITTEN: "written",
-    CutoverStep.STARTED: "started at the target",
-    CutoverStep.MOVING: "moving",
-    CutoverStep.PRODUCERS_STOPPED: "producers stopped",
-    CutoverStep.COPIED: "copied to the end",
-    CutoverStep.REPLICATOR: "replicator stopped",
-    CutoverStep.PRODUCING: "producers at the target",
-}
-LAST_OF_GROUP: Final = CutoverStep.MOVING
-LAST_OF_TOPIC: Final = CutoverStep.PRODUCING
+        return f"{self.value} {_STEPS[self.value - 1][0]}"
 
 
 class ClosedGate(NamedTuple):
@@ -90,7 +74,8 @@ class CutoverStatus(NamedTuple):
         return "" if self.gate is None else self.gate.next
 
 
-Positions: TypeAlias = Mapping[TopicPartition, int]
+Positions: TypeAlias = Mapping[str, int]
+"""Offsets by partition as text."""
 LogRanges: TypeAlias = Mapping[TopicPartition, LogRange | OffsetMgrError]
 MemberAnswer: TypeAlias = GroupDescription | OffsetMgrError
 
@@ -106,21 +91,21 @@ class Reads(NamedTuple):
         gone = next((tp for tp in self.before.offsets if tp not in self.now.offsets), None)
         return self.now.first_change(self.before) or gone
 
-    def offset(self, tp: TopicPartition) -> int | None:
-        found = self.now.offsets.get(tp)
-        return None if found is None else found.offset
-
     @property
-    def positions(self) -> dict[TopicPartition, int]:
-        return {tp: found.offset for tp, found in self.now.offsets.items()}
+    def positions(self) -> dict[str, int]:
+        return {str(tp): found.offset for tp, found in self.now.offsets.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class GroupObservation:
+MissingRecords: TypeAlias = Callable[[TopicPartition], int | OffsetMgrError | None]
+"""Returns how many records of a partition the target lacks; None if unknown."""
+Answers: TypeAlias = Callable[[TopicPartition, int], TranslatedOffset | OffsetMgrError]
+"""Returns the place of a position in the target."""
+
+
+class GroupObservation(NamedTuple):
     """An observation of a group. ``topics`` maps its topics in the source to their names in the target, and ``counts``
-    has the partitions of both. ``lacking`` are the numbers of records that the target lacks, by partition of the
-    source. ``translated`` are the answers for its positions. ``outputs`` are the topics to which it writes exactly
-    once."""
+    has the partitions of both. ``session_s`` returns the longest session of a static member that the source's brokers
+    allow; 0 if unknown. ``outputs`` are the topics to which it writes exactly once."""
 
     name: str
     target_name: str
@@ -129,25 +114,27 @@ class GroupObservation:
     source: Reads
     target: Reads
     members: tuple[MemberAnswer, MemberAnswer]
-    lacking: Mapping[TopicPartition, int | OffsetMgrError | None]
-    translated: Mapping[TopicPartition, TranslatedOffset | OffsetMgrError]
-    outputs: Sequence[TopicObservation] = ()
-    session_s: int = 0
-    """The longest session of a static member that the source's brokers allow."""
+    lacking: MissingRecords
+    answer: Answers
+    session_s: Callable[[], int]
+    outputs: Sequence[TopicObservation]
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions of its topics."""
+        return [TopicPartition(topic, n) for topic in self.topics for n in range(self.counts[0].get(topic, 0))]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicObservation:
+class TopicObservation(NamedTuple):
     """An observation of a topic. The logs were read twice, with an interval between; the logs of both clusters are by
-    partition of the source. ``open`` are the partitions of the source with an open transaction. ``last`` are the
-    answers for the ends of the source's logs."""
+    partition of the source. ``open`` are the partitions of the source with an open transaction, with texts."""
 
     name: str
     source: tuple[LogRanges, LogRanges]
     target: tuple[LogRanges, LogRanges]
     open: Mapping[TopicPartition, str]
-    lacking: Mapping[TopicPartition, int | OffsetMgrError | None]
-    last: Mapping[TopicPartition, TranslatedOffset | OffsetMgrError]
+    lacking: MissingRecords
+    answer: Answers
 
 
 # The gates of a group.
@@ -202,7 +189,7 @@ def ready(one: GroupObservation, seen: Positions | None, max_behind: int) -> Clo
 
 def _written_by_others(one: GroupObservation, seen: Positions | None) -> str:
     """Names an offset in the target that another program writes; empty if there is none."""
-    now, before = one.target.positions, {tp: found.offset for tp, found in one.target.before.offsets.items()}
+    now, before = one.target.positions, Reads(one.target.before, one.target.before).positions
     for earlier in (before, now if seen is None else seen):
         for tp in {**now, **earlier}:
             if now.get(tp) != earlier.get(tp):
@@ -212,19 +199,19 @@ def _written_by_others(one: GroupObservation, seen: Positions | None) -> str:
 
 
 def _behind(one: GroupObservation, most: int) -> ClosedGate | None:
-    for topic in one.topics:
-        lacking = {tp: number for tp, number in one.lacking.items() if tp.topic == topic}
-        for tp, number in lacking.items():
-            if not isinstance(number, int):
-                why = f": {number}" if number else ""
-                text = f"how far the replicator is behind in {tp} is not known{why}"
-                return ClosedGate(CutoverStep.READY, text, "wait until the replicator has caught up; see offsets diff")
-        behind = sum(number for number in lacking.values() if isinstance(number, int))
-        if behind > most:
-            text = f"the replicator is {count_of(behind, 'record')} behind in {topic}, more than {most:,}"
-            return ClosedGate(
-                CutoverStep.READY, text, Advice("wait for the replicator, or allow more with {max_behind}")
+    behind = Counter[str]()
+    for tp in one.partitions:
+        number = one.lacking(tp)
+        if not isinstance(number, int):
+            text = f"the number of records of {tp} that the target lacks is not known" + (
+                f": {number}" if number else ""
             )
+            return ClosedGate(CutoverStep.READY, text, "wait until the replicator has caught up; see offsets diff")
+        behind[tp.topic] += number
+    for topic, number in behind.items():
+        if number > most:
+            text = f"the replicator is {count_of(number, 'record')} behind in {topic}, more than {most:,}"
+            return ClosedGate(CutoverStep.READY, text, Advice("wait for it, or allow more with {max_behind}"))
     return None
 
 
@@ -238,7 +225,7 @@ def stopped(one: GroupObservation, returned: Collection[str] = ()) -> ClosedGate
         return ClosedGate(CutoverStep.STOPPED, text, stop)
     if text := members_text(described):
         if static := static_members(described):
-            stays = f"until their sessions end, after at most {one.session_s} s" if one.session_s else "for a session"
+            stays = f"until their sessions end, after at most {one.session_s()} s"
             text = f"{text}; static members stay {stays}"
             stop = f"{stop}; if {list_of(static, _SHOWN)} is stopped: "
             return ClosedGate(CutoverStep.STOPPED, text, Advice("{}add {remove_static_members=True}", stop))
@@ -253,50 +240,40 @@ def stopped(one: GroupObservation, returned: Collection[str] = ()) -> ClosedGate
             CutoverStep.STOPPED, f"the offset of {pending} cannot be read: {error}", "run the same command again"
         )
     if (tp := one.source.changed()) is not None:
-        return ClosedGate(
-            CutoverStep.STOPPED, f"it has just committed {tp} at {one.source.offset(tp)} without a member", stop
-        )
+        return ClosedGate(CutoverStep.STOPPED, f"it has just committed {tp} without a member", stop)
     return None
 
 
 def translated(one: GroupObservation) -> ClosedGate | None:
     """Returns why an offset has no sure place in the target, or an output topic is not copied to its end."""
-    for tp, found in one.translated.items():
-        why = f"{found}" if isinstance(found, OffsetMgrError) else found.problem
-        if why:
+    for tp, held in one.source.now.offsets.items():
+        found = one.answer(tp, held.offset)
+        if why := f"{found}" if isinstance(found, OffsetMgrError) else found.problem:
             hint = (found.hint if isinstance(found, OffsetMgrError) else "") or "wait for the replicator"
-            return ClosedGate(CutoverStep.TRANSLATED, Advice("{}: {}", f"{tp} at {one.source.offset(tp)}", why), hint)
+            return ClosedGate(CutoverStep.TRANSLATED, Advice("{}: {}", f"{tp} at {held.offset}", why), hint)
     for topic in one.outputs:
         if topic.open:
             text = f"a transaction is open in output topic {_named(topic.open.values())}"
             return ClosedGate(CutoverStep.TRANSLATED, text, "let its producer end the transaction, or abort it")
-        if closed := _incomplete(topic, CutoverStep.TRANSLATED):
+        if closed := copied(topic, CutoverStep.TRANSLATED):
             return closed._replace(why=f"output topic: {closed.why}")
     return None
 
 
 def without_offset(one: GroupObservation) -> str:
     """Names the partitions for which the group has no offset."""
-    counts, held = one.counts[0], one.source.now.offsets
-    found = (TopicPartition(topic, n) for topic in one.topics for n in range(counts.get(topic, 0)))
-    names = [tp for tp in found if tp not in held]
+    names = [tp for tp in one.partitions if tp not in one.source.now.offsets]
     return f"without an offset, starts by auto.offset.reset: {list_of(names, _SHOWN)}" if names else ""
-
-
-def moved_at_source(one: GroupObservation, planned: Positions) -> str:
-    """Names an offset in the source that is not the one that was translated; empty if there is none. An offset may
-    expire after its translation."""
-    for tp, found in one.source.now.offsets.items():
-        if planned.get(tp) != found.offset:
-            return f"{tp} is at {found.offset} at the source, and was translated at {planned.get(tp, 'no offset')}"
-    return ""
 
 
 def left_source(one: GroupObservation, planned: Positions) -> ClosedGate | None:
     """Returns who uses a written group at the source."""
     again = Advice("stop its consumers in both clusters, take it back with {undo=True}, and run the command again")
-    if text := moved_at_source(one, planned):
-        return ClosedGate(CutoverStep.STARTED, f"it committed after the write: {text}", again)
+    for tp, offset in one.source.positions.items():
+        if planned.get(tp) != offset:
+            was = planned.get(tp, "no offset")
+            text = f"it committed after the write: {tp} is at {offset} at the source, and was translated at {was}"
+            return ClosedGate(CutoverStep.STARTED, text, again)
     if text := members_text(one.members[0]):
         return ClosedGate(
             CutoverStep.STARTED, f"at the source, {text}", f"stop the consumers of group {one.name} at the source"
@@ -308,21 +285,21 @@ def started(one: GroupObservation, written: Positions) -> ClosedGate | None:
     """Returns why a written group has not started at the target."""
     if members_text(one.members[1]) and not isinstance(one.members[1], OffsetMgrError):
         return None
+    held = one.target.positions
     for tp, offset in written.items():
-        if (now := one.target.offset(tp)) != offset:
-            text = f"without a member at the target, {tp} is at {now} and not at {offset} as written"
+        if held.get(tp) != offset:
+            text = f"without a member at the target, {tp} is at {held.get(tp)} and not at {offset} as written"
             then = "start its consumers at the target; if they did not run there, find out who commits"
             return ClosedGate(CutoverStep.STARTED, text, then)
     text = members_text(one.members[1]) or "no consumer at the target"
     return ClosedGate(CutoverStep.STARTED, text, f"start the consumers of group {one.target_name} at the target")
 
 
-def moving(
-    one: GroupObservation, written: Positions, follow: Callable[[TopicPartition, int], bool]
-) -> ClosedGate | None:
+def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int], bool]) -> ClosedGate | None:
     """Returns the partitions in which the group has not committed beyond the written offset although records follow.
     ``follow`` tells whether a log of the target has a record at or after an offset."""
-    idle = [tp for tp, offset in written.items() if (one.target.offset(tp) or 0) <= offset and follow(tp, offset)]
+    held = one.target.positions
+    idle = [tp for tp, offset in written.items() if held.get(tp, 0) <= offset and follow(tp, offset)]
     if not idle:
         return None
     text = f"no commit at the target beyond the written one in {list_of(idle, _SHOWN)}"
@@ -354,14 +331,12 @@ def producers_stopped(one: TopicObservation) -> ClosedGate | None:
     return None
 
 
-def copied(one: TopicObservation) -> ClosedGate | None:
-    return _incomplete(one, CutoverStep.COPIED)
-
-
-def _incomplete(one: TopicObservation, step: CutoverStep) -> ClosedGate | None:
+def copied(one: TopicObservation, step: CutoverStep = CutoverStep.COPIED) -> ClosedGate | None:
+    """Returns which records the target lacks."""
     wait = "wait until the replicator has copied the last record"
-    for tp, found in one.last.items():
-        number = one.lacking.get(tp)
+    for tp, log in one.source[1].items():
+        found = one.answer(tp, log.end) if isinstance(log, LogRange) else log
+        number = one.lacking(tp)
         if isinstance(found, OffsetMgrError):
             return ClosedGate(step, f"the ends of {tp} cannot be compared: {found}", found.hint or wait)
         if isinstance(number, int) and number:
@@ -384,10 +359,9 @@ def replicator_stopped(one: TopicObservation, *, is_stopped: bool) -> ClosedGate
     return None
 
 
-def producing(one: TopicObservation, ends: Positions) -> ClosedGate | None:
-    """``ends`` are those of the target's logs when the replicator had stopped, by partition of the source."""
-    now = one.target[1]
-    if any(isinstance(found := now.get(tp), LogRange) and found.end > end for tp, end in ends.items()):
+def producing(one: TopicObservation, ends: int) -> ClosedGate | None:
+    """``ends`` is the sum of the ends of the target's logs when the replicator had stopped."""
+    if sum(found.end for found in one.target[1].values() if isinstance(found, LogRange)) > ends:
         return None
     text = "no new record at the target"
     return ClosedGate(CutoverStep.PRODUCING, text, f"start the producers of topic {one.name} at the target")
@@ -408,65 +382,64 @@ def _named(partitions: Iterable[object]) -> str:
 # The document.
 
 
-def next_lines(standings: Sequence[CutoverStatus]) -> list[str]:
-    """Returns what to do next, each with the groups and topics that wait for it."""
-    found: dict[str, list[str]] = {}
-    texts: dict[str, str] = {}
-    for one in standings:
-        if one.gate is not None:
-            found.setdefault(str(one.next), []).append(f"{one.kind} {one.name}")
-            texts[str(one.next)] = one.next
-    return [Advice("{}: {}", list_of(names, _SHOWN), texts[text]) for text, names in found.items()]
-
-
 _STEPS: Final = (
-    (
-        CutoverStep.READY,
-        "Waits until the topics of the group are copied, and nothing else uses it at the target.",
-        "nobody",
-    ),
-    (CutoverStep.STOPPED, "Stops the consumers of the group at the source.", "operator"),
-    (CutoverStep.TRANSLATED, "Finds the same records at the target.", "command"),
-    (CutoverStep.WRITTEN, "Writes the offsets at the target, under the lock of the group.", "command"),
-    (CutoverStep.STARTED, "Starts the consumers of the group at the target.", "operator"),
-    (CutoverStep.MOVING, "Waits for commits beyond the written ones.", "nobody"),
-    (CutoverStep.PRODUCERS_STOPPED, "When all groups have moved: stops the producers at the source.", "operator"),
-    (CutoverStep.COPIED, "Waits until the last record of the source is the last one of the target.", "nobody"),
-    (
-        CutoverStep.REPLICATOR,
-        "Stops the replicator; with a way back, starts the reverse one at the target's end.",
-        "operator",
-    ),
-    (CutoverStep.PRODUCING, "Starts the producers at the target.", "operator"),
+    ("ready", "The replicator has copied the topics, and nothing else uses the group at the target.", "replicator"),
+    ("stopped at the source", "The consumers of the group stop at the source.", "operator"),
+    ("translated", "The same records are found at the target.", "command"),
+    ("written", "The offsets are written at the target, under the lock of the group.", "command"),
+    ("started at the target", "The consumers of the group start at the target.", "operator"),
+    ("moving", "The group commits beyond the written offsets.", "consumers"),
+    ("producers stopped", "All groups of the topic have moved: the producers stop at the source.", "operator"),
+    ("copied to the end", "The last record of the source is the last one of the target.", "replicator"),
+    ("replicator stopped", "With a way back, the reverse replicator starts at the target's end.", "operator"),
+    ("producers at the target", "The producers start at the target.", "operator"),
 )
+"""The steps: their names, what happens, and who does it."""
 
 
-def document_parts(
-    standings: Sequence[CutoverStatus], way_back: ReverseReplicator, commands: Mapping[str, Invocation]
-) -> list[DocumentPart]:
-    """Returns the runbook: where everything stands, all steps with who does them, and the ways back. ``commands`` are
-    the invocations to ``continue``, to ``undo`` and to go ``back``."""
-    states = [(one.kind, one.name, one.step, one.held_up_by, one.note) for one in standings]
-    columns = {"kind": "words", "name": "name", "step": "words", "held up by": "words", "note": "words"}
-    steps = [(step.text, what, who) for step, what, who in _STEPS]
-    after = way_back_text(way_back)
-    return [
-        SectionTitle("Where everything stands"),
-        Table(columns, states),
-        SectionTitle("Next"),
-        Items([f"{Advice('{}', line).command_line()}" for line in next_lines(standings)] or ["Everything is through."]),
-        Paragraph(f"Then: {commands['continue'].command_line()}"),
-        SectionTitle("Steps"),
-        Table({"step": "words", "what happens": "words", "who": "words"}, steps),
-        SectionTitle("Ways back"),
-        Items(
-            [
-                f"Before step {CutoverStep.MOVING.text}: {commands['undo'].command_line()}",
-                f"From then on: {commands['back'].command_line()}",
-                f"After step {CutoverStep.PRODUCING.text}: {after}",
-            ]
-        ),
-    ]
+class CutoverReport(NamedTuple):
+    """The progress of the groups and topics of a cutover. ``commands`` are the invocations to ``continue``, to ``undo``
+    and to go ``back``."""
+
+    statuses: list[CutoverStatus]
+    way_back: ReverseReplicator
+    commands: Mapping[str, Invocation]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all selected groups and their topics are through."""
+        return all(one.gate is None for one in self.statuses)
+
+    def next_lines(self) -> list[str]:
+        """Returns what to do next, each with the groups and topics that wait for it."""
+        waiting: dict[str, list[str]] = {}
+        for one in self.statuses:
+            if one.gate is not None:
+                waiting.setdefault(one.next, []).append(f"{one.kind} {one.name}")
+        return [Advice("{}: {}", list_of(names, _SHOWN), then) for then, names in waiting.items()]
+
+    def parts(self) -> list[DocumentPart]:
+        """Returns the runbook: how far everything is, all steps with who does them, and the ways back."""
+        states = [(one.kind, one.name, one.step, for_command_line(one.held_up_by), one.note) for one in self.statuses]
+        columns = {"kind": "words", "name": "name", "step": "words", "held up by": "words", "note": "words"}
+        steps = [(step.text, *_STEPS[step.value - 1][1:]) for step in CutoverStep]
+        commands = {name: one.command_line() for name, one in self.commands.items()}
+        ways_back = [
+            f"Before step {CutoverStep.MOVING.text}: {commands['undo']}",
+            f"From then on: {commands['back']}",
+            f"After step {CutoverStep.PRODUCING.text}: {way_back_text(self.way_back)}",
+        ]
+        return [
+            SectionTitle("Progress"),
+            Table(columns, states),
+            SectionTitle("Next"),
+            Items([for_command_line(line) for line in self.next_lines()] or ["Everything is through."]),
+            Paragraph(f"Then: {commands['continue']}"),
+            SectionTitle("Steps"),
+            Table({"step": "words", "what happens": "words", "who": "words"}, steps),
+            SectionTitle("Ways back"),
+            Items(ways_back),
+        ]
 
 
 def way_back_text(way_back: ReverseReplicator) -> str:
