@@ -433,13 +433,13 @@ class _Log:
         return found if isinstance(found, int) else None
 
     def checksums(self, first: int, max_bytes: int = 1) -> list[tuple[int, int]]:
-        """Returns the base offsets and the checksums of the batches from the one that contains an offset on. A message
+        """Returns the last offsets and the checksums of the batches from the one that contains an offset on. A message
         of an older format has no checksum that tells, so the list ends before it."""
         data = self.bytes_at(first, max_bytes)
         found = list(takewhile(lambda batch: batch.magic == 2, raw_batches(data)))
         if found and found[0].record_count > 0:
             self.bytes_per_record = (found[0].end - found[0].start) / found[0].record_count
-        return [(one.base_offset, BATCH_HEADER.unpack_from(data, one.start + LOG_OVERHEAD)[2]) for one in found]
+        return [(one.last_offset, BATCH_HEADER.unpack_from(data, one.start + LOG_OVERHEAD)[2]) for one in found]
 
 
 def _end_of(log: _Log, equality: Equality) -> frozenset[bytes]:

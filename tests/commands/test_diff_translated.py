@@ -46,7 +46,7 @@ def test_each_position_is_compared_with_the_place_of_its_record(
     titles = shown.stdout.splitlines()[0].split()
     assert titles == ["GROUP", "TOPIC", "PART", "FROM", "TO", "RIGHT", "REPEATS", "SKIPS", "VERDICT", "NOTE"]
     # And a large read is announced
-    monkeypatch.setattr("offsetmgr.app.offsets._MANY_RECORDS", 100)
+    monkeypatch.setattr("offsetmgr.app.translation._MANY_RECORDS", 100)
     monkeypatch.setattr("offsetmgr.cli.render.PROGRESS_AFTER_S", 0)
     large = command(*clusters.arguments(f"{unique}-*", "--max-read", "1GB"), code=1).stderr
     sides = f"kafka://{clusters.a} -> kafka://{clusters.b}"
