@@ -1,0 +1,238 @@
+"""A chain of exactly-once workers between two clusters: a source writes numbers to a topic of one cluster, copiers keep
+copies of both topics in the other cluster, and a job moves the numbers from the first topic to the second one.
+
+The job and the source change their clusters under load and go back, independently, while connections fail. Each topic
+has a *home*, the cluster in which it is written. A copier runs from there to the other cluster. A topic changes its
+home while it has no writer. Once the copy is complete, the copier stops, and the position of the reverse copier becomes
+the end of the copy. Only then does the writer start there. So no record is copied back.
+
+The source goes on while the job moves. The last record of a copy may equal an aborted record as well, and then only a
+later record tells the job's place.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as Position
+from conftest import MakeTopic
+from exactly_once import PARTITIONS, Copier, Job, Kept, Source, read_all, reader
+from offsets_topic import foreign_epochs
+from processes import until
+from repeated import repeated
+from stalling_proxy import StallingProxy
+
+from offsetmgr import KafkaCluster, PlanOptions, TopicPartition
+from offsetmgr.app import migrate
+from offsetmgr.app.connections import connect
+from offsetmgr.core.errors import OffsetMgrError, value_of
+from offsetmgr.core.log_origin import TranslationRules
+from offsetmgr.migration.plan import Action
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.sandbox.ports import free_port
+
+pytestmark = pytest.mark.servers
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
+
+
+class Side:
+    """A cluster: ``bootstrap`` is an address of it whose connections fail, and ``direct`` is one for the oracle."""
+
+    def __init__(self, broker: KafkaBroker | KraftBroker, proxy: StallingProxy) -> None:
+        self.broker, self.proxy = broker, proxy
+        self.bootstrap, self.direct = proxy.address, broker.bootstrap
+
+
+def settings(plain: int, cut: int, proxy: StallingProxy, *more: str) -> dict[str, object]:
+    own = f"PLAINTEXT://127.0.0.1:{plain}"
+    return {
+        "listeners": ",".join([own, f"CUT://127.0.0.1:{cut}", *more]),
+        "advertised.listeners": f"{own},CUT://{proxy.address}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CUT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
+
+
+@pytest.fixture(scope="module")
+def sides(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+    directory = tmp_path_factory.mktemp("chain")
+    plain, cut, plain_b, cut_b, controller = (free_port() for _ in range(5))
+    with (
+        closing(StallingProxy(f"127.0.0.1:{cut}")) as proxy,
+        closing(StallingProxy(f"127.0.0.1:{cut_b}")) as proxy_b,
+    ):
+        where = f"{zookeeper.connect}/{directory.name}-{os.getpid()}"
+        a = KafkaBroker(directory / "a", zookeeper=where, port=plain, config=settings(plain, cut, proxy))
+        config = settings(plain_b, cut_b, proxy_b, f"CONTROLLER://127.0.0.1:{controller}")
+        b = KraftBroker(directory / "b", port=plain_b, controller_port=controller, config=config)
+        with a, b:
+            yield Side(a, proxy), Side(b, proxy_b)
+
+
+class Chain:
+    """The workers. The topics are the one that the job reads and the one that it writes."""
+
+    def __init__(self, sides: tuple[Side, Side], group: str, per_s: float, directory: Path) -> None:
+        self.sides, self.group, self.directory = sides, group, directory
+        self.topics = self.first, self.second = f"in-{group}", f"out-{group}"
+        self.homes = dict.fromkeys(self.topics, sides[0])
+        self.counts = Counter[str]()
+        self.source = Source(self.first, per_s)
+        self.source.target = sides[0].bootstrap
+        self.copiers = {topic: self._copier(topic) for topic in self.topics}
+        self.job = self._job()
+
+    def other(self, side: Side) -> Side:
+        return self.sides[1] if side is self.sides[0] else self.sides[0]
+
+    def _copier(self, topic: str) -> Kept[Copier]:
+        at, to = self.homes[topic].bootstrap, self.other(self.homes[topic]).bootstrap
+        return Kept(lambda counts: Copier(counts, topic, at, to))
+
+    def _job(self) -> Kept[Job]:
+        at = self.homes[self.second].bootstrap
+        return Kept(lambda counts: Job(counts, at, self.group, self.first, self.second))
+
+    def start(self) -> None:
+        for worker in (self.source, *self.copiers.values(), self.job):
+            worker.start()
+
+    def end(self, worker: Kept[Job] | Kept[Copier]) -> None:
+        worker.stop()
+        self.counts += worker.counts
+
+    def await_copy(self, topic: str) -> list[int]:
+        """Waits until a topic without a writer is copied to its end. Returns the ends of the copy."""
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        with KafkaCluster(self.homes[topic].direct) as home, KafkaCluster(self.other(self.homes[topic]).direct) as copy:
+            found = [value_of(one) for one in home.open_transactions(partitions).values()]
+            assert not any(one.is_open for one in found), found
+            until(lambda: self.copiers[topic].now.reached == [one.end for one in found])
+            return [value_of(one).end for one in copy.log_ranges(partitions).values()]
+
+    def turn(self, topic: str) -> None:
+        """Changes the home of a topic without a writer."""
+        ends = self.await_copy(topic)
+        self.end(self.copiers[topic])
+        back_to, self.homes[topic] = self.homes[topic], self.other(self.homes[topic])
+        with closing(reader(back_to.direct, f"copier-{topic}")) as positions:
+            after = [Position(topic, number, end) for number, end in enumerate(ends)]
+            positions.commit(offsets=after, asynchronous=False)
+        self.copiers[topic] = self._copier(topic)
+        self.copiers[topic].start()
+
+    def move_source(self) -> None:
+        self.source.stop()
+        self.turn(self.first)
+        self.source.target = self.homes[self.first].bootstrap
+        self.source.start()
+
+    def move_job(self) -> None:
+        before = self.homes[self.second]
+        self.end(self.job)
+        self.turn(self.second)
+        self.write_offsets(before, self.other(before))
+        self.job = self._job()
+        self.job.start()
+
+    def write_offsets(self, source: Side, target: Side) -> None:
+        """Writes the job's offsets to the other cluster, at the same records. A fault may end any attempt."""
+        rules = TranslationRules(back=self.homes[self.first] is target)
+        uris = f"kafka://{source.bootstrap}", f"kafka://{target.bootstrap}"
+        options, inputs = PlanOptions(groups=(self.group,)), migrate.PlanInputs(translate=rules)
+        with connect() as connections:
+
+            def write() -> bool:
+                path = self.directory / f"{uuid.uuid4()}.plan"
+                groups = migrate.plan(connections, *uris, path, options, inputs=inputs).file.groups()
+                if {step.action for group in groups for step in group.steps} - {Action.COPY, Action.SKIP_EQUAL}:
+                    return False  # the copier has not copied that far yet
+                until(lambda: succeeds(lambda: migrate.apply(connections, path).ok))
+                return True
+
+            until(lambda: succeeds(write))
+
+
+def succeeds(attempt: Callable[[], bool]) -> bool:
+    try:
+        return attempt()
+    except OffsetMgrError:
+        return False
+
+
+def check_log(side: Side, topic: str, total: int) -> None:
+    """Each number is in the log once, and those of each key are in order."""
+    last, found = dict[bytes, int](), Counter[int]()
+    for key, number in read_all(side.direct, topic):
+        found[number] += 1
+        assert last.get(key, -1) < number, f"{topic}: {number} after {last[key]}"
+        last[key] = number
+    assert (len(found), found.total()) == (total, total)
+
+
+@pytest.mark.parametrize(
+    ("total", "per_s", "pauses"),
+    [(0, 1_000, (0.5, 2.5)), pytest.param(500_000, 1_800, (0.2, 3), marks=pytest.mark.soak)],
+    ids=["there and back", "500,000 records"],
+)
+def test_each_log_has_each_record_once(
+    sides: tuple[Side, Side],
+    make_topic: MakeTopic,
+    unique: str,
+    tmp_path: Path,
+    total: int,
+    per_s: float,
+    pauses: tuple[float, float],
+) -> None:
+    # Given two clusters whose leader epochs differ
+    dice, faults = random.Random(SEED), random.Random(SEED)
+    chain = Chain(sides, unique, per_s, tmp_path)
+    for side in sides:
+        for topic in chain.topics:
+            make_topic(topic, PARTITIONS, bootstrap=side.direct)
+    sides[0].broker.stop()
+    sides[0].broker.start()
+    cuts = 0
+
+    def fault() -> None:
+        nonlocal cuts
+        time.sleep(faults.uniform(*pauses))
+        proxy = faults.choice(sides).proxy
+        cuts += 1
+        if faults.random() < 0.3:
+            proxy.stall()
+            time.sleep(faults.uniform(0, 0.7))
+        proxy.resume()
+
+    # When the job and the source go to the other cluster and back, under load and with faults
+    began = time.monotonic()
+    chain.start()
+    with repeated(fault):
+        steps = [chain.move_job, chain.move_source] * 2
+        while steps or chain.source.written < total:
+            until(lambda: chain.job.counts["moved"] >= 500)
+            (steps.pop(0) if steps else dice.choice([chain.move_job, chain.move_source]))()
+    chain.source.stop()
+    total = chain.source.written
+    until(lambda: sum(1 for _ in read_all(chain.homes[chain.second].direct, chain.second)) >= total)
+    chain.end(chain.job)
+    for topic, copier in chain.copiers.items():
+        chain.await_copy(topic)
+        chain.end(copier)
+    sys.stdout.write(f"{total} records, {time.monotonic() - began:.0f} s, {cuts} cuts, {dict(chain.counts)}\n")
+    # Then each topic holds each number once in both clusters
+    for side in sides:
+        for topic in chain.topics:
+            check_log(side, topic, total)
+        assert foreign_epochs(side.direct, unique) == set()
