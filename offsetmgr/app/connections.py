@@ -20,7 +20,7 @@ from offsetmgr.core import SCHEMES, TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, TimedOut, Unreachable, UsageError
 from offsetmgr.core.offset_store import OtherGroupKind
 from offsetmgr.core.selection import GroupSelection
 
@@ -711,6 +711,17 @@ class SourceAndTarget:
     def _open(self, side: str) -> OffsetStore:
         return self._connections.store_of_side(side, self._uris[side], self._configs[side])
 
+    def origins(self) -> tuple[dict[str, LogOrigin], OffsetMgrError | None]:
+        """Returns the origins of the sides that respond, and the error of the first one that does not."""
+        origins: dict[str, LogOrigin] = {}
+        silent: OffsetMgrError | None = None
+        for side, uri in self._uris.items():
+            try:
+                origins[side] = self._open(side).log_origin()
+            except (Unreachable, TimedOut) as error:
+                silent = silent or type(error)(f"the {side} {uri} does not respond", str(error), error.hint)
+        return origins, silent
+
     def cluster(self) -> KafkaCluster | None:
         """Returns the Kafka cluster whose logs the offsets belong to: the cluster of the target, else the cluster of
         the source, else the cluster of the selected bootstrap server. Returns None if no brokers are known."""
@@ -739,7 +750,7 @@ class SourceAndTarget:
 
     def clusters(self) -> tuple[KafkaCluster, KafkaCluster]:
         """Returns the cluster whose logs the source's offsets belong to, and that of the target: the brokers that the
-        URI names, or those that ZooKeeper lists. Raises `UsageError` if it lists none."""
+        URI names, or those that ZooKeeper lists. Raises `Unreachable` if it lists none."""
         from offsetmgr.stores.uri import bootstrap_of
 
         found = []
@@ -748,7 +759,7 @@ class SourceAndTarget:
             bootstrap = bootstrap_of(self._uris[side], config) or ",".join(sorted(store.log_origin().brokers))
             if not bootstrap:
                 hint = "start the cluster's brokers; a ZooKeeper may need a chroot: zookeeper://HOST:2181/CHROOT"
-                raise UsageError(store.uri, "names no brokers whose logs can be read", hint)
+                raise Unreachable(store.uri, "names no brokers whose logs can be read", hint)
             found.append(self._connections.cluster_at(bootstrap, config))
         return found[0], found[1]
 

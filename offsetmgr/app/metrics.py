@@ -18,6 +18,7 @@ from offsetmgr.core.model import Committed
 if TYPE_CHECKING:
     from offsetmgr.app.groups import LocatedGroups
     from offsetmgr.app.offsets import Found, GroupLag, LagRow
+    from offsetmgr.translation.readiness import Readiness
 
 HELP: Final = {
     "kminion_kafka_consumer_group_topic_partition_lag": "Log end minus committed offset, at least 0.",
@@ -34,6 +35,14 @@ HELP: Final = {
     "offsetmgr_located_group_members": "Members of the group in the store.",
     "offsetmgr_located_group_unread": "Stores in which offsets or members of the group could not be read.",
     "offsetmgr_located_group_expiry_timestamp_seconds": "When the copied offsets expire without a further commit.",
+    "offsetmgr_readiness_group_repeats": "Records that the group would repeat in the target, of known positions.",
+    "offsetmgr_readiness_group_skips": "Records of the target that the group would skip there, of known positions.",
+    "offsetmgr_readiness_group_absent": "Partitions in which the group has no offset in the target.",
+    "offsetmgr_readiness_group_unknown": "Positions of the group that are not known.",
+    "offsetmgr_readiness_only_source": "Records that only the source holds, of the partitions where this is known.",
+    "offsetmgr_readiness_unknown_partitions": "Partitions in which this number of records is not known.",
+    "offsetmgr_readiness_current": "1 if the check is of now, 0 if a cluster does not respond.",
+    "offsetmgr_readiness_timestamp_seconds": "When the check began; of the last known one without a response.",
     "offsetmgr_read_errors": "Errors of the read; 1 if the cluster could not be read.",
     "offsetmgr_read_timestamp_seconds": "When the read began.",
 }
@@ -136,6 +145,19 @@ def location_samples(located: LocatedGroups) -> Iterator[Sample]:
             if store.name == "kafka":
                 yield from _known("kminion_kafka_consumer_group_", group, members=members)
     yield from _read("groups where", began_ms, len(located.unlisted) + len(located.missing))
+
+
+def readiness_samples(checked: Readiness) -> Iterator[Sample]:
+    """Yields the samples of `offsetmgr.app.migrate.readiness`. The sums leave out what is not known, and others count
+    it."""
+    prefix, sides = "offsetmgr_readiness_", {"source": checked.source, "target": checked.target}
+    for one in checked.groups:
+        numbers = {"repeats": one.repeats, "skips": one.skips, "absent": one.absent, "unknown": one.unknown}
+        yield from _known(f"{prefix}group_", {**sides, "group_id": one.name}, **numbers)
+    known = {"only_source": checked.only_source, "unknown_partitions": checked.unknown_partitions}
+    began_s, current = checked.checked_at_ms / 1000, int(checked.silent is None)
+    yield from _known(prefix, sides, **known, current=current, timestamp_seconds=began_s)
+    yield from _read("migrate readiness", SystemClock().now_ms(), len(checked.errors) + 1 - current)
 
 
 def _known(prefix: str, labels: Mapping[str, str], **numbers: float | None) -> Iterator[Sample]:

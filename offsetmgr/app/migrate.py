@@ -49,8 +49,10 @@ from offsetmgr.migration.plan import PlanSummary as PlanSummary
 from offsetmgr.migration.progress import Stage
 
 if TYPE_CHECKING:
+    from offsetmgr.app.readiness import Readiness
     from offsetmgr.core.log_origin import TranslationChoice
     from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.scan import TopicMatches
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
@@ -837,6 +839,27 @@ def _require_topics(source: OffsetStore, options: PlanOptions, names: list[str])
             for tp in (*found.offsets, *found.errors):
                 topics.matches(tp)
         topics.require_all(source.uri)
+
+
+def readiness(
+    connections: Connections,
+    source: str,
+    target: str,
+    selection: GroupSelection | None = None,
+    topics: TopicSelection | None = None,
+    *,
+    rules: TranslationRules | None = None,
+    rename: Mapping[str, str] = MappingProxyType({}),
+    sides: SideSettings | None = None,
+) -> Readiness:
+    """Checks the consequences for groups if the source were lost now, with the offsets that they have in the target.
+    The arguments are those of `offsetmgr.app.offsets.diff_translated`. A complete check is saved in the state
+    directory. If a cluster does not respond, returns the saved one, with the error as ``silent``; without one, raises
+    the error, with the reason as its hint (`Unreachable`, `TimedOut`). Raises the errors of `diff_translated`."""
+    from offsetmgr.app.readiness import check
+
+    uris = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
+    return check(connections, uris, selection, topics, rules=rules, rename=rename, sides=sides and sides[:2])
 
 
 def status(

@@ -397,10 +397,12 @@ BY_RECORDS: Final = TranslationRules()
 
 
 class FoundPositions(Found["PositionDifference"]):
-    """The result of `diff_translated`. After the last item, ``counts`` has the number of partitions by outcome, and
-    ``lacking`` the number of records of each partition of the source that the target lacks, None if it is unknown."""
+    """The result of `diff_translated`. After the last item, ``counts`` has the number of partitions by outcome,
+    ``of_groups`` the same of each group, and ``lacking`` the number of records of each partition of the source that the
+    target lacks, None if it is unknown."""
 
     counts: PositionCounts
+    of_groups: Mapping[str, PositionCounts]
     lacking: Mapping[TopicPartition, int | None]
 
 
@@ -418,6 +420,7 @@ def diff_translated(
     """Compares the positions of groups in two Kafka clusters by the records, whose offsets differ there. Yields each
     partition in which a group is not at the right record in the target, or is not known to be. The arguments are those
     of `diff`; ``rename`` maps groups to their names in the target. Reads the logs of both clusters, and writes nothing.
+    With ``rules.lost``, ``lacking`` has all selected partitions of the groups' topics.
 
     Raises `UsageError` if both stores belong to one cluster, `UnsupportedOperation` if one is a file, and the errors of
     `diff`."""
@@ -455,7 +458,7 @@ def _translated(
         name = old.get(tp.topic) if rename else tp.topic
         return None if name is None else TopicPartition(name, tp.partition)
 
-    committed = CommittedPositions(rename, rules.accepts)
+    committed = CommittedPositions(rename, rules.accepts, lost=rules.lost)
     names = NamesInRight(lambda group: renamed.get(group, group), rename.partition, back)
     groups = connections.ui.progress(found.groups, "reading", len(found.groups))
     for in_left, in_right in read_both(*stores, groups, names):
@@ -465,6 +468,8 @@ def _translated(
     positions = committed.positions()
     compared = {tp.topic for tp in positions}
     rename.require_matches({*existing, *compared}, compared)
+    if rules.lost:
+        positions = {**_ends(source, committed.topics(), found.topics), **positions}
     note_reading(connections, source, positions, rules)
     translator = open_translator(connections, source, target, rules, len(positions))
     translated = translator.translate(positions, rename, committed.earliest())
@@ -479,7 +484,7 @@ def _translated(
     if absent:
         text = "hint: group {} has no offset in {}; {from} names another store"
         connections.ui.note(Advice(text, list_of(absent, MAX_NAMED), stores[0].uri))
-    found.counts, found.lacking = committed.counts, committed.lacking
+    found.counts, found.of_groups, found.lacking = committed.counts, committed.of_groups, committed.lacking
     yield from committed.differences()
     if committed.was_cut:
         connections.ui.note(Advice("hint: a larger {max_read} reads further back"))
@@ -489,6 +494,15 @@ def _translated(
         missing.hint = Advice.joined([Advice("{topic} selects names in the source"), missing.hint])
     if not (found.counts.total or found.errors):
         found.errors.append(OffsetMgrError("nothing to compare", "no selected group has an offset"))
+
+
+def _ends(
+    source: KafkaCluster, topics: Collection[str], selected: TopicMatches
+) -> Mapping[TopicPartition, Collection[int]]:
+    """Returns the end of the log of each selected partition of these topics."""
+    found = (TopicPartition(topic, n) for topic, count in source.topics(topics).items() for n in range(count))
+    ranges = source.log_ranges([tp for tp in found if selected.matches(tp)])
+    return {tp: () if isinstance(log, OffsetMgrError) else (log.end,) for tp, log in sorted(ranges.items())}
 
 
 def _add_group(

@@ -108,7 +108,9 @@ def require_two_logs(left: OffsetStore, right: OffsetStore, *, renamed: bool) ->
     compared = compare_origins(left.log_origin(), right.log_origin())
     if compared.keeps_epochs and not renamed:
         why = f"both stores belong to one cluster ({compared.how}), in which equal offsets are the same records"
-        raise UsageError(Advice("{translate=auto}"), why, Advice("compare the offsets: leave out {translate}"))
+        raise UsageError(
+            Advice("{translate=auto}"), why, Advice("name two clusters; or compare the offsets: leave out {translate}")
+        )
 
 
 def with_hint(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from offsetmgr.app.ui import Interrupted
+from offsetmgr.cli import readiness
 from offsetmgr.cli.connect_flags import ConnectFlags, command
 from offsetmgr.cli.options import (
     AcceptUnseen,
@@ -293,6 +294,8 @@ def renew_command(
     note(f"planned {again} again; {kept} kept; {plan_path} is replaced")
     end_of_planning(done.file.summary, following)
 
+
+app.registered_commands += readiness.app.registered_commands
 
 PAGES: Final = {"text": to_text, "markdown": to_markdown, "html": to_html}
 PageFormat: Any = StrEnum("PageFormat", [*PAGES])  # type: ignore[misc] # not literals

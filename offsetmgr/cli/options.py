@@ -584,6 +584,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "migrate plan": ("billing --from zookeeper://z1:2181 --to kafka://k1:9092 -o billing.plan",),
     "migrate apply": ("billing.plan",),
     "migrate renew": ("fleet.plan --wave 3 -o fleet-2.plan",),
+    "migrate readiness": (
+        "--all-groups --from kafka://east:9092 --to kafka://west:9092",
+        r"billing --from kafka://east:9092 --to kafka://west:9092 --rename-topic '(.*)=east.\1' --max-repeats 1000",
+    ),
     "migrate status": ("billing.plan",),
     "migrate report": ("fleet.json --context prod", "--context prod --format html -o report.html"),
     "migrate verify": ("billing.plan",),

@@ -37,7 +37,8 @@ class TranslationRules(NamedTuple):
     addition to ``seen``: ``inferred``, ``bracketed`` or ``missing``. Two limit the reading: ``max_read`` bytes of a
     partition in both logs together (default: 256 MiB), and ``throttle`` bytes in a second (default: no limit). Headers
     with the names ``ignored_headers`` are ignored, besides those of known copiers. ``back`` states that the source is a
-    copy of the target, which may hold later records that the source lacks.
+    copy of the target, which may hold later records that the source lacks. ``lost`` compares as if the source were lost
+    now: the right place of a group that is ahead of the copy is the end of the copy.
 
     >>> TranslationRules(topics=(r"(.*)=east.\\1",), accepts=("inferred",)).back
     False
@@ -49,6 +50,7 @@ class TranslationRules(NamedTuple):
     throttle: int | None = None
     ignored_headers: tuple[str, ...] = ()
     back: bool = False
+    lost: bool = False
 
 
 TranslationChoice: TypeAlias = OffsetTranslation | TranslationRules

@@ -110,6 +110,11 @@ class GroupSelection:
         return {"groups": list(self.patterns or ()), **excluded}
 
     @property
+    def arguments(self) -> dict[str, Argument]:
+        """The arguments of a further call for the same groups."""
+        return {"group": self.patterns, "all_groups": self.patterns is None, "exclude_group": self.excluded}
+
+    @property
     def names(self) -> frozenset[str]:
         """The groups that are selected by name."""
         return self._included.names - self._excluded.names

@@ -81,9 +81,14 @@ class PositionCounts:
     only_to: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
     unsure_skips: dict[str, UnsureSkips] = field(default_factory=dict)
+    first_unknown: str = ""
+    """The first partition whose right record or whose place is not known, with the reason."""
 
     def add(self, one: PositionDifference, *, sure: bool) -> None:
         """Counts a partition that is not at the right record."""
+        if not sure or (one.to_offset is not None and one.skips is None):
+            why = "it has an offset only in the target" if one.verdict == ONLY_TO else one.note
+            self.first_unknown = self.first_unknown or (f"{one.partition}: {why}" if one.partition else why)
         if one.verdict == ONLY_TO:
             self.only_to += 1
         elif not sure and one.skips:
@@ -133,11 +138,12 @@ class CommittedPositions:
 
     Call in this order: 1. `add` and `fail` for each group; 2. `compare` for the translation of each partition of
     `positions`; 3. `differences`. ``rename`` returns the target's name of a topic. ``accepted`` are the verdicts with
-    which a position counts as known, in addition to `Verdict.SEEN`.
+    which a position counts as known, in addition to `Verdict.SEEN`. With ``lost``, the source is as good as lost: if
+    the target ends before a position, its end is the right place.
     """
 
-    def __init__(self, rename: Callable[[str], str], accepted: Collection[str] = ()) -> None:
-        self._rename, self._accepted = cache(rename), frozenset({Verdict.SEEN, *accepted})
+    def __init__(self, rename: Callable[[str], str], accepted: Collection[str] = (), *, lost: bool = False) -> None:
+        self._rename, self._accepted, self._lost = cache(rename), frozenset({Verdict.SEEN, *accepted}), lost
         self._groups: list[str] = []
         self._first_rows = array("q")
         """The number of rows before each group."""
@@ -157,6 +163,8 @@ class CommittedPositions:
         self.lacking: dict[TopicPartition, int | None] = {}
         """The number of records of each partition of the source that the target lacks; None if it is unknown."""
         self.counts = PositionCounts()
+        self.of_groups: dict[str, PositionCounts] = {}
+        """The counts of each group that has an offset."""
 
     def target(self, tp: TopicPartition) -> TopicPartition:
         """Returns the partition of the target that a partition of the source has as its copy."""
@@ -186,6 +194,11 @@ class CommittedPositions:
         self._to.append(_NONE if target is None else target)
         self._outcomes.append(outcome)
 
+    def topics(self) -> set[str]:
+        """Returns the topics in which a group has an offset in the source."""
+        others = (one for one in self._outcomes if one is not None and one.partition and one.verdict != ONLY_TO)
+        return {tp.topic for tp in self._rows} | {one.partition.topic for one in others if one.partition}
+
     def positions(self) -> Mapping[TopicPartition, Collection[int]]:
         """Returns the distinct positions of each partition of the source."""
         return {tp: {self._from[row] for row in rows} for tp, rows in sorted(self._rows.items())}
@@ -202,19 +215,20 @@ class CommittedPositions:
             self._fail(found.source, found.error)
             return
         known: dict[tuple[int, int], tuple[PositionDifference | None, bool]] = {}
-        for row in self._rows.pop(found.source):
+        for row in self._rows.pop(found.source, ()):
             pair = self._from[row], self._to[row]
             if pair not in known:
                 known[pair] = self._compared(found, *pair)
             self._outcomes[row], sure = known[pair]
-            if self._outcomes[row] is None:
-                self.counts.right += 1
-            elif sure:
+            if sure and self._outcomes[row] is not None:
                 self._sure.add(row)
 
     def _compared(self, found: TranslatedPartition, source: int, target: int) -> tuple[PositionDifference | None, bool]:
         """Returns the difference, None if there is none, and whether the right position is known."""
         right = found.translations.get(source) or Translation(Verdict.UNKNOWN, why="the log was not read")
+        if self._lost and right.verdict is Verdict.NOT_YET and right.waits and found.alignment is not None:
+            right = Translation(Verdict.SEEN, found.alignment.b.end)
+            found = found._replace(translations={source: right})
         sure = right.verdict in self._accepted
         self.was_cut |= not sure and (right.earlier_a or right.earlier_b)
         committed = None if target == _NONE else target
@@ -244,7 +258,7 @@ class CommittedPositions:
         }
         verdict = next((verdict for kind, verdict in kinds.items() if isinstance(error, kind)), UNREADABLE)
         target = self.target(tp)
-        for row in self._rows.pop(tp):
+        for row in self._rows.pop(tp, ()):
             offsets = (self._from[row], None if self._to[row] == _NONE else self._to[row])
             self._outcomes[row] = PositionDifference("", tp, target, verdict, *offsets, note=error.why, error=error)
 
@@ -254,7 +268,12 @@ class CommittedPositions:
             self._fail(tp, OffsetMgrError(str(tp), "was not translated"))
         ends = [*self._first_rows[1:], len(self._outcomes)]
         for group, first, end in zip(self._groups, self._first_rows, ends, strict=True):
+            counts = self.of_groups[group] = PositionCounts()
             for row in range(first, end):
-                if (one := self._outcomes[row]) is not None:
+                if (one := self._outcomes[row]) is None:
+                    counts.right += 1
+                    self.counts.right += 1
+                else:
+                    counts.add(one, sure=row in self._sure)
                     self.counts.add(one, sure=row in self._sure)
                     yield one._replace(group=group)

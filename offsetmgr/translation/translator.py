@@ -73,7 +73,7 @@ class TranslatedPartition(NamedTuple):
     log: LogRange | None = None
     """The range of the target's log."""
     lacking: int | None = None
-    """The number of records of the source that the target lacks, as far as the source was read; None if unknown."""
+    """The number of records of the source that the target lacks, from the first position on; None if unknown."""
     digest: str = ""
     """A hash of the records that were read of both logs."""
 
@@ -167,13 +167,15 @@ class PositionTranslator:
         else:
             reading = self._read(logs, wanted, earliest)
             alignment, note = reading.alignment, reading.equality.text
-            lacking = alignment.lacking
             digest = blake2b(digest_size=_DIGEST_BYTES)
+            inside = [one for one in wanted if source.range.start <= one <= source.range.end]
+            was_read = alignment.a.first <= min(inside, default=source.range.end)
+            lacking = alignment.lacking if was_read else None
             for stretch in (alignment.a, alignment.b):
                 digest.update(stretch.offsets)
                 digest.update(b"".join(stretch.prints))
             found = {one: reading.translate(one) for one in wanted}
-            if alignment.first_copied is None and any(source.range.start <= one <= source.range.end for one in wanted):
+            if alignment.first_copied is None and inside:
                 self._refuse_other_partitions(logs)
         now = self.topic_ids({source.tp.topic: target.tp.topic})
         for log, before, after in zip(logs, ids, now, strict=True):
