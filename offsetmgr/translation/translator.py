@@ -169,7 +169,8 @@ class PositionTranslator:
             alignment, note = reading.alignment, reading.equality.text
             digest = blake2b(digest_size=_DIGEST_BYTES)
             inside = [one for one in wanted if source.range.start <= one <= source.range.end]
-            was_read = alignment.a.first <= min(inside, default=source.range.end)
+            of_source = alignment.b if self._options.back else alignment.a
+            was_read = of_source.first <= min(inside, default=source.range.end)
             lacking = alignment.lacking if was_read else None
             for stretch in (alignment.a, alignment.b):
                 digest.update(stretch.offsets)
