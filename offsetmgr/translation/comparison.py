@@ -227,7 +227,7 @@ class CommittedPositions:
         """Returns the difference, None if there is none, and whether the right position is known."""
         right = found.translations.get(source) or Translation(Verdict.UNKNOWN, why="the log was not read")
         if self._lost and right.verdict is Verdict.NOT_YET and right.waits and found.alignment is not None:
-            right = Translation(Verdict.SEEN, found.alignment.into.end)
+            right = Translation(Verdict.SEEN, found.alignment.b.end)
             found = found._replace(translations={source: right})
         sure = right.verdict in self._accepted
         self.was_cut |= not sure and (right.earlier_a or right.earlier_b)

@@ -192,7 +192,7 @@ def test_only_accepted_verdicts_count_as_the_right_record() -> None:
     ],
 )
 def test_an_offset_of_the_target_may_be_one_whose_records_were_not_read(to: int, repeats: int, note: str) -> None:
-    stretch = SimpleNamespace(into=LogStretch(first=30, start=5, end=100, hidden=10), difference=lambda *_: None)
+    stretch = SimpleNamespace(b=LogStretch(first=30, start=5, end=100, hidden=10), difference=lambda *_: None)
     (one,) = compared(Verdict.SEEN, to, Verdict.SEEN, alignment=cast(Any, stretch))
     assert (one.repeats, one.note) == (repeats, f"why; {note}".removesuffix("; "))
 
