@@ -12,6 +12,7 @@ from two_clusters import RECORDS, TwoClusters
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.errors import UnsupportedOperation, UsageError
+from offsetmgr.core.model import LogRange
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.translation.alignment import Alignment, LogStretch, Translation, Verdict
 from offsetmgr.translation.comparison import CommittedPositions, PositionDifference
@@ -162,7 +163,8 @@ def positions(
     committed.begin("g")
     committed.add(TP, 50, to)
     translation = Translation(verdict, right, upper=60 if verdict is Verdict.BRACKETED else None, why="why")
-    committed.compare(TranslatedPartition(TP, TP, {50: translation}, alignment=alignment))
+    log = LogRange(5, 110) if alignment else None
+    committed.compare(TranslatedPartition(TP, TP, {50: translation}, alignment=alignment, log=log))
     return committed
 
 
