@@ -27,6 +27,8 @@ class TranslatedGroups:
         self._selects = selects
         self._sources: dict[str, str] = {}
         """The topic of the source by the topic of the target."""
+        self._known: dict[tuple[TopicPartition, int], tuple[TranslatedOffset, PlanSource] | OffsetMgrError] = {}
+        """The results of `_place` since the last `load`, because groups share positions."""
 
     def target(self, tp: TopicPartition) -> TopicPartition:
         """Returns the copy of a partition of the source. Raises `UsageError` if two topics have one name in the
@@ -55,13 +57,11 @@ class TranslatedGroups:
 
     def get(self, tp: TopicPartition, committed: Committed) -> TranslatedOffset | OffsetMgrError:
         """Returns the translation of a commit whose position is loaded, or the reason why there is none."""
-        if (form := state_in(committed.metadata)) is not None:
-            why = f"its commit metadata is {form}, valid for this offset and log alone; its client must move it"
-            return UnsupportedOperation(str(tp), why)
-        return self.translations.get(tp, committed.offset)
+        return _error_of(tp, committed) or self.translations.get(tp, committed.offset)
 
     def load(self, groups: Iterable[GroupOffsets]) -> None:
         """Translates the positions of groups. Raises the errors of `Translations.load`."""
+        self._known.clear()
         self.translations.load(one for found in groups for one in self.positions(found))
 
     def load_all(self, groups: Iterable[GroupOffsets]) -> None:
@@ -74,9 +74,17 @@ class TranslatedGroups:
     def places(self, found: GroupOffsets) -> Iterator[tuple[TopicPartition, int]]:
         """Yields the offsets in the target of a group whose positions are loaded."""
         for tp, position in self.positions(found):
+            place = self._place(tp, position)
+            if not isinstance(place, OffsetMgrError) and place[0].answer.offset is not None:
+                yield place[0].target, place[0].answer.offset
+
+    def _place(self, tp: TopicPartition, position: int) -> tuple[TranslatedOffset, PlanSource] | OffsetMgrError:
+        """Returns the translation of a loaded position, with the origin of its offset."""
+        if (known := self._known.get((tp, position))) is None:
             there = self.translations.get(tp, position)
-            if isinstance(there, TranslatedOffset) and there.answer.offset is not None:
-                yield there.target, there.answer.offset
+            known = there if isinstance(there, OffsetMgrError) else (there, origin_of(tp, there))
+            self._known[tp, position] = known
+        return known
 
     def steps(
         self, source: GroupOffsets, target: GroupOffsets, log: FindLog, options: PlanOptions, capabilities: Capabilities
@@ -108,16 +116,24 @@ class TranslatedGroups:
         position = OffsetAndMetadata(found.offset, found.metadata)
         current = held.value() if isinstance(held, Committed) else None
         refusal = PlanStep(copy, Action.REFUSE_UNTRANSLATED, position, current, None, origin=origin)
-        there = self.get(tp, found)
-        if isinstance(there, OffsetMgrError):
-            return refusal._replace(note=Advice.joined(filter(None, (there.text, there.hint))))
-        origin = origin_of(tp, there)
+        place = _error_of(tp, found) or self._place(tp, found.offset)
+        if isinstance(place, OffsetMgrError):
+            return refusal._replace(note=Advice.joined(filter(None, (place.text, place.hint))))
+        there, origin = place
         if there.problem or there.answer.offset is None:
             return refusal._replace(action=Action.REFUSE_UNSURE, note=there.problem, origin=origin)
         step = decide(copy, OffsetAndMetadata(there.answer.offset, found.metadata), held, log(copy), options)
         unsure = there.answer.verdict is not Verdict.SEEN or self.translations.partitions[tp].note
-        note = Advice.joined(filter(None, (there.how if unsure else "", step.note)))
+        note = Advice.joined(filter(None, (there.how, step.note))) if unsure else step.note
         return step._replace(source=position, note=note, origin=origin)
+
+
+def _error_of(tp: TopicPartition, committed: Committed) -> UnsupportedOperation | None:
+    """Returns an error if the metadata of a commit is state of its client."""
+    if (form := state_in(committed.metadata)) is None:
+        return None
+    why = f"its commit metadata is {form}, valid for this offset and log alone; its client must move it"
+    return UnsupportedOperation(str(tp), why)
 
 
 def origin_of(tp: TopicPartition, there: TranslatedOffset) -> PlanSource:
