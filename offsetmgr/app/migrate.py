@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.rollback import RollbackReport as RollbackReport
     from offsetmgr.migration.verify import VerifyResults as VerifyResults
     from offsetmgr.migration.waves import Waves
+    from offsetmgr.translation.translator import Translations
 
 
 class SideSettings(NamedTuple):
@@ -741,9 +742,10 @@ def mirror(
     Raises `GroupNotFound` and `UnknownTopicOrPartition` if the options select nothing, `UsageError` if one store has
     byte positions of Kafka 0.7 and the other one has offsets, `OtherCluster`, `Unreachable`, `TimedOut`.
     """
+    from offsetmgr.app.translation import open_translations
     from offsetmgr.groups.before_images import default_image_path
     from offsetmgr.groups.execute import EditOrigin
-    from offsetmgr.migration.mirror import Mirror
+    from offsetmgr.migration.mirror import Mirror, require_equal_layouts
     from offsetmgr.migration.mirror_images import MirrorImages
     from offsetmgr.migration.planner import Planner
 
@@ -751,9 +753,10 @@ def mirror(
     if options.if_ahead is AheadPolicy.REWIND:
         what, hint = Advice("{if_ahead=rewind}"), Advice("use: {}", Invocation("migrate plan"))
         raise UsageError(what, "a mirror only moves offsets forward", hint)
-    rules = settings.rules
     stores, options = _new_sides(connections, source, target, options, sides)
-    _require_mirrorable(stores, rules)
+    require_equal_layouts(stores.source, stores.target)
+    rules = settings.rules
+    translations = None if rules is None else open_translations(connections, stores, rules, again=True)
     ui, clock = connections.ui, SystemClock()
     planner = Planner(stores.source, stores.target, options, clock, translate=settings.translate)
     with connections.refusing("migrate mirror", stores.source.uri):
@@ -777,36 +780,22 @@ def mirror(
             planner.crossing,
             images.prepare,
         )
-        if rules is not None:
-            _translate_rounds(running, connections, stores, rules, images)
+        if translations is not None:
+            _translate_rounds(running, translations, images, ui)
         with images.recorded(running, names, origin):
             running.run(once=settings.once)
     return running
 
 
-def _require_mirrorable(stores: SourceAndTarget, rules: TranslationRules | None) -> None:
-    from offsetmgr.app.translation import require_two_logs
-    from offsetmgr.migration.mirror import require_equal_layouts
-
-    require_equal_layouts(stores.source, stores.target)
-    if rules is not None:
-        require_two_logs(stores.source, stores.target, renamed=bool(rules.topics))
-
-
-def _translate_rounds(
-    running: Mirror, connections: Connections, stores: SourceAndTarget, rules: TranslationRules, images: MirrorImages
-) -> None:
+def _translate_rounds(running: Mirror, translations: Translations, images: MirrorImages, ui: Ui) -> None:
     """Makes a mirror translate the offsets, in each of its rounds."""
-    from offsetmgr.app.translation import open_translations
     from offsetmgr.migration.mirror import PollingNotifier
     from offsetmgr.migration.translated_offsets import OffsetTranslator
 
-    clock = running.clock
-    running.translator = OffsetTranslator(open_translations(connections, stores, rules, running.stop), clock)
-    running.notifier, running.on_new = PollingNotifier(clock, math.inf), images.save_translated
+    running.translator = OffsetTranslator(translations, running.options, running.clock)
+    running.notifier, running.on_new = PollingNotifier(running.clock, math.inf), images.save_translated
     images.save_translated(())
-    interval = f"{running.idle_s:g} s"
-    connections.ui.note(f"reads both logs every {interval}, from their ends back to the positions that moved")
+    ui.note(f"reads both logs every {running.idle_s:g} s, from their ends back to the positions that moved")
 
 
 def _announce_mirror(ui: Ui, stores: SourceAndTarget, planner: Planner) -> tuple[list[str], float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -42,13 +42,13 @@ def translating(
 
 
 def open_translations(
-    connections: Connections, pair: SourceAndTarget, rules: TranslationRules, stop: Callable[[], bool] | None = None
+    connections: Connections, pair: SourceAndTarget, rules: TranslationRules, *, again: bool = False
 ) -> Translations:
     """Returns the translations of positions of the source's cluster into positions of the target's cluster. Raises
     `UsageError` if both stores belong to one cluster, and `UnsupportedOperation` if one of them has no logs.
 
-    ``stop`` is for a command that translates again and again, and shows its own state: only the first read is
-    announced, and the rest of a read is left out if ``stop`` returns True.
+    ``again`` is for a command that translates again and again, and shows its own state: only the first read is
+    announced.
     """
     from offsetmgr.translation.translator import Translations
 
@@ -60,17 +60,15 @@ def open_translations(
 
     def started(positions: Mapping[TopicPartition, Collection[int]]) -> None:
         nonlocal announced
-        if stop is None or not announced:
+        if not (again and announced):
             note_reading(connections, source, positions, rules)
         announced = True
 
     def shown(found: Iterable[TranslatedPartition], total: int) -> Iterator[TranslatedPartition]:
-        for one in connections.ui.progress(found, "translating", total) if stop is None else found:
+        for one in connections.ui.progress(found, "translating", total) if not again else found:
             if one.error is not None:
                 with_hint(one.error, one.source, one.target, () if rules.topics else None)
             yield one
-            if stop is not None and stop():
-                return
 
     return Translations(translator, rules, started, shown)
 

@@ -56,8 +56,8 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff
 from offsetmgr.groups.last_writes import LastWriter, skip_text
 from offsetmgr.migration.journaled_writer import read_batches
-from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.migration.translated_offsets import MissingTranslation, OffsetTranslator
+from offsetmgr.migration.plan import PlanOptions, PlanStep
+from offsetmgr.migration.translated_offsets import OffsetTranslator, waits
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -277,16 +277,12 @@ class GroupMirror:
     """The error of a group that could not be read then. The mirror tries again before it writes to the group."""
     unread_partitions: Set[TopicPartition] = frozenset()
     """The partitions that could not be read then. The mirror tries again before it writes them."""
-    untranslated: Mapping[TopicPartition, MissingTranslation] = field(default_factory=dict)
-    """The source's offsets that have no offset in the target's log, and are not mirrored."""
-    upper: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The largest offset that may be right, where this is not known exactly."""
+    untranslated: Mapping[TopicPartition, PlanStep] = field(default_factory=dict)
+    """The target's partitions for which the source's offset has no known place, and which are not mirrored."""
     sent: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """The offsets that a translating mirror wrote last, and tried to write since."""
     compared: set[TopicPartition] = field(default_factory=set)
     """The partitions whose offset in the target is known not to be ahead of the group, or is the mirror's own."""
-    imaged: set[TopicPartition] = field(default_factory=set)
-    """The partitions whose before-image a translating mirror has saved."""
     was_read: bool = False
     """Whether ``target_offsets`` was read once."""
     waiting_since: float | None = None
@@ -308,16 +304,16 @@ class GroupMirror:
     @property
     def waits(self) -> bool:
         """Whether the target does not hold the records of a partition yet."""
-        return any(one.waits for one in self.untranslated.values())
+        return bool(waits(self.untranslated))
 
     @property
     def not_mirrored(self) -> str:
         """The partitions that are not mirrored, as text; "" if every partition is mirrored."""
         found = {tp: one.why for tp, one in self.recreated.items()}
-        found |= {tp: one.why for tp, one in self.untranslated.items()}
+        found |= {tp: one.note for tp, one in self.untranslated.items()}
         if not found:
             return ""
-        refused = found.keys() - {tp for tp, one in self.untranslated.items() if one.waits}
+        refused = found.keys() - waits(self.untranslated)
         first = min(refused or found)
         more = f", and {count_of(len(found) - 1, 'more partition')}" if len(found) > 1 else ""
         return Advice("{}: {}: {}{}", "refused" if refused else "waits", first, found[first], more)
@@ -351,7 +347,7 @@ class GroupMirror:
             right = self.mirrored_offsets.get(tp)
             if right is None or tp in self.compared:
                 continue
-            if (ahead := there - self.upper.get(tp, right.offset)) > 0 and self.if_ahead is not AheadPolicy.KEEP:
+            if (ahead := there - right.offset) > 0 and self.if_ahead is not AheadPolicy.KEEP:
                 why = f"{tp} is at {there} in the target, {count_of(ahead, 'offset')} ahead of the group in the source"
                 return Advice("{}: {}; {if_ahead=keep} mirrors the other partitions", why, _OTHER_WRITER)
             self.compared.add(tp)
@@ -390,8 +386,6 @@ class GroupMirror:
                 refused[tp] = "is not mirrored until both stores can be read"
                 continue
             there = self.target_offsets.get(tp, -1 if newer is None else newer)
-            if here < there <= self.upper.get(tp, here):
-                continue
             if tp in self.compared:
                 writer = LastWriter(None, "the group moved back in the source")
             why = "nothing shows which store was written last" if writer is None else writer.why
@@ -556,7 +550,7 @@ class Mirror:
         lag = sum(mirror.lag or 0 for mirror in self.groups.values())
         unknown = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REJECTED]
         recreated = sum(len(mirror.recreated) for mirror in self.groups.values())
-        refused = sum(not one.waits for mirror in self.groups.values() for one in mirror.untranslated.values())
+        refused = sum(len(m.untranslated) - len(waits(m.untranslated)) for m in self.groups.values())
         return MirrorStatus(copied, lag, len(unknown), states, self.clock.now_ms(), recreated, refused)
 
     def _still_watching(self) -> bool:
@@ -718,7 +712,7 @@ class Mirror:
         named = {mirror.group: mirror for mirror in batch}
         following: list[GroupMirror] = []
         read: Iterable[GroupOffsets] = self.source.scan(named)
-        for found in read if self.translator is None else self.translator.load(read, self.options.selects):
+        for found in read if self.translator is None else self.translator.load(read):
             mirror = named[found.name]
             mirror.source_offsets = found.offsets
             selected = {tp: c for tp, c in found.offsets.items() if self.options.selects(tp)}
@@ -726,7 +720,7 @@ class Mirror:
                 mirror.recreated = self._recreated(selected)
                 mirror.mirrored_offsets = {tp: c for tp, c in selected.items() if tp not in mirror.recreated}
             else:
-                mirror.mirrored_offsets, mirror.upper, mirror.untranslated = self.translator.of(selected)
+                mirror.mirrored_offsets, mirror.untranslated = self.translator.of(found)
                 mirror.waiting_since = (mirror.waiting_since or self.clock.monotonic()) if mirror.waits else None
             mirror.drops_metadata = not self.target.capabilities.metadata
             mirror.problem = found.error or found.hidden or next(iter(found.errors.values()), None)
@@ -777,10 +771,8 @@ class Mirror:
         """Saves the before-images of translated offsets, and remembers the offsets as the mirror's own."""
         if self.translator is None:
             return
-        if new := [mirror for mirror, values in writes if values.keys() - mirror.imaged]:
-            self.on_new(new)
+        self.on_new([mirror for mirror, _ in writes])
         for mirror, values in writes:
-            mirror.imaged |= values.keys()
             mirror.compared |= values.keys()
             for tp, value in values.items():
                 mirror.sent.setdefault(tp, set()).add(value.offset)

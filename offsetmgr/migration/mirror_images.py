@@ -65,11 +65,15 @@ class MirrorImages:
     def save_translated(self, new: Sequence[GroupMirror]) -> None:
         """Adds the before-images of the partitions that are written for the first time to the file. Raises
         `OffsetMgrError` if it cannot be written or if the target cannot be read."""
-        unsaved = ((one, one.behind().keys() - one.imaged) for one in new)
+        saved = {name: {change.partition for change in plan.changes} for name, plan in self._plans.items()}
+        unsaved = ((one, one.behind().keys() - saved.get(one.target_group, set())) for one in new)
         found = [
             GroupOffsets(one.target_group, {tp: one.mirrored_offsets[tp] for tp in partitions})
             for one, partitions in unsaved
+            if partitions
         ]
+        if self._files and not found:
+            return
         for plan in plan_import(self.target, found, crossing=self.crossing):
             if plan.problem is not None:
                 raise plan.problem

@@ -280,7 +280,7 @@ class Translations:
         self.partitions: dict[TopicPartition, TranslatedPartition] = {}
         """The translations of each partition of the source, without alignments."""
         self._translator, self._started, self._progress = translator, started, progress
-        self._ids: dict[TopicPartition, tuple[str | None, str | None]] = {}
+        self._ids: dict[str, tuple[str | None, str | None]] = {}
         """The ids of the topics of both clusters before their logs were read."""
         self._differences: dict[tuple[TopicPartition, int, int], tuple[int, int] | None] = {}
 
@@ -305,7 +305,7 @@ class Translations:
         if not new:
             return
         self._started(new)
-        self._ids |= self._ids_now(new)
+        self._ids |= self._topic_ids({tp.topic for tp in new})
         earliest = {tp: min(offset for _, offset in pairs) for tp, pairs in compared.items()}
         for one in self._progress(self._translator.translate(new, self.rename, earliest), len(new)):
             for position, offset in compared.get(one.source, ()):
@@ -339,29 +339,24 @@ class Translations:
         """Returns the topics of the source. Raises `Unreachable`, `TimedOut`."""
         return self._translator.source_topics()
 
-    def keep(self, positions: Collection[tuple[TopicPartition, int]]) -> None:
+    def keep(self, positions: Iterable[tuple[TopicPartition, int]]) -> None:
         """Removes the translations that longer logs may change: all but the answers for ``positions`` that may be
         written, and of topics that were not recreated."""
-        wanted: dict[TopicPartition, list[int]] = {}
+        kept: dict[TopicPartition, dict[int, Translation]] = {}
+        ids = self._topic_ids({tp.topic for tp in self.partitions})
         for tp, position in positions:
             known = self.partitions.get(tp)
-            if known is not None and known.error is None and position in known.translations:
-                found = self.get(tp, position)
-                if isinstance(found, TranslatedOffset) and not found.problem:
-                    wanted.setdefault(tp, []).append(position)
-        ids = self._ids_now(wanted)
-        kept = {tp: found for tp, found in wanted.items() if ids[tp] == self._ids.get(tp)}
-        self.partitions = {
-            tp: (known := self.partitions[tp])._replace(translations={one: known.translations[one] for one in found})
-            for tp, found in kept.items()
-        }
-        self._ids = {tp: ids[tp] for tp in kept}
+            if known is None or position not in known.translations or ids[tp.topic] != self._ids.get(tp.topic):
+                continue
+            if isinstance(found := self.get(tp, position), TranslatedOffset) and not found.problem:
+                kept.setdefault(tp, {})[position] = found.answer
+        self.partitions = {tp: self.partitions[tp]._replace(translations=found) for tp, found in kept.items()}
         self._differences.clear()
 
-    def _ids_now(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[str | None, str | None]]:
-        topics = {tp.topic: self.rename(tp.topic) for tp in partitions}
-        source, target = self._translator.topic_ids(topics) if topics else ({}, {})
-        return {tp: (source.get(tp.topic), target.get(topics[tp.topic])) for tp in partitions}
+    def _topic_ids(self, topics: Iterable[str]) -> dict[str, tuple[str | None, str | None]]:
+        names = {topic: self.rename(topic) for topic in topics}
+        here, there = self._translator.topic_ids(names) if names else ({}, {})
+        return {topic: (here.get(topic), there.get(name)) for topic, name in names.items()}
 
     def clear(self) -> None:
         """Removes all translations, because the logs have changed."""

@@ -297,7 +297,7 @@ def test_a_thousand_groups_share_what_is_read_and_only_positions_that_moved_are_
         translator, clock = PositionTranslator(logs[0], logs[1], TranslationOptions(on_read=read.append)), SystemClock()
         mirror = Mirror(a, b, PlanOptions(groups=(f"{unique}-*",)), PollingNotifier(clock, math.inf), clock)
         mirror.settle_s = mirror.idle_s = 0.2
-        mirror.translator = OffsetTranslator(Translations(translator, TranslationRules()), clock)
+        mirror.translator = OffsetTranslator(Translations(translator, TranslationRules()), mirror.options, clock)
 
         def report(status: MirrorStatus) -> None:
             rounds.append((status.copied, len(read)))
