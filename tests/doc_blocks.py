@@ -15,11 +15,14 @@ FOLLOWED: Final = (PROJECT / "README.md", *sorted((PROJECT / "docs" / "tutorials
 MATRIX_PAGES: Final = tuple(
     PROJECT / "docs" / "how-to" / f"{name}.md"
     for name in (
+        "failover-and-failback",
         "library",
+        "many-clusters",
         "migrate-a-group",
         "migrate-from-kafka-07",
         "migrate-many-groups",
         "mirror-a-group",
+        "move-groups-to-another-cluster",
         "restore-offsets",
         "sandbox",
         "why-a-lag-looks-wrong",

@@ -15,9 +15,10 @@ from confluent_kafka import Producer
 from doc_blocks import MATRIX_PAGES, PROJECT, blocks
 from kazoo_client import connected
 from processes import OFFSETMGR, create_topic, start_command
+from two_clusters import TwoClusters
 
 from offsetmgr import OffsetAdmin, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -198,6 +199,32 @@ def registered_group(world: World) -> Preparations:
     return {}
 
 
+def two_clusters(world: World) -> Preparations:
+    """The clusters A and B, and the groups ``shop`` and ``billing`` at A. B has a copy of their topic, behind other
+    records."""
+
+    def make_topic(
+        name: str, partitions: int = 1, *, bootstrap: str | None = None, config: dict[str, str] | None = None
+    ) -> str:
+        assert bootstrap is not None and config is None
+        return create_topic(bootstrap, name, partitions)
+
+    a, b = (world.stack.enter_context(KraftBroker(world.directory.parent / name)) for name in "AB")
+    clusters = TwoClusters(a.bootstrap, b.bootstrap, make_topic)
+    clusters.foreign(clusters.topic("orders"), 7)
+    clusters.copy("orders")
+    for group in ("shop", "billing"):
+        clusters.commit(group, "orders", {0: 50})
+    world.environ |= {name: f"kafka://{one.bootstrap}" for name, one in (("A", a), ("B", b))} | {"A_PID": str(a.pid)}
+    return {}
+
+
+def a_lost_cluster(world: World) -> Preparations:
+    two_clusters(world)
+    world.environ["OFFSETMGR_TIMEOUT"] = "20000"
+    return {"Fail over": 'kill -STOP "$A_PID"', "Fail back": 'kill -CONT "$A_PID"'}
+
+
 def moves(world: World) -> Preparations:
     """A third broker, the page's file with moves, and a topic to delete.
 
@@ -221,11 +248,14 @@ def moves(world: World) -> Preparations:
 
 
 STATES: Final[dict[str, Callable[[World], Preparations]]] = {
+    "failover-and-failback": a_lost_cluster,
     "library": a_sandbox,
+    "many-clusters": two_clusters,
     "migrate-a-group": alternatives,
     "migrate-from-kafka-07": byte_positions,
     "migrate-many-groups": many_groups,
     "mirror-a-group": nothing,
+    "move-groups-to-another-cluster": two_clusters,
     "restore-offsets": snapshots,
     "sandbox": a_sandbox,
     "why-a-lag-looks-wrong": both_stores,
