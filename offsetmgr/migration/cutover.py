@@ -35,7 +35,7 @@ from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.migration.cutover_gates import (
     ClosedGate,
     CutoverStatus,
-    CutoverStep,
+    Gate,
     GroupObservation,
     LogRanges,
     Reads,
@@ -75,11 +75,11 @@ class _Progress:
     """``step`` is the last step that was passed. ``times`` are in milliseconds since 1970, by step."""
 
     step: int = 0
-    times: dict[int, int] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
 
-    def pass_step(self, step: CutoverStep) -> None:
+    def pass_step(self, step: Gate) -> None:
         self.step = step.value
-        self.times[step.value] = time.time_ns() // 1_000_000
+        self.times[str(step.value)] = time.time_ns() // 1_000_000
 
 
 @dataclass(slots=True)
@@ -234,9 +234,9 @@ class Cutover:
         after = set()
         for name, topic in first.topics.items():
             ends = {_partition(tp): end for tp, end in topic.ends.items()}
-            logs = self._source.cluster.log_ranges(ends) if topic.step == CutoverStep.REPLICATOR else {}
+            logs = self._source.cluster.log_ranges(ends) if topic.step == Gate.REPLICATOR else {}
             grown = any(isinstance(log := logs.get(tp), LogRange) and log.end > end for tp, end in ends.items())
-            if grown or topic.step >= CutoverStep.PRODUCING:
+            if grown or topic.step >= Gate.PRODUCING:
                 after.add(topic.target)
                 if first.way_back is not ReverseReplicator.RUNNING:
                     why = f"the producers of {name} write at {self._source.store.uri}, and no reverse replicator runs"
@@ -289,9 +289,9 @@ class Cutover:
         for name in self.names:
             saved = self.state.groups.get(name, GroupState())
             gate, done = None, "not written"
-            if saved.step >= CutoverStep.MOVING:
+            if saved.step >= Gate.MOVING:
                 hint = "go back by a cutover from the target to the source with {back_of} {}"
-                gate = ClosedGate(CutoverStep.MOVING, "it has consumed at the target", Advice(hint, str(self._path)))
+                gate = ClosedGate(Gate.MOVING, "it has consumed at the target", Advice(hint, str(self._path)))
             elif saved.step:
                 gate, done = self._take_back(saved), "taken back"
             found.append(CutoverStatus("group", name, gate, done=done))
@@ -305,7 +305,7 @@ class Cutover:
             problem = self._actions.undo(path) if _has_begun(path) else ""
             then = "stop its consumers at the target, and run the same command again"
         if problem:
-            return ClosedGate(CutoverStep.WRITTEN, problem, then)
+            return ClosedGate(Gate.WRITTEN, problem, then)
         self._begin_again(saved)
         return None
 
@@ -327,7 +327,7 @@ class Cutover:
         found, writable = [], []
         for name in self.names:
             gate = resumed.get(name) or self._group(name, groups[name])
-            if gate is not None and gate.step is CutoverStep.WRITTEN and name not in resumed:
+            if gate is not None and gate.step is Gate.WRITTEN and name not in resumed:
                 writable.append(name)
             found.append(CutoverStatus("group", name, gate, without_offset(groups[name]) if gate else ""))
         self._save()
@@ -436,9 +436,9 @@ class Cutover:
     def _positions(self, groups: Mapping[str, GroupObservation], look: _Look) -> set[tuple[TopicPartition, int]]:
         """Returns the positions of the source that this round translates: the ends of the logs of topics that some gate
         asks for, and the positions of groups that have stopped."""
-        unwritten = [one for name, one in groups.items() if self._groups[name].step < CutoverStep.WRITTEN]
+        unwritten = [one for name, one in groups.items() if self._groups[name].step < Gate.WRITTEN]
         held = {topic for one in unwritten for topic in one.topics}
-        ended = {name for name, one in self.state.topics.items() if one.step >= CutoverStep.REPLICATOR}
+        ended = {name for name, one in self.state.topics.items() if one.step >= Gate.REPLICATOR}
         asked = held | {topic.name for one in unwritten for topic in one.outputs}
         asked |= {topic for topic in self._consumed - held - ended if self._has_steps(topic)}
         ends = look.source_logs.items()
@@ -481,7 +481,7 @@ class Cutover:
     def _remove_static_members(self) -> None:
         """Removes the static members of groups that have no others. `_returned` has those that come back."""
         self._removed: dict[str, set[str]] = {}
-        waiting = [name for name in self.names if self._groups[name].step < CutoverStep.WRITTEN]
+        waiting = [name for name in self.names if self._groups[name].step < Gate.WRITTEN]
         if not (self._execute and self.options.remove_static_members and waiting):
             return
         for name, described in self._source.cluster.describe_groups(waiting).items():
@@ -496,28 +496,28 @@ class Cutover:
 
     def _group(self, name: str, one: GroupObservation) -> ClosedGate | None:
         saved = self._groups[name]
-        if saved.step >= CutoverStep.MOVING:
+        if saved.step >= Gate.MOVING:
             return None
-        if saved.step >= CutoverStep.WRITTEN:
+        if saved.step >= Gate.WRITTEN:
             gate = left_source(one, saved.source)
-            if gate is None and saved.step < CutoverStep.STARTED and (gate := started(one, saved.written)) is None:
-                saved.pass_step(CutoverStep.STARTED)
+            if gate is None and saved.step < Gate.STARTED and (gate := started(one, saved.written)) is None:
+                saved.pass_step(Gate.STARTED)
             if gate is None and (gate := moving(one, saved.written, self._follow)) is None:
-                saved.pass_step(CutoverStep.MOVING)
+                saved.pass_step(Gate.MOVING)
             return gate
         if len({self._is_back(topic) for topic in one.topics}) > 1:
             later = list_of(sorted(self._after.intersection(one.topics)), 3)
             why = f"the producers of {later} write at the source, and those of its other topics do not"
-            return ClosedGate(CutoverStep.READY, why, "move the producers of all topics of the group first")
+            return ClosedGate(Gate.READY, why, "move the producers of all topics of the group first")
         seen, saved.seen = saved.seen if saved.seen is not None else self._first_offsets(one), one.target.positions
         returned = self._removed.get(name, set()).intersection(static_members(one.members[0]))
         gate = ready(one, seen, self.options.max_behind) or stopped(one, returned) or translated(one)
-        return gate or ClosedGate(CutoverStep.WRITTEN, "nothing", Advice("add {execute=True} to write its offsets"))
+        return gate or ClosedGate(Gate.WRITTEN, "nothing", Advice("add {execute=True} to write its offsets"))
 
     def _first_offsets(self, one: GroupObservation) -> dict[str, int] | None:
         """On the way back: the offsets that the first cutover left at its source."""
         saved = None if self._first is None else self._first.groups.get(one.target_name)
-        return None if saved is None or saved.step < CutoverStep.WRITTEN else saved.source
+        return None if saved is None or saved.step < Gate.WRITTEN else saved.source
 
     def _follow(self, tp: str, offset: int) -> bool:
         """Returns whether a log of the target has a record at or after an offset. The markers of transactions are no
@@ -536,41 +536,35 @@ class Cutover:
         """Plans the group and applies the plan, unless the group has moved in the source meanwhile."""
         saved, path = self._groups[name], self._plan_path(name)
         back = any(self._is_back(topic) for topic in one.topics)
-        rewind = back and one.target.positions == self._first_offsets(one)
+        rewind = one.target.positions == self._first_offsets(one)
         plan = self._actions.plan(name, path, back, rewind)
         problems = [plan.error] if plan.error else []
         problems += [
             f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action is Action.KEEP_NEWER
         ]
         now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
-        gate = ClosedGate(
-            CutoverStep.TRANSLATED, "; ".join(problems[:3]), "see the offsets of both clusters: offsets diff"
-        )
+        gate = ClosedGate(Gate.TRANSLATED, "; ".join(problems[:3]), "see the offsets of both clusters: offsets diff")
         if not problems:
             described = self._source.cluster.describe_groups([name])[name]
             text = members_text(described) or Reads(one.source.now, now).changed()
-            gate = ClosedGate(
-                CutoverStep.STOPPED, f"while it was translated: {text}", f"stop the consumers of group {name}"
-            )
+            gate = ClosedGate(Gate.STOPPED, f"while it was translated: {text}", f"stop the consumers of group {name}")
             problems = [f"{text}"] if text else []
         if problems:
             path.unlink(missing_ok=True)
             return gate
         saved.plan, saved.source = str(path), one.source.positions
         saved.written = {str(step.tp): step.after.offset for step in plan.steps if step.source and step.after}
-        saved.pass_step(CutoverStep.TRANSLATED)
+        saved.pass_step(Gate.TRANSLATED)
         self._save()
         return self._apply(name, saved)
 
     def _apply(self, name: str, saved: GroupState) -> ClosedGate:
         if problem := self._actions.apply(Path(saved.plan)):
-            return ClosedGate(CutoverStep.WRITTEN, problem, "run the same command again")
-        saved.pass_step(CutoverStep.WRITTEN)
+            return ClosedGate(Gate.WRITTEN, problem, "run the same command again")
+        saved.pass_step(Gate.WRITTEN)
         self._save()
         text = "no consumer at the target"
-        return ClosedGate(
-            CutoverStep.STARTED, text, f"start the consumers of group {self._target_name(name)} at the target"
-        )
+        return ClosedGate(Gate.STARTED, text, f"start the consumers of group {self._target_name(name)} at the target")
 
     def _plan_path(self, group: str) -> Path:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", f"{self._path.stem}-{group}")[:180]
@@ -581,18 +575,18 @@ class Cutover:
         """Ends the work of a run that was killed between the plan of a group and the end of the write. Returns the name
         with its closed gate; None if no run was killed there, or the group begins again."""
         saved = self._groups[name]
-        if saved.step != CutoverStep.TRANSLATED:
+        if saved.step != Gate.TRANSLATED:
             return None
         if not self._execute:
             then = Advice("add {execute=True} to continue")
-            return name, ClosedGate(CutoverStep.WRITTEN, "an earlier run was stopped before the end of the write", then)
+            return name, ClosedGate(Gate.WRITTEN, "an earlier run was stopped before the end of the write", then)
         path, begun = Path(saved.plan), _has_begun(Path(saved.plan))
         now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
         described = self._source.cluster.describe_groups([name])[name]
         if begun and not members_text(described) and Reads(now, now).positions == saved.source:
             return name, self._apply(name, saved)
         if begun and (problem := self._actions.undo(path)):
-            return name, ClosedGate(CutoverStep.WRITTEN, problem, "run the same command again")
+            return name, ClosedGate(Gate.WRITTEN, problem, "run the same command again")
         if not begun:
             path.unlink(missing_ok=True)
         self._begin_again(saved)
@@ -602,14 +596,14 @@ class Cutover:
 
     def _topic(self, name: str, one: TopicObservation, groups: Mapping[str, GroupObservation]) -> ClosedGate | None:
         saved = self.state.topics.setdefault(name, TopicState(target=self._rename(name)))
-        if saved.step >= CutoverStep.PRODUCING:
+        if saved.step >= Gate.PRODUCING:
             return None
-        if saved.step < CutoverStep.REPLICATOR:
+        if saved.step < Gate.REPLICATOR:
             gate = waits_for_groups(self._users(name, groups), self._moved(), self.state.excused)
             for step, closed in (
-                (CutoverStep.PRODUCERS_STOPPED, gate or producers_stopped(one)),
-                (CutoverStep.COPIED, copied(one)),
-                (CutoverStep.REPLICATOR, replicator_stopped(one, is_stopped=self.options.replicator_stopped)),
+                (Gate.PRODUCERS_STOPPED, gate or producers_stopped(one)),
+                (Gate.COPIED, copied(one)),
+                (Gate.REPLICATOR, replicator_stopped(one, is_stopped=self.options.replicator_stopped)),
             ):
                 if closed is not None:
                     return closed
@@ -617,11 +611,11 @@ class Cutover:
             logs = one.target[1].items()
             saved.ends = {str(self._rename.partition(tp)): log.end for tp, log in logs if isinstance(log, LogRange)}
         if (gate := producing(one, sum(saved.ends.values()))) is None:
-            saved.pass_step(CutoverStep.PRODUCING)
+            saved.pass_step(Gate.PRODUCING)
         return gate
 
     def _moved(self) -> set[str]:
-        return {name for name, saved in self.state.groups.items() if saved.step >= CutoverStep.MOVING}
+        return {name for name, saved in self.state.groups.items() if saved.step >= Gate.MOVING}
 
     def _users(self, topic: str, groups: Mapping[str, GroupObservation]) -> set[str]:
         """Returns the groups of the source with offsets in the topic. It reads unselected ones if no

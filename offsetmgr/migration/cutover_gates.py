@@ -24,7 +24,7 @@ from offsetmgr.translation.translator import TranslatedOffset
 _SHOWN: Final = 3
 
 
-class CutoverStep(IntEnum):
+class Gate(IntEnum):
     """A step of a cutover. The first six are those of a group, the others those of a topic."""
 
     READY = 1
@@ -46,7 +46,7 @@ class CutoverStep(IntEnum):
 class ClosedGate(NamedTuple):
     """A closed gate. ``why`` names who or what holds it up, and ``next`` is what to do next."""
 
-    step: CutoverStep
+    step: Gate
     why: str
     next: str
 
@@ -166,7 +166,7 @@ def ready(one: GroupObservation, seen: Positions | None, max_behind: int) -> Clo
     target, and on the way back those of the first cutover; None if there was none."""
 
     def closed(why: str, then: str) -> ClosedGate:
-        return ClosedGate(CutoverStep.READY, why, then)
+        return ClosedGate(Gate.READY, why, then)
 
     if error := one.source.now.error or one.target.now.error:
         return closed(f"its offsets cannot be read: {error}", "run the same command again")
@@ -206,12 +206,12 @@ def _behind(one: GroupObservation, most: int) -> ClosedGate | None:
             text = f"the number of records of {tp} that the target lacks is not known" + (
                 f": {number}" if number else ""
             )
-            return ClosedGate(CutoverStep.READY, text, "wait until the replicator has caught up; see offsets diff")
+            return ClosedGate(Gate.READY, text, "wait until the replicator has caught up; see offsets diff")
         behind[tp.topic] += number
     for topic, number in behind.items():
         if number > most:
             text = f"the replicator is {count_of(number, 'record')} behind in {topic}, more than {most:,}"
-            return ClosedGate(CutoverStep.READY, text, Advice("wait for it, or allow more with {max_behind}"))
+            return ClosedGate(Gate.READY, text, Advice("wait for it, or allow more with {max_behind}"))
     return None
 
 
@@ -222,25 +222,25 @@ def stopped(one: GroupObservation, returned: Collection[str] = ()) -> ClosedGate
     described = one.members[0]
     if alive := sorted(returned):
         text = f"static member {list_of(alive, _SHOWN)} came back after it was removed, so it is alive"
-        return ClosedGate(CutoverStep.STOPPED, text, stop)
+        return ClosedGate(Gate.STOPPED, text, stop)
     if text := members_text(described):
         if static := static_members(described):
             stays = f"until their sessions end, after at most {one.session_s()} s"
             text = f"{text}; static members stay {stays}"
             stop = f"{stop}; if {list_of(static, _SHOWN)} is stopped: "
-            return ClosedGate(CutoverStep.STOPPED, text, Advice("{}add {remove_static_members=True}", stop))
-        return ClosedGate(CutoverStep.STOPPED, text, stop)
+            return ClosedGate(Gate.STOPPED, text, Advice("{}add {remove_static_members=True}", stop))
+        return ClosedGate(Gate.STOPPED, text, stop)
     for pending, error in one.source.now.errors.items():
         if error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT:
             text = f"an open transaction holds an offset of {pending}"
             return ClosedGate(
-                CutoverStep.STOPPED, text, f"let the producer of group {one.name} end its transaction, or abort it"
+                Gate.STOPPED, text, f"let the producer of group {one.name} end its transaction, or abort it"
             )
         return ClosedGate(
-            CutoverStep.STOPPED, f"the offset of {pending} cannot be read: {error}", "run the same command again"
+            Gate.STOPPED, f"the offset of {pending} cannot be read: {error}", "run the same command again"
         )
     if (tp := one.source.changed()) is not None:
-        return ClosedGate(CutoverStep.STOPPED, f"it has just committed {tp} without a member", stop)
+        return ClosedGate(Gate.STOPPED, f"it has just committed {tp} without a member", stop)
     return None
 
 
@@ -250,12 +250,12 @@ def translated(one: GroupObservation) -> ClosedGate | None:
         found = one.answer(tp, held.offset)
         if why := f"{found}" if isinstance(found, OffsetMgrError) else found.problem:
             hint = (found.hint if isinstance(found, OffsetMgrError) else "") or "wait for the replicator"
-            return ClosedGate(CutoverStep.TRANSLATED, Advice("{}: {}", f"{tp} at {held.offset}", why), hint)
+            return ClosedGate(Gate.TRANSLATED, Advice("{}: {}", f"{tp} at {held.offset}", why), hint)
     for topic in one.outputs:
         if topic.open:
             text = f"a transaction is open in output topic {_named(topic.open.values())}"
-            return ClosedGate(CutoverStep.TRANSLATED, text, "let its producer end the transaction, or abort it")
-        if closed := copied(topic, CutoverStep.TRANSLATED):
+            return ClosedGate(Gate.TRANSLATED, text, "let its producer end the transaction, or abort it")
+        if closed := copied(topic, Gate.TRANSLATED):
             return closed._replace(why=f"output topic: {closed.why}")
     return None
 
@@ -273,10 +273,10 @@ def left_source(one: GroupObservation, planned: Positions) -> ClosedGate | None:
         if planned.get(tp) != offset:
             was = planned.get(tp, "no offset")
             text = f"it committed after the write: {tp} is at {offset} at the source, and was translated at {was}"
-            return ClosedGate(CutoverStep.STARTED, text, again)
+            return ClosedGate(Gate.STARTED, text, again)
     if text := members_text(one.members[0]):
         return ClosedGate(
-            CutoverStep.STARTED, f"at the source, {text}", f"stop the consumers of group {one.name} at the source"
+            Gate.STARTED, f"at the source, {text}", f"stop the consumers of group {one.name} at the source"
         )
     return None
 
@@ -290,9 +290,9 @@ def started(one: GroupObservation, written: Positions) -> ClosedGate | None:
         if held.get(tp) != offset:
             text = f"without a member at the target, {tp} is at {held.get(tp)} and not at {offset} as written"
             then = "start its consumers at the target; if they did not run there, find out who commits"
-            return ClosedGate(CutoverStep.STARTED, text, then)
+            return ClosedGate(Gate.STARTED, text, then)
     text = members_text(one.members[1]) or "no consumer at the target"
-    return ClosedGate(CutoverStep.STARTED, text, f"start the consumers of group {one.target_name} at the target")
+    return ClosedGate(Gate.STARTED, text, f"start the consumers of group {one.target_name} at the target")
 
 
 def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int], bool]) -> ClosedGate | None:
@@ -303,9 +303,7 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
     if not idle:
         return None
     text = f"no commit at the target beyond the written one in {list_of(idle, _SHOWN)}"
-    return ClosedGate(
-        CutoverStep.MOVING, text, f"check that the consumers of group {one.target_name} consume at the target"
-    )
+    return ClosedGate(Gate.MOVING, text, f"check that the consumers of group {one.target_name} consume at the target")
 
 
 # The gates of a topic.
@@ -317,21 +315,19 @@ def waits_for_groups(groups: Iterable[str], moved: Collection[str], excused: Col
     if not left:
         return None
     text = f"{count_of(len(left), 'group')} still at the source: {list_of(left, _SHOWN)}"
-    return ClosedGate(
-        CutoverStep.PRODUCERS_STOPPED, text, Advice("move these groups first; {excuse} leaves one behind")
-    )
+    return ClosedGate(Gate.PRODUCERS_STOPPED, text, Advice("move these groups first; {excuse} leaves one behind"))
 
 
 def producers_stopped(one: TopicObservation) -> ClosedGate | None:
     stop = f"stop the producers of topic {one.name} at the source"
     if grown := _grown(one.source):
-        return ClosedGate(CutoverStep.PRODUCERS_STOPPED, f"the source's log still changes: {_named(grown)}", stop)
+        return ClosedGate(Gate.PRODUCERS_STOPPED, f"the source's log still changes: {_named(grown)}", stop)
     if one.open:
-        return ClosedGate(CutoverStep.PRODUCERS_STOPPED, f"a transaction is open in {_named(one.open.values())}", stop)
+        return ClosedGate(Gate.PRODUCERS_STOPPED, f"a transaction is open in {_named(one.open.values())}", stop)
     return None
 
 
-def copied(one: TopicObservation, step: CutoverStep = CutoverStep.COPIED) -> ClosedGate | None:
+def copied(one: TopicObservation, step: Gate = Gate.COPIED) -> ClosedGate | None:
     """Returns which records the target lacks."""
     wait = "wait until the replicator has copied the last record"
     for tp, log in one.source[1].items():
@@ -349,13 +345,13 @@ def copied(one: TopicObservation, step: CutoverStep = CutoverStep.COPIED) -> Clo
 def replicator_stopped(one: TopicObservation, *, is_stopped: bool) -> ClosedGate | None:
     if not is_stopped:
         return ClosedGate(
-            CutoverStep.REPLICATOR,
+            Gate.REPLICATOR,
             "you have not said that the replicator is stopped",
             Advice(f"stop the replication of topic {one.name} to the target; then add {{replicator_stopped=True}}"),
         )
     if grown := _grown(one.target):
         text = f"the target's log still changes: {_named(grown)}"
-        return ClosedGate(CutoverStep.REPLICATOR, text, f"stop the replication of topic {one.name} to the target")
+        return ClosedGate(Gate.REPLICATOR, text, f"stop the replication of topic {one.name} to the target")
     return None
 
 
@@ -364,7 +360,7 @@ def producing(one: TopicObservation, ends: int) -> ClosedGate | None:
     if sum(found.end for found in one.target[1].values() if isinstance(found, LogRange)) > ends:
         return None
     text = "no new record at the target"
-    return ClosedGate(CutoverStep.PRODUCING, text, f"start the producers of topic {one.name} at the target")
+    return ClosedGate(Gate.PRODUCING, text, f"start the producers of topic {one.name} at the target")
 
 
 def _grown(reads: tuple[LogRanges, LogRanges]) -> list[str]:
@@ -422,12 +418,12 @@ class CutoverReport(NamedTuple):
         """Returns the runbook: how far everything is, all steps with who does them, and the ways back."""
         states = [(one.kind, one.name, one.step, for_command_line(one.held_up_by), one.note) for one in self.statuses]
         columns = {"kind": "words", "name": "name", "step": "words", "held up by": "words", "note": "words"}
-        steps = [(step.text, *_STEPS[step.value - 1][1:]) for step in CutoverStep]
+        steps = [(step.text, *_STEPS[step.value - 1][1:]) for step in Gate]
         commands = {name: one.command_line() for name, one in self.commands.items()}
         ways_back = [
-            f"Before step {CutoverStep.MOVING.text}: {commands['undo']}",
+            f"Before step {Gate.MOVING.text}: {commands['undo']}",
             f"From then on: {commands['back']}",
-            f"After step {CutoverStep.PRODUCING.text}: {way_back_text(self.way_back)}",
+            f"After step {Gate.PRODUCING.text}: {way_back_text(self.way_back)}",
         ]
         return [
             SectionTitle("Progress"),
