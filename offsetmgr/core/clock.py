@@ -21,15 +21,12 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Returns the wall clock in milliseconds since 1970-01-01 UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Returns the seconds of a clock that never goes back, for durations and deadlines."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Waits for ``seconds``. A test clock does not wait; it advances its own time by ``seconds``."""
-        ...
 
 
 class SystemClock:

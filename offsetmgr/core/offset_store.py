@@ -530,23 +530,19 @@ class GroupTreeStore(Protocol):
 
     def unrecognised(self, groups: Iterable[str]) -> Iterator[UnrecognisedData]:
         """Yields the data of the groups that offsetmgr does not understand. Reads no offsets."""
-        ...
 
     def saved_tree(self, group: str, unsaved: Container[str] = ()) -> tuple[SavedNode, ...]:
         """Returns all znodes of a group, parents first. ``unsaved`` are the paths of znodes that may be lost.
 
         Raises `GroupNotFound`, `GroupActive` if a znode is ephemeral, and `NotAuthorized` if a znode cannot be read."""
-        ...
 
     def delete_group(self, group: str, saved: Sequence[SavedNode] | None = None) -> object:
         """Deletes all znodes of a group. Raises `Conflict` if one is not as in ``saved``, and without ``saved`` if one
         has data that is not an offset."""
-        ...
 
     def restore_tree(self, group: str, nodes: Sequence[SavedNode]) -> int:
         """Creates the znodes that do not exist, with their data and ACLs, and returns their number. Raises `Conflict`
         before the first creation if another znode exists with other data than before."""
-        ...
 
 
 # `LockableStore`, the interface of stores that can lock a group, and `HeldLock`, the lock. While a mirror to a Kafka
@@ -570,13 +566,11 @@ class HeldLock(Protocol):
     def lost(self) -> OffsetMgrError | None:
         """Returns the error that describes why the lock was lost; None while the lock is held. `Superseded` means that
         a later process with the same ``holder`` name has taken over."""
-        ...
 
     @property
     def replaced(self) -> bool:
         """Returns whether an earlier process with the same ``holder`` name, dead or alive, was still a member of the
         group when this process acquired the lock."""
-        ...
 
 
 LockedCommit: TypeAlias = tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]
@@ -595,12 +589,10 @@ class LockableStore(Protocol):
         the coordinator fences the earlier process (KIP-345). The error of a group with other members is `GroupActive`
         with their names.
         """
-        ...
 
     def commit_locked(self, commits: Iterable[LockedCommit]) -> Iterator[tuple[str, ChangeOutcomes | OffsetMgrError]]:
         """Commits to many locked groups in parallel, and never lowers an offset. Yields each group, in any order, with
         the outcome of each partition, or with an error: `LockLost` if its lock was lost."""
-        ...
 
     def refresh_locked(
         self, held: Iterable[HeldLock], leave_out: Mapping[str, Collection[TopicPartition]] = MappingProxyType({})
@@ -612,12 +604,10 @@ class LockableStore(Protocol):
         the commit failed for some partitions, it is the error of one of these partitions. A failed partition does not
         stop the refresh of other partitions.
         """
-        ...
 
     def release_locks(self, held: Iterable[HeldLock]) -> None:
         """Releases many locks in parallel. After the release, consumers can join the groups without waiting for the
         session timeout."""
-        ...
 
 
 # The edits of groups while their consumers run.
@@ -683,11 +673,9 @@ class RunningEditListener(Protocol):
         """Receives the before-images of a group: the offsets at the moment at which its members can no longer commit.
         The store writes nothing before the function has returned. If it raises `OffsetMgrError`, the edit of the group
         fails with this error."""
-        ...
 
     def on_step(self, text: str) -> None:
         """Receives a line that describes the progress."""
-        ...
 
 
 # `AheadPolicy`: the word of a user for offsets whose copy would be a rewind.

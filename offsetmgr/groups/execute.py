@@ -85,7 +85,6 @@ def may_have_written(error: str) -> bool:
 class PlannedGroup(Protocol):
     def edit(self) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if there is nothing to write."""
-        ...
 
 
 Planned = TypeVar("Planned", bound=PlannedGroup)
@@ -101,17 +100,14 @@ class EditSink(Protocol[_Planned_contra, _Outcome_co]):
     def intend(self, batch: Iterable[_Planned_contra]) -> None:
         """Makes the before-images of a batch durable. Raises `OffsetMgrError` if this fails. In this case the store
         receives no edit of the batch."""
-        ...
 
     def record(self, planned: _Planned_contra, result: GroupEditResult | None) -> _Outcome_co | None:
         """Records the outcome of one group. ``result`` is None if there was nothing to write. Returns the value that
         `execute` yields for the group; None if `execute` yields nothing for the group. A later `intend` or `close`
         makes the record durable."""
-        ...
 
     def close(self) -> None:
         """Makes the recorded outcomes durable. Called once, after the last edit or an error."""
-        ...
 
 
 def execute(

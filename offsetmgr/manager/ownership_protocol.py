@@ -36,13 +36,11 @@ class Ownership(Protocol):
     def valid(self) -> bool:
         """Returns whether the lease is valid at this moment. Every fetch calls this method, so it must be cheap. Any
         thread may call it."""
-        ...
 
     def on_fenced(self, shard_group: int, why: str) -> None:
         """Reports that the runtime has stopped serving a shard group because another writer claimed it. Called on the
         event loop; must not block. Ownership drops the shard group, and rejoins the managers' group before it assigns
         the shard group to the runtime again."""
-        ...
 
 
 class OwnershipListener(Protocol):
@@ -55,7 +53,6 @@ class OwnershipListener(Protocol):
 
         The runtime sends no claim before the time ``not_before`` of the lease's clock. Until then the previous owner
         may hold a valid lease. The runtime may read the log meanwhile, and answers COORDINATOR_LOAD_IN_PROGRESS."""
-        ...
 
     async def on_revoked(self, shard_group: int) -> None:
         """Revokes the shard group: the runtime rejects new commits at once, completes those in flight and closes the
@@ -65,4 +62,3 @@ class OwnershipListener(Protocol):
         most the sum of the commit timeout and the timeout of one claim. A call for a shard group that is not owned
         changes nothing.
         """
-        ...

@@ -70,7 +70,6 @@ class ChangeNotifier(Protocol):
     def wait(self, timeout_s: float) -> set[str] | None:
         """Waits at most ``timeout_s`` and returns the groups that may have changed since the last call. The set is
         empty if there was no change. None means that every group may have changed."""
-        ...
 
 
 @dataclass(slots=True)

@@ -93,12 +93,10 @@ class RecordFormat(Protocol):
         expire_timestamp: int | None,
     ) -> list[EncodedRecord]:
         """Returns one record for each of ``partitions`` of a topic, in order. Times are in milliseconds since 1970."""
-        ...
 
     def offset_prefix(self, group: str, topic: str) -> bytes:
         """Returns the prefix that all keys of a group and topic share. A key consists of this prefix and the
         `partition_suffix`."""
-        ...
 
     def partition_suffix(self, partition: int) -> bytes: ...
 
@@ -109,34 +107,28 @@ class RecordFormat(Protocol):
         The method does not decode the group and the topic. To decode them, a loader calls `decode_key` once for each
         prefix. Raises `CorruptData` for an invalid key, and `FormatMismatch` for a key of another record format.
         """
-        ...
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:
         """Decodes the fields of a value that a fetch returns: offset, leader epoch (-1 if unknown) and metadata.
 
         Raises `UnknownVersion`, `CorruptData`.
         """
-        ...
 
     # --- other operations ----------------------------------------------------------------------------
 
     def decode_key(self, key: bytes) -> Key:
         """Decodes a key. Raises `CorruptData` for an invalid key, `FormatMismatch`."""
-        ...
 
     def decode_value(self, value: bytes) -> OffsetValue:
         """Decodes the value of an `OffsetKey`. Raises `UnknownVersion`, `CorruptData`."""
-        ...
 
     def encode_group_key(self, group: str) -> bytes: ...
 
     def encode_group(self, group: str, value: GroupValue) -> EncodedRecord:
         """Returns the record with the time at which the group was last active."""
-        ...
 
     def decode_group(self, value: bytes) -> GroupValue:
         """Decodes the value of a `GroupKey`. Raises `UnknownVersion`, `CorruptData`."""
-        ...
 
 
 # The version of keys and values. Every key and every value begins with a version of two bytes, which also identifies

@@ -34,7 +34,6 @@ class DeletionPolicy(Protocol):
 
     def reason(self, candidate: DeletionCandidate, now: int) -> str | None:
         """Returns the reason for which the segment may be deleted; None if the segment is kept."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,18 +59,15 @@ class OffsetsTopic(Protocol):
 
     async def groups(self, deadline: float) -> list[str]:
         """Returns the ids of all groups with offsets."""
-        ...
 
     async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
         """Returns the partitions for which each of these groups has committed offsets."""
-        ...
 
     async def partitions_in_log(
         self, groups: Sequence[str], deadline: float
     ) -> dict[str, Mapping[TopicPartition, bool]]:
         """Returns each partition for which the log has an offset of these groups, and whether the offset is pending in
         an open transaction."""
-        ...
 
 
 def commit_outcomes(group: str, answer: Message, *, forwarded: bool = False) -> CommitErrors | OffsetMgrError:

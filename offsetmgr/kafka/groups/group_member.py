@@ -64,15 +64,12 @@ class MembershipListener(Protocol):
     def on_confirmed(self, sent: float, generation: int) -> None:
         """The coordinator has confirmed a proof that the member sent at ``sent``: when the coordinator processed the
         request, the member belonged to ``generation``, and this generation was the group's current one."""
-        ...
 
     def on_rebalance(self) -> None:
         """A rebalance has started, or the membership has ended. The caller must call `KafkaGroupMember.join`."""
-        ...
 
     def on_ended(self, why: OffsetMgrError) -> None:
         """The membership has ended, so the assignment is no longer valid."""
-        ...
 
 
 class Generation(NamedTuple):

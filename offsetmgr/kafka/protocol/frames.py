@@ -77,11 +77,9 @@ class Channel(Protocol):
     @property
     def versions(self) -> Versions:
         """The API versions that the broker supports; empty until they are known."""
-        ...
 
     def supports(self, api_key: int, version: int) -> bool:
         """Returns whether the broker supports this version of an API."""
-        ...
 
     async def exchange(self, request: EncodedRequest, timeout_s: float) -> bytes:
         """Sends an encoded request and returns the response, including its header (which starts with the correlation
@@ -89,7 +87,6 @@ class Channel(Protocol):
 
         Raises `TimedOut` and `Unreachable`.
         """
-        ...
 
 
 # A thread that encodes and decodes large messages. During this work the event loop can serve other clients. The

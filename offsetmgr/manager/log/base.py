@@ -167,18 +167,15 @@ class ShardGroupWriter(Protocol):
         to keep the claim alive. Raises `OffsetMgrError` (retriable or not); after an error the earlier writers may or
         may not be fenced.
         """
-        ...
 
     @property
     def claimed(self) -> bool:
         """Whether the last claim succeeded, or an earlier claim is still valid after a failed one, so that `append` may
         be called."""
-        ...
 
     async def complete_claim(self, timeout_s: float) -> Mapping[int, AppendOutcome]:
         """Completes the claim with information from the log. The caller calls it after it has read the log up to the
         claim. Returns the outcomes of the appends that this needed."""
-        ...
 
     async def append(
         self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float
@@ -189,11 +186,9 @@ class ShardGroupWriter(Protocol):
 
         The records of a batch have consecutive offsets. Empty batches are not allowed. Raises `LogClosed`.
         """
-        ...
 
     def close(self) -> None:
         """Closes the writer at once; never raises. The shard group stays claimed."""
-        ...
 
 
 class LogReader(Protocol):
@@ -219,21 +214,18 @@ class LogReader(Protocol):
         written are ignored (see `invalid_keys`). Raises `OffsetMgrError`; `CorruptRecords` if a batch of any partition
         has a wrong checksum.
         """
-        ...
 
     @property
     def invalid_keys(self) -> Mapping[int, AbstractSet[bytes]]:
         """The keys in each partition of the last `load` whose newest record another program has written. `load` has
         ignored this record. The owner appends the key again, with the value from before the record or as a tombstone,
         because compaction would keep only the invalid record. Partitions without such keys may be missing."""
-        ...
 
     def follow(self, starts: Mapping[int, int]) -> None:
         """Selects the partitions whose records `poll` returns from now on, starting at these offsets.
 
         Partitions that were already followed at the same offset continue without interruption.
         """
-        ...
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         """Returns up to ``max_records`` records, in order within each partition. Waits up to ``timeout_s`` seconds for
@@ -242,12 +234,10 @@ class LogReader(Protocol):
         It may return early without records if only a `position` has advanced. Raises `OffsetMgrError`; after
         `CorruptRecords` this reader cannot be used any more.
         """
-        ...
 
     def position(self, partition: int) -> int:
         """Returns the next offset that `poll` will read. The position also advances past gaps and transaction markers,
         so it reaches the end offset."""
-        ...
 
     def close(self) -> None: ...
 
@@ -265,7 +255,6 @@ class PartitionLog(Protocol):
 
     def writer(self, shard_group: int) -> ShardGroupWriter:
         """Returns a new writer that has not claimed the shard group yet."""
-        ...
 
     def reader(self) -> LogReader: ...
 
@@ -275,11 +264,9 @@ class PartitionLog(Protocol):
 
         Brokers may briefly return an outdated identity, so callers request the identity before and after they read.
         """
-        ...
 
     def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns the first offset of each partition's log. Raises `OffsetMgrError`."""
-        ...
 
     def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns the last stable offset of each partition: every append below this offset has ended.
@@ -287,6 +274,5 @@ class PartitionLog(Protocol):
         The returned offset may briefly be too low, because brokers may return outdated values. An owner uses the
         offsets that its claim has returned. Raises `OffsetMgrError`.
         """
-        ...
 
     def close(self) -> None: ...

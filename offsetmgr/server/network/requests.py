@@ -62,16 +62,13 @@ class Service(Protocol):
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """Returns the lowest and the highest version of each API, as in ApiVersions."""
-        ...
 
     def login_failed(self, client: ClientSession, mechanism: str) -> None:
         """Records a failed login. ``mechanism`` is a supported mechanism or ``unsupported``, never text from the
         client."""
-        ...
 
     def cut(self, client: ClientSession, why: str) -> None:
         """Closes a connection at once, and counts it by the reason."""
-        ...
 
 
 class ClientSession(TurnTaker):
@@ -174,19 +171,15 @@ class Stream(Protocol):
     def begin(self, sink: StreamSink) -> None:
         """Starts the response; called when all earlier responses have been sent. May be called while the handler's
         result is still being processed."""
-        ...
 
     def pause(self) -> None:
         """Stops writing, because the sink is full. Called only between `begin` and the sink's `end`."""
-        ...
 
     def resume(self) -> None:
         """Continues writing after `pause`."""
-        ...
 
     def lost(self) -> None:
         """Discards the response, because the client has disconnected. This may happen before or after `begin`."""
-        ...
 
 
 Answer: TypeAlias = bytes | Stream | CloseConnection | None

@@ -55,7 +55,6 @@ class PartitionListener(Protocol):
     def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
         """Called when the member has registered in this session. Until `on_lost` is called, this session owns all
         partitions of the member."""
-        ...
 
     def on_assigned(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
         """Starts to consume these partitions from their committed offsets.
@@ -64,23 +63,19 @@ class PartitionListener(Protocol):
         released them. Returns the partitions whose consumption could not be started. The member soon calls this method
         again for the returned partitions. Raises an error if a retry cannot help.
         """
-        ...
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Stops delivery of these partitions, commits their offsets, and forgets them.
 
         If the member fails to release the partitions, the member calls this method again for the same partitions.
         """
-        ...
 
     def on_lost(self, partitions: Collection[TopicPartition] | None) -> None:
         """Stops delivery of these partitions, or of all partitions if None. Does not commit, because other members may
         own the partitions already."""
-        ...
 
     def on_failed(self, error: OffsetMgrError) -> None:
         """Called when the member leaves the group because of this error."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
