@@ -104,10 +104,6 @@ class Chain:
         at = self.homes[self.second].bootstrap
         return Kept(lambda counts: Job(counts, at, self.group, self.first, self.second))
 
-    def start(self) -> None:
-        for worker in (self.source, *self.copiers.values(), self.job):
-            worker.start()
-
     def end(self, worker: Kept[Job] | Kept[Copier]) -> None:
         worker.stop()
         self.counts += worker.counts
@@ -181,19 +177,9 @@ def check_log(side: Side, topic: str, total: int) -> None:
     assert (len(found), found.total()) == (total, total)
 
 
-@pytest.mark.parametrize(
-    ("total", "per_s", "pauses"),
-    [(0, 1_000, (0.5, 2.5)), pytest.param(500_000, 1_800, (0.2, 3), marks=pytest.mark.soak)],
-    ids=["there and back", "500,000 records"],
-)
+@pytest.mark.parametrize(("total", "per_s"), [(0, 1_000), pytest.param(500_000, 1_800, marks=pytest.mark.soak)])
 def test_each_log_has_each_record_once(
-    sides: tuple[Side, Side],
-    make_topic: MakeTopic,
-    unique: str,
-    tmp_path: Path,
-    total: int,
-    per_s: float,
-    pauses: tuple[float, float],
+    sides: tuple[Side, Side], make_topic: MakeTopic, unique: str, tmp_path: Path, total: int, per_s: float
 ) -> None:
     # Given two clusters whose leader epochs differ
     dice, faults = random.Random(SEED), random.Random(SEED)
@@ -207,17 +193,18 @@ def test_each_log_has_each_record_once(
 
     def fault() -> None:
         nonlocal cuts
-        time.sleep(faults.uniform(*pauses))
+        time.sleep(faults.uniform(0.3, 2.5))
         proxy = faults.choice(sides).proxy
         cuts += 1
         if faults.random() < 0.3:
             proxy.stall()
             time.sleep(faults.uniform(0, 0.7))
-        proxy.resume()
+        proxy.resume()  # closes the connections
 
     # When the job and the source go to the other cluster and back, under load and with faults
     began = time.monotonic()
-    chain.start()
+    for worker in (chain.source, *chain.copiers.values(), chain.job):
+        worker.start()
     with repeated(fault):
         steps = [chain.move_job, chain.move_source] * 2
         while steps or chain.source.written < total:
