@@ -80,8 +80,6 @@ class ManagerMetadata:
     seen_owners: Mapping[int, str] = field(default_factory=dict)
     """The member id of each shard group's owner in the assignment of the generation ``seen``. If this assignment asks a
     member to revoke a shard group, this member still counts as the owner."""
-    relay: Mapping[str, Any] = field(default_factory=dict)
-    """Data for the relay; this module passes it on and does not interpret it."""
     waiting_for: frozenset[int] = frozenset()
     """The unreleased shard groups that the member has received, while the lease of an earlier owner may be valid."""
     leaving: bool = False
@@ -94,15 +92,6 @@ class NodeAddress(NamedTuple):
     node_id: int
     host: str
     port: int
-    relay: Mapping[str, Any] = {}
-
-
-class PendingRevocation(NamedTuple):
-    """The owners of a shard group that moves: the present owner, which is asked to revoke the shard group, and the next
-    owner (None if the next owner is not decided yet)."""
-
-    owner: str
-    successor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +103,8 @@ class Assignment:
     nodes: Mapping[str, NodeAddress]
     owners: Mapping[int, str]
     """The owner of each shard group that has one in this generation."""
-    waiting: Mapping[int, PendingRevocation] = field(default_factory=dict)
-    """The shard groups that a member still owns and is asked to revoke."""
+    waiting: Mapping[int, str] = field(default_factory=dict)
+    """The present owner of each shard group that moves. The owner is asked to revoke the shard group."""
     rejected: Mapping[str, str] = field(default_factory=dict)
     """The members that receive no shard group, and the reason."""
     unreleased: frozenset[int] = frozenset()
@@ -128,12 +117,12 @@ class Assignment:
 
     def to_revoke(self, member: str) -> frozenset[int]:
         """Returns the shard groups that ``member`` is asked to revoke."""
-        return frozenset(shard_group for shard_group, waiting in self.waiting.items() if waiting.owner == member)
+        return frozenset(shard_group for shard_group, owner in self.waiting.items() if owner == member)
 
     def all_owners(self) -> dict[int, str]:
         """Returns the owner of each shard group. If the assignment asks a member to revoke a shard group, this member
         still counts as the owner."""
-        return {**self.owners, **{shard_group: waiting.owner for shard_group, waiting in self.waiting.items()}}
+        return {**self.owners, **self.waiting}
 
 
 def assign(generation: int, members: Sequence[tuple[str, ManagerMetadata]]) -> Assignment:
@@ -162,21 +151,17 @@ def assign(generation: int, members: Sequence[tuple[str, ManagerMetadata]]) -> A
     owners, capacity = _retained(accepted, claims, prevailing.shard_groups)
     free = [shard_group for shard_group in range(prevailing.shard_groups) if shard_group not in claims]
     owners |= dict(zip(free, _next_owners(capacity, len(free)), strict=bool(accepted)))
-    moving = sorted(
-        shard_group for shard_group in claims if shard_group not in owners and shard_group < prevailing.shard_groups
-    )
-    successors: list[str | None] = [*_next_owners(capacity, len(moving))] or [None] * len(moving)
     waiting = {
-        shard_group: PendingRevocation(claims[shard_group][1], successor)
-        for shard_group, successor in zip(moving, successors, strict=True)
+        shard_group: member
+        for shard_group, (_, member) in sorted(claims.items())
+        if shard_group not in owners and shard_group < prevailing.shard_groups
     }
     unreleased = frozenset[int]()
     if generation != _FIRST_GENERATION:
         unreleased = frozenset(owners).union(waiting) - _released(generation, metadata, claims)
     ids = node_ids((metadata[m].host, metadata[m].port) for m in accepted)
     nodes = {
-        m: NodeAddress(ids[metadata[m].host, metadata[m].port], metadata[m].host, metadata[m].port, metadata[m].relay)
-        for m in accepted
+        m: NodeAddress(ids[metadata[m].host, metadata[m].port], metadata[m].host, metadata[m].port) for m in accepted
     }
     return Assignment(generation, nodes, owners, waiting, rejected, unreleased)
 
@@ -294,6 +279,8 @@ T = TypeVar("T")
 VERSION: Final = 3
 _MAX_SHARD_GROUPS: Final = 1024
 """An upper limit for the number of shard groups in metadata; a larger number is invalid."""
+_UNUSED: Final[Mapping[str, object]] = {}
+"""The value of a field that only managers of earlier versions require."""
 _MIN_LONG: Final = -(2**63)
 """The minimum of all numbers, because the modules that use a number check its range."""
 
@@ -309,7 +296,7 @@ def encode_metadata(metadata: ManagerMetadata, attempt: int) -> bytes:
             "owned": metadata.owned,
             "seen": metadata.seen,
             "seen_owners": metadata.seen_owners,
-            "relay": metadata.relay,
+            "relay": _UNUSED,
             "waiting_for": [str(shard_group) for shard_group in sorted(metadata.waiting_for)],
             "leaving": metadata.leaving,
             "attempt": attempt,
@@ -339,7 +326,6 @@ def decode_metadata(data: bytes) -> ManagerMetadata:
         _by_shard_group(found, "owned", found.integers("owned", _MIN_LONG)),
         found.integer("seen", _MIN_LONG),
         _by_shard_group(found, "seen_owners", found.texts("seen_owners")),
-        found.mapping("relay"),
         _shard_groups(found, "waiting_for"),
         found.boolean("leaving"),
     )
@@ -349,9 +335,9 @@ def encode_assignment(assignment: Assignment) -> bytes:
     return _encode(
         {
             "generation": assignment.generation,
-            "nodes": {member: node._asdict() for member, node in assignment.nodes.items()},
+            "nodes": {member: {**node._asdict(), "relay": _UNUSED} for member, node in assignment.nodes.items()},
             "owners": assignment.owners,
-            "waiting": {shard_group: waiting._asdict() for shard_group, waiting in assignment.waiting.items()},
+            "waiting": {shard_group: {"owner": owner} for shard_group, owner in assignment.waiting.items()},
             "rejected": assignment.rejected,
             "unreleased": [str(shard_group) for shard_group in sorted(assignment.unreleased)],
         }
@@ -366,7 +352,7 @@ def decode_assignment(data: bytes) -> Assignment:
         found.integer("generation", _MIN_LONG),
         {member: _node(nodes.object(member)) for member in nodes.values},
         _by_shard_group(found, "owners", found.texts("owners")),
-        _by_shard_group(found, "waiting", {name: _waiting(waiting.object(name)) for name in waiting.values}),
+        _by_shard_group(found, "waiting", {name: waiting.object(name).text("owner") for name in waiting.values}),
         found.texts("rejected"),
         _shard_groups(found, "unreleased"),
     )
@@ -406,12 +392,7 @@ def _decode(data: bytes, what: str) -> FieldReader:
 
 
 def _node(node: FieldReader) -> NodeAddress:
-    node_id, port = node.integer("node_id", _MIN_LONG), node.integer("port", _MIN_LONG)
-    return NodeAddress(node_id, node.text("host"), port, node.mapping("relay"))
-
-
-def _waiting(waiting: FieldReader) -> PendingRevocation:
-    return PendingRevocation(waiting.text("owner"), waiting.optional_text("successor"))
+    return NodeAddress(node.integer("node_id", _MIN_LONG), node.text("host"), node.integer("port", _MIN_LONG))
 
 
 def _shard_groups(found: FieldReader, name: str) -> frozenset[int]:

@@ -30,7 +30,7 @@ from memory_listener import (
 from processes import fails
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
-from offsetmgr.server.network.requests import Api, ApiRequest, Concurrency, Frame, HandlerResult, StreamSink
+from offsetmgr.server.network.requests import Api, ApiRequest, ClientSession, Concurrency, Frame, HandlerResult
 from offsetmgr.server.network.socket_server import SocketServer
 
 pytestmark = pytest.mark.usefixtures("quick_sweeps")
@@ -206,12 +206,13 @@ class Pieces:
         self._piece = bytes(size)
         self._paused = False
         self._over = False
-        self._sink: StreamSink
+        self._client: ClientSession
+        self._end: Callable[[], None]
 
-    def begin(self, sink: StreamSink) -> None:
+    def begin(self, client: ClientSession, end: Callable[[], None]) -> None:
         self.calls.append("begin")
-        self._sink = sink
-        sink.write(self._head)
+        self._client, self._end = client, end
+        client.write(self._head)
         self._loop.call_soon(self._more)
 
     def _more(self) -> None:
@@ -219,11 +220,11 @@ class Pieces:
             return
         if self._left == 0:
             self._over = True
-            self._sink.end()
+            self._end()
             return
         self._left -= 1
         self.written += len(self._piece)
-        self._sink.write(self._piece)
+        self._client.write(self._piece)
         self._loop.call_soon(self._more)
 
     def pause(self) -> None:

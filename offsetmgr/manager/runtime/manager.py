@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from offsetmgr.config.manager_settings import ManagerSettings, Members
+from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode, OffsetMgrError
 from offsetmgr.core.retry import cancel_tasks, completed
 from offsetmgr.manager.expiration import ExpirationSchedule
@@ -30,7 +31,6 @@ from offsetmgr.manager.results import (
     FetchResponse,
 )
 from offsetmgr.manager.runtime.backpressure import Backpressure
-from offsetmgr.manager.runtime.expiration_task import ExpirationTask
 from offsetmgr.manager.runtime.process_settings import tune_process
 from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.shard_group import LOSS, ShardGroup
@@ -45,12 +45,15 @@ _START_TIMEOUT_S: Final = 2.0
 """The longest wait, before a shard group is revoked, for the first offsets of its log."""
 _MAX_LISTED: Final = 5
 """The maximum number of items that a message lists."""
+_EXPIRY_BATCH: Final = 2_000
+"""The number of offsets that an expiration pass checks at a time. One such check occupies the loop for a few
+milliseconds."""
 
 
 class ManagerRuntime:
     """Serves the shard groups that `on_assigned` assigns to it. It implements `OwnershipListener`. Call all methods on
     the event loop that runs `start`. ``members`` is called before offsets expire, to determine which groups have
-    members; if it is None, every group counts as a group without members.
+    members; the commit timeout limits each call. If ``members`` is None, every group counts as a group without members.
 
     The methods for requests return Kafka's error codes and do not raise errors.
     """
@@ -78,15 +81,8 @@ class ManagerRuntime:
         self._delayed_starts: dict[int, asyncio.TimerHandle] = {}
         """The timers of assigned shard groups that this process may not claim yet."""
         self._standby: StandbyReplica | None = None
-        self._expiration = ExpirationTask(
-            ExpirationSchedule(self._partitions, self._settings.expiry_interval_s),
-            self._settings,
-            members,
-            self._clock.expiry_ms,
-            self._serving.__getitem__,
-            lambda shard, result: self._append(shard, result, lambda _: None),
-            self.counters,
-        )
+        self._members = members
+        self._expirations = ExpirationSchedule(self._partitions, self._settings.expiry_interval_s)
         self._readers: ThreadPoolExecutor | None = None
         self._housekeeping: asyncio.Task[None] | None = None
         self._closing = False
@@ -250,9 +246,9 @@ class ManagerRuntime:
             previous = self._serving[partition]
             self._serving[partition] = shard_group.shards[partition] if serves else None
             if serves and previous is None:
-                self._expiration.schedule.start(partition, time.monotonic())
+                self._expirations.start(partition, time.monotonic())
             elif not serves:
-                self._expiration.schedule.stop(partition)
+                self._expirations.stop(partition)
 
     async def _housekeeping_loop(self) -> None:
         while True:
@@ -260,9 +256,44 @@ class ManagerRuntime:
             for shard_group in self._shard_groups:
                 shard_group.note_current()
             try:
-                await self._expiration.run_due()
+                for partition in self._expirations.take_due(time.monotonic()):
+                    if (shard := self._serving[partition]) is not None:
+                        await self._expire(shard)
             except Exception:
                 _logger.exception("the expiration pass failed")
+
+    async def _expire(self, shard: Shard) -> None:
+        """Runs one expiration pass over a shard, in batches, so that the loop can serve requests between two batches.
+        The pass ends early if the shard is no longer served or an append fails."""
+        if (now := self._clock.expiry_ms()) is None:
+            _logger.error("no offset expires: a clock is wrong, or unknown", extra={"shard": shard.partition})
+            return
+        for groups in batched_by_size(shard.expiry_groups(), lambda group: 1 + shard.size(group), _EXPIRY_BATCH):
+            await asyncio.sleep(0)
+            if self._serving[shard.partition] is not shard:
+                break
+            if not (expirable := [group for group in groups if shard.expirable(group, now)]):
+                continue
+            active = await self._active(expirable)
+            if self._serving[shard.partition] is not shard:
+                break
+            expired = await self._append(shard, shard.expire(now, active.get, expirable), lambda _: None)
+            if expired is None:
+                break
+            self.counters.expired_offsets += expired
+
+    async def _active(self, groups: Sequence[str]) -> Mapping[str, bool]:
+        """Returns for each group whether it has members; nothing if this is unknown, so that no offset expires."""
+        if self._members is None:
+            return dict.fromkeys(groups, False)
+        try:
+            # `asyncio.wait_for` would ignore a cancellation that coincides with the response (Python 3.11).
+            async with asyncio.timeout(self._settings.commit_timeout_s):
+                return await self._members(groups)
+        except OffsetMgrError:
+            raise
+        except TimeoutError:
+            return {}
 
     # --- requests ------------------------------------------------------------------------------------
 

@@ -112,7 +112,8 @@ class ClientSession(TurnTaker):
 
     @abstractmethod
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes bytes of a stream, or the queued responses of a connection."""
+        """Writes bytes of a stream, or the queued responses of a connection. After the call, the caller may reuse the
+        memory of ``data`` if `unsent` is 0. Otherwise the transport may still refer to this memory."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -136,44 +137,17 @@ class CloseConnection(enum.Enum):
 CLOSE_CONNECTION: Final = CloseConnection.CLOSE
 
 
-class StreamSink:
-    """The destination of a `Stream`: writes the response to the client's connection."""
-
-    __slots__ = ("_client", "_on_end")
-
-    def __init__(self, client: ClientSession, on_end: Callable[[], None]) -> None:
-        self._client: ClientSession | None = client
-        self._on_end = on_end
-
-    @property
-    def full(self) -> bool:
-        """Whether the client reads bytes more slowly than the stream writes them. If the value is true, the stream must
-        stop writing until `Stream.resume` is called."""
-        return self._client is not None and self._client.stalled_since is not None
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes the next bytes of the response. The first bytes of a response are its length field. After the call,
-        the caller may reuse the memory of ``data`` if `ClientSession.unsent` is 0. Otherwise the transport may still
-        refer to this memory."""
-        if self._client is not None:
-            self._client.write(data)
-
-    def end(self) -> None:
-        """Ends the response. After this call, the stream must not write to this sink."""
-        if self._client is not None:
-            self._client = None
-            self._on_end()
-
-
 class Stream(Protocol):
     """A response written piece by piece."""
 
-    def begin(self, sink: StreamSink) -> None:
-        """Starts the response; called when all earlier responses have been sent. May be called while the handler's
-        result is still being processed."""
+    def begin(self, client: ClientSession, end: Callable[[], None]) -> None:
+        """Starts the response, whose bytes the stream writes with `ClientSession.write`, the length field first. While
+        `ClientSession.stalled_since` is not None, the stream must not write. After its last byte, the stream calls
+        ``end`` once. Called when all earlier responses have been sent, possibly while the handler's result is still
+        being processed."""
 
     def pause(self) -> None:
-        """Stops writing, because the sink is full. Called only between `begin` and the sink's `end`."""
+        """Stops writing, because the client reads too slowly. Called only between `begin` and the call of ``end``."""
 
     def resume(self) -> None:
         """Continues writing after `pause`."""

@@ -50,7 +50,6 @@ from offsetmgr.server.network.requests import (
     Handler,
     HandlerResult,
     Stream,
-    StreamSink,
 )
 from offsetmgr.server.network.turns import EventLoopTurns
 
@@ -604,7 +603,7 @@ class Pipeline:
         elif answer is not None:
             self._connection.flush()
             self.stream = answer
-            answer.begin(StreamSink(self._connection, self.stream_ended))
+            answer.begin(self._connection, self.stream_ended)
             return self.stream is None
         self._sent()
         return True

@@ -80,7 +80,7 @@ class MetadataRewriter:
         part = response_rewrite.find_brokers(frame, request.version)
         await self._brokers.record(part.brokers)
         named = [b._replace(host=self._host, port=self._brokers.port(b.node_id)) for b in part.brokers]
-        named += [NamedBroker(*manager[:3]) for manager in self._context.backend.nodes()]
+        named += [NamedBroker(*manager) for manager in self._context.backend.nodes()]
         return Frame(response_rewrite.replace_brokers(frame, request.version, part, named))
 
     async def _filtered_metadata(self, request: ApiRequest) -> bytes:

@@ -23,7 +23,7 @@ from typing import Final, cast
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, ServerError, Unreachable
 from offsetmgr.kafka.client.connection import BrokerConnection, Security
 from offsetmgr.kafka.protocol.frames import Address
-from offsetmgr.server.network.requests import ApiRequest, ClientSession, StreamSink
+from offsetmgr.server.network.requests import ApiRequest, ClientSession
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -53,18 +53,18 @@ class ReadBuffer:
 class ForwardedResponse:
     """The response to a forwarded request, which is streamed to the client; implements `api.Stream`."""
 
-    __slots__ = ("_upstream", "correlation", "head", "on_head", "sink")
+    __slots__ = ("_upstream", "correlation", "end", "head", "on_head")
 
     def __init__(self, upstream: UpstreamConnection, correlation: int, on_head: Callable[[bytes], None] | None) -> None:
         self._upstream = upstream
         self.correlation = correlation
-        self.sink: StreamSink | None = None
+        self.end: Callable[[], None] | None = None
         self.on_head = on_head
         self.head = b""
 
-    def begin(self, sink: StreamSink) -> None:
-        self.sink = sink
-        self._upstream.on_stream_begin(sink)
+    def begin(self, client: ClientSession, end: Callable[[], None]) -> None:
+        self.end = end
+        self._upstream.on_stream_begin(client)
 
     def pause(self) -> None:
         self._upstream.pause()
@@ -264,14 +264,14 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # --- responses -----------------------------------------------------------------------------------
 
-    def on_stream_begin(self, sink: StreamSink) -> None:
+    def on_stream_begin(self, client: ClientSession) -> None:
         """Starts the first response, because all earlier responses to the client have been sent."""
         if self._early_bytes and not self._processing:
             held, self._early_bytes = self._early_bytes, b""
             self._process(memoryview(held))
         # The previous response may have filled the client's socket. In this case, the client's connection has called
         # `pause` only on the previous response, so this response must pause itself.
-        (self.pause if sink.full else self.resume)()
+        (self.resume if client.stalled_since is None else self.pause)()
 
     def pause(self) -> None:
         self._paused = True
@@ -293,7 +293,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
                     at = self._begin_frame(data, at)
                     continue
                 answer = self._expected[0]
-                if isinstance(answer, ForwardedResponse) and answer.sink is None:
+                if isinstance(answer, ForwardedResponse) and answer.end is None:
                     self._early_bytes = bytes(data[at:])
                     self.pause()
                     return
@@ -323,7 +323,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if not self._head:
             return at
         self._head = b""
-        if isinstance(answer, ForwardedResponse) and answer.sink is None:
+        if isinstance(answer, ForwardedResponse) and answer.end is None:
             self._early_bytes = head + bytes(data[at + len(start) :])
             self.pause()
             return len(data)
@@ -338,11 +338,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
                 if len(answer.head) >= HEAD_BYTES or not self._missing_bytes:
                     answer.on_head(answer.head)
                     answer.on_head = None
-            sink = cast(StreamSink, answer.sink)
-            sink.write(piece)
+            self._client.write(piece)
             if not self._missing_bytes:
                 self._expected.popleft()
-                sink.end()
+                cast(Callable[[], None], answer.end)()
         else:
             answer.parts.append(bytes(piece))
             self._client.collected_bytes += len(piece)
