@@ -79,9 +79,11 @@ class RecoveryOutcome(StrEnum):
     not start if the split fails."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ExaminationResult:
-    """The result of `examine` for one segment file. Sizes and positions are in bytes."""
+    """The result of `examine` for one segment file, which it completes entry by entry. Sizes and positions are in
+    bytes.
+    """
 
     base_offset: int
     size: int
@@ -138,30 +140,26 @@ class _Examination:
     """Examines the bytes of a segment, entry by entry."""
 
     def __init__(self, window: _Window, base_offset: int, index_interval_bytes: int) -> None:
-        self._position = 0
         self._window = window
-        self._base = base_offset
-        self._entries = 0
-        self._last: int | None = None
-        self._damage: Damage | None = None
-        self._why = ""
-        self._suspicions: list[Suspicion] = []
-        self._suspicion_count = 0
-        self._outcome = RecoveryOutcome.KEPT
+        self._found = ExaminationResult(base_offset, window.size, 0, 0, base_offset)
         self._index = _BrokerIndexSimulation(base_offset, index_interval_bytes)
 
     def run(self, on_read: Callable[[int], None]) -> ExaminationResult:
-        reported = 0
+        reported, found = 0, self._found
         while self._step():
-            if self._position - reported >= CHUNK:
-                on_read(self._position - reported)
-                reported = self._position
-        on_read(self._window.size - reported)
-        return self._result()
+            if found.valid_bytes - reported >= CHUNK:
+                on_read(found.valid_bytes - reported)
+                reported = found.valid_bytes
+        on_read(found.size - reported)
+        if found.outcome is RecoveryOutcome.KEPT:
+            found.outcome = self._index.close()
+        if found.outcome is RecoveryOutcome.KEPT and found.damage is not None:
+            found.outcome = RecoveryOutcome.CUT
+        return found
 
     def _step(self) -> bool:
         """Reads one entry; returns False if there is no further valid entry."""
-        window, at = self._window, self._position
+        window, at = self._window, self._found.valid_bytes
         left = window.size - at
         if not left:
             return False
@@ -193,49 +191,32 @@ class _Examination:
             first = offset
             last = offset + delta
         self._check_offsets(offset, first, last, magic, time)
-        self._entries += 1
-        self._position = end
+        self._found.entries += 1
+        self._found.valid_bytes = end
         return True
 
     def _check_offsets(self, offset: int, first: int | None, last: int, magic: int, time_ms: int) -> None:
-        lowest = last if first is None else first
+        found, lowest = self._found, last if first is None else first
+        base, before = found.base_offset, found.next_offset - 1
         if magic > 2:
             self._suspect(offset, f"message format {magic} is not known")
-        if not self._base <= lowest <= last <= self._base + MAX_RELATIVE_OFFSET:
-            self._suspect(offset, f"offsets {lowest} to {last} do not belong to a segment that begins at {self._base}")
-        elif self._last is not None and lowest <= self._last:
-            self._suspect(offset, f"offset {lowest} comes after {self._last}: one of the two entries was altered")
-        self._last = last
-        if self._outcome is RecoveryOutcome.KEPT:
-            self._outcome = self._index.add(self._position, last, time_ms)
+        if not base <= lowest <= last <= base + MAX_RELATIVE_OFFSET:
+            self._suspect(offset, f"offsets {lowest} to {last} do not belong to a segment that begins at {base}")
+        elif found.entries and lowest <= before:
+            self._suspect(offset, f"offset {lowest} comes after {before}: one of the two entries was altered")
+        found.next_offset = last + 1
+        if found.outcome is RecoveryOutcome.KEPT:
+            found.outcome = self._index.add(found.valid_bytes, last, time_ms)
 
     def _suspect(self, offset: int, why: str) -> None:
-        self._suspicion_count += 1
-        if len(self._suspicions) < MAX_SUSPICIONS:
-            self._suspicions.append(Suspicion(self._position, offset, why))
+        found = self._found
+        found.suspicion_count += 1
+        if len(found.suspicions) < MAX_SUSPICIONS:
+            found.suspicions += (Suspicion(found.valid_bytes, offset, why),)
 
     def _end(self, damage: Damage, why: str) -> bool:
-        self._damage, self._why = damage, why
+        self._found.damage, self._found.why = damage, why
         return False
-
-    def _result(self) -> ExaminationResult:
-        outcome = self._outcome
-        if outcome is RecoveryOutcome.KEPT:
-            outcome = self._index.close()
-        if outcome is RecoveryOutcome.KEPT and self._damage is not None:
-            outcome = RecoveryOutcome.CUT
-        return ExaminationResult(
-            self._base,
-            self._window.size,
-            self._position,
-            self._entries,
-            self._base if self._last is None else self._last + 1,
-            self._damage,
-            self._why,
-            tuple(self._suspicions),
-            self._suspicion_count,
-            outcome,
-        )
 
 
 class _Window:
