@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
-from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import FileFailure, OffsetMgrError
 from offsetmgr.core.retry import Backoff, BlockingRetries
 
@@ -162,7 +161,7 @@ def sync_directory(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def exclusive_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None]:
+def exclusive_writer(path: Path, timeout_ms: int) -> Iterator[None]:
     """Holds an exclusive lock (flock) on a lock file in the directory of ``path``, and removes the lock file
     afterwards.
 
@@ -170,7 +169,7 @@ def exclusive_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None
     """
     target = Path(os.path.realpath(path))
     lock_file = target.with_name(f".{target.name}.lock")
-    retries = BlockingRetries(clock.monotonic() + timeout_ms / 1000, _LOCK_BACKOFF, clock)
+    retries = BlockingRetries(time.monotonic() + timeout_ms / 1000, _LOCK_BACKOFF)
     while (descriptor := _try_lock(lock_file, path)) is None:
         if not retries.pause():
             raise FileFailure(f"file {path}", "another process is writing it", "try again when it is done")

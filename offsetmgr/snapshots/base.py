@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, ClassVar, Final, NoReturn
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import MAX_OFFSET, NEGATIVE_OFFSET, Committed, TopicPartition, dropped_text, form_of
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, PartitionKinds
@@ -50,16 +50,10 @@ class SnapshotHeader:
 
     @classmethod
     def new(
-        cls,
-        source_uri: str = "",
-        source_kind: str = "",
-        cluster_id: str | None = None,
-        tool_version: str = "",
-        clock: Clock | None = None,
+        cls, source_uri: str = "", source_kind: str = "", cluster_id: str | None = None, tool_version: str = ""
     ) -> SnapshotHeader:
         """Returns a header for a snapshot taken now, with a new random id."""
-        now = (clock or SystemClock()).now_ms()
-        return cls(str(uuid.uuid4()), now, source_uri, source_kind, cluster_id, tool_version)
+        return cls(str(uuid.uuid4()), SystemClock().now_ms(), source_uri, source_kind, cluster_id, tool_version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,10 @@ _HINT: Final = (
     "name two stores of one cluster; if the topics of both clusters are equal copies (same records at the same "
     "offsets), add translate=none to the URI or to the [store.NAME] section"
 )
+_ATTEMPTS: Final = 3
+"""The number of times that an edit tries to write a change to the secondary."""
+_BACKOFF_S: Final = 0.1
+
 Value = TypeVar("Value")
 _Key: TypeAlias = tuple[str, TopicPartition]
 """The group and the partition of an offset."""
@@ -74,8 +78,8 @@ _Key: TypeAlias = tuple[str, TopicPartition]
 class DualStore(OffsetStore):
     """Commits to ``primary`` (usually Kafka), then to ``secondary`` (usually ZooKeeper). Reads the larger offset.
 
-    If a write to the secondary fails with a retriable error, the write is tried again. There are at most ``attempts``
-    attempts in total, with pauses of ``backoff_ms``. ``translate`` is the user's statement that the stores' clusters
+    If a write to the secondary fails with a retriable error, the write is tried again. There are at most `_ATTEMPTS`
+    attempts in total, with pauses of `_BACKOFF_S`. ``translate`` is the user's statement that the stores' clusters
     have identical logs. Instances are not thread-safe. `close` closes both stores.
     """
 
@@ -86,15 +90,11 @@ class DualStore(OffsetStore):
         primary: OffsetStore,
         secondary: OffsetStore,
         *,
-        attempts: int = 3,
-        backoff_ms: int = 100,
         clock: Clock | None = None,
         translate: OffsetTranslation | None = None,
     ) -> None:
         self.primary = primary
         self.secondary = secondary
-        self._attempts = attempts
-        self._backoff_ms = backoff_ms
         self._clock = clock or SystemClock()
         self._translate = translate
         self._cross_cluster_check: CrossClusterCheck | None = None
@@ -273,7 +273,7 @@ class DualStore(OffsetStore):
                     self._pending.pop((group, tp), None)  # the new change replaces the pending one
                     if not self._already_holds(outcome_of(second[group], tp), secondary[tp]):
                         writes[group, tp] = secondary[tp]
-        failed = self._write_secondary(writes, self._attempts)
+        failed = self._write_secondary(writes, _ATTEMPTS)
         errors, written = _by_group(failed), by_key(writes.keys() - failed.keys())
         for edit in batch:
             group = edit.group
@@ -333,7 +333,7 @@ class DualStore(OffsetStore):
         """Writes changes to the secondary, with retries. A change that fails becomes pending or is dropped. Returns the
         errors of the changes that failed."""
         left, failed = dict(writes), dict[_Key, OffsetMgrError]()
-        retries = BlockingRetries(backoff=Backoff.fixed(self._backoff_ms / 1000, attempts - 1), clock=self._clock)
+        retries = BlockingRetries(backoff=Backoff.fixed(_BACKOFF_S, attempts - 1), clock=self._clock)
         capabilities = self.secondary.capabilities
         while left:
             by_group = _by_group({key: pending.change() for key, pending in left.items()})

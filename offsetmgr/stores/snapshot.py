@@ -24,7 +24,6 @@ from urllib.parse import quote
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import exclusive_writer, reason, replace_file
-from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import (
     FileFailure,
     OffsetMgrError,
@@ -242,7 +241,7 @@ def write_snapshot(
 
     if not overwrite and where.exists():  # checked before taking the lock and reading the source
         raise FileFailure(f"file {path}", "exists already", Advice("choose another name, or add {overwrite=True}"))
-    with exclusive_writer(where, SystemClock(), LOCK_TIMEOUT_MS):
+    with exclusive_writer(where, LOCK_TIMEOUT_MS):
         return replace_file(where, write, overwrite=overwrite)
 
 
@@ -261,7 +260,6 @@ class SnapshotStore(OffsetStore):
         group: str | None = None,
         *,
         accept_unterminated: bool = False,
-        clock: Clock | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
     ) -> None:
         self._accept_unterminated = accept_unterminated
@@ -270,7 +268,6 @@ class SnapshotStore(OffsetStore):
         self._given_format = format
         self._group = group
         self._form = by_name(self._name, group if self._name in ("csv", "spark") else None)
-        self._clock = clock or SystemClock()
         self._lock_timeout_ms = lock_timeout_ms
         self._opened: _OpenSnapshot | None = None
         self._origin: tuple[Callable[[], LogOrigin], Callable[[], Mapping[str, str]]] | None = None
@@ -381,7 +378,7 @@ class SnapshotStore(OffsetStore):
         cases, no edit of this call is written.
         """
         with tempfile.SpooledTemporaryFile(_MAX_DECISION_BYTES_IN_MEMORY) as decisions:
-            with exclusive_writer(self._path, self._clock, self._lock_timeout_ms):
+            with exclusive_writer(self._path, self._lock_timeout_ms):
                 count = self._edit_locked(edits, decisions)
             decisions.seek(0)
             for _ in range(count):
@@ -417,7 +414,7 @@ class SnapshotStore(OffsetStore):
         return _OpenSnapshot(LoadedReader(self._form, self._new_header()), io.BytesIO(), ())
 
     def _new_header(self) -> SnapshotHeader:
-        header = SnapshotHeader.new(self.uri, "file", clock=self._clock)
+        header = SnapshotHeader.new(self.uri, "file")
         if self._origin is None:
             return header
         log_origin, topic_ids = self._origin

@@ -43,7 +43,7 @@ class Pair:
         self.kafka, self.zookeeper = MemoryStore("kafka"), MemoryStore("zookeeper")
         self.primary, self.secondary = FaultyStore(self.kafka), FaultyStore(self.zookeeper)
         self.clock = SleepRecorder()
-        self.dual = DualStore(self.primary, self.secondary, attempts=3, backoff_ms=100, clock=self.clock)
+        self.dual = DualStore(self.primary, self.secondary, clock=self.clock)
         self.dual.cross_cluster_check()  # compares the clusters while both stores are reachable
 
     def put(self, kafka: dict[TopicPartition, int], zookeeper: dict[TopicPartition, int]) -> None:
