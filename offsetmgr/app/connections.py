@@ -766,10 +766,10 @@ class SourceAndTarget:
     def logs(self) -> Logs | None:
         """Like `cluster`, but the returned object can only read logs. If the target or the source can read logs itself,
         its connections are used."""
-        from offsetmgr.stores.known_logs import LogsStore
+        from offsetmgr.stores.kafka import KafkaStore
 
         stores = (self.target,) if self.translates else (self.target, self.source)
-        found = (store.logs() for store in stores if isinstance(store, LogsStore))
+        found = (store.logs() for store in stores if isinstance(store, KafkaStore))
         return next(found, None) or self.cluster()
 
     @contextmanager

@@ -9,21 +9,13 @@ beyond the end of the log still proves that the log is another one, or that the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from offsetmgr.core.errors import RecreatedTopic, UnsupportedOperation
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.cluster import Logs
 
 NEW_LOG: Final = "the topic was deleted and recreated"
-
-
-@runtime_checkable
-class LogsStore(Protocol):
-    """A store that reads the logs of its topics with its own connections."""
-
-    def logs(self) -> Logs: ...
 
 
 class KnownLogs:
@@ -65,8 +57,10 @@ class KnownLogs:
     ) -> dict[tuple[TopicPartition, int], RecreatedTopic]:
         """Returns the offsets that are beyond the end of their log, each with the error. A log that the stores cannot
         read does not count. Raises `Unreachable`, `TimedOut`."""
+        from offsetmgr.stores.kafka import KafkaStore
+
         stores = [store.parts[0] for store in self._stores]
-        logs = next((store.logs() for store in stores if isinstance(store, LogsStore)), None)
+        logs = next((store.logs() for store in stores if isinstance(store, KafkaStore)), None)
         pairs = list(offsets)
         try:
             ranges = logs.log_ranges({tp for tp, _ in pairs}) if logs is not None and pairs else {}
