@@ -17,9 +17,12 @@ import org.apache.kafka.common.TopicPartition;
  * ("A partition 0 milliseconds") and each error ("E message").
  *
  * Arguments: topic, how to commit (auto, sync, explicit, or transaction: through a transactional producer, with the
- * metadata of the group), milliseconds of work for each batch, and properties of the consumer as NAME=VALUE.
+ * metadata of the group), milliseconds of work for each batch, and properties of the consumer as NAME=VALUE. With the
+ * property leave=true it commits its last batch and leaves the group at SIGTERM.
  */
 public class RunningConsumer implements ConsumerRebalanceListener {
+    private static volatile boolean stopped = false;
+
     public static void main(String[] arguments) throws Exception {
         Properties properties = new Properties();
         properties.setProperty("key.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer");
@@ -31,10 +34,13 @@ public class RunningConsumer implements ConsumerRebalanceListener {
             int at = arguments[number].indexOf('=');
             properties.setProperty(arguments[number].substring(0, at), arguments[number].substring(at + 1));
         }
+        if ("true".equals(properties.remove("leave"))) {
+            stopAtExit(Thread.currentThread());
+        }
         KafkaConsumer consumer = new KafkaConsumer(properties);
         consumer.subscribe(java.util.Collections.singletonList(arguments[0]), new RunningConsumer());
         KafkaProducer producer = arguments[1].equals("transaction") ? producer(properties) : null;
-        while (true) {
+        while (!stopped) {
             try {
                 step(consumer, producer, arguments[1], Long.parseLong(arguments[2]));
             } catch (RuntimeException failed) {
@@ -44,6 +50,20 @@ public class RunningConsumer implements ConsumerRebalanceListener {
                 }
             }
         }
+        consumer.close();
+    }
+
+    private static void stopAtExit(final Thread main) {
+        Runtime.getRuntime().addShutdownHook(new Thread() {
+            public void run() {
+                stopped = true;
+                try {
+                    main.join(60000);
+                } catch (InterruptedException impossible) {
+                    return;
+                }
+            }
+        });
     }
 
     private static KafkaProducer producer(Properties consumer) {

@@ -85,9 +85,10 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], list[int]]:
     while True:
         for key, _ in ready.select():
             if key.fileobj is requests:
-                request, (*streams, status), *_ = socket.recv_fds(requests, _MAX_REQUEST, 4)
+                request, descriptors, *_ = socket.recv_fds(requests, _MAX_REQUEST, 4)
                 if not request:
                     sys.exit()
+                *streams, status = descriptors
                 pid = os.fork()
                 if not pid:
                     return json.loads(request), streams
