@@ -71,7 +71,8 @@ class Place(NamedTuple):
 
     @contextmanager
     def _reader(self) -> Iterator[Consumer]:
-        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "oracle", "log_level": 0})
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": "oracle", "enable.auto.commit": False}
+        reader = Consumer({**settings, "log_level": 0})
         yield reader
         reader.close()
 

@@ -1,7 +1,7 @@
 """Groups of Java 3.9, Java 4.4 (with the classic and with the consumer protocol) and librdkafka move by ``migrate
 cutover`` from Kafka 3.9.1 to 4.4.0 under load, and back, while the command, the brokers and MirrorMaker 2 are killed.
 
-A reverse replicator must begin at the end of the target's logs. With MirrorMaker 2.8 to 4.1 that takes
+A reverse replicator must begin at the end of the target's logs. With MirrorMaker of Kafka 4.1 that takes
 
 - the property ``B->A.consumer.auto.offset.reset=latest``, and
 - patience: MirrorMaker looks for the end when it first polls, a moment after it has started, and copies no record that
