@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from offsetmgr.cli.connect_flags import Terminal
 from offsetmgr.cli.options import Execute, FormatOption, Group, Reason, Yes, arg, command_group, flag, opt
@@ -10,9 +10,6 @@ from offsetmgr.cli.render import Column, OutputFormat, exit_with, fail_if, note,
 from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
-
-if TYPE_CHECKING:
-    pass
 
 app = command_group("Edits and migrations that were made from this account: list, show, undo.")
 

@@ -254,17 +254,14 @@ def check_cluster(
     """Checks the brokers at ``bootstrap``, or offset managers. Raises `UnsupportedOperation` for logins that
     offsetmgr's client does not support."""
     from offsetmgr.kafka.client.broker_checks import check_brokers, check_managers
-    from offsetmgr.kafka.client.client import Client, ClientThread
     from offsetmgr.kafka.client.connection import Security
 
     security = Security.of(config.kafka)
     protocol = config.kafka.get("security.protocol", "plaintext").upper()
     user = "" if security.sasl is None or not security.sasl[1] else f" as {security.sasl[1]}"
     login = f"{protocol} {security.sasl[0]}{user}" if security.sasl else f"{protocol} without SASL"
-    thread = ClientThread(Client(bootstrap, security), config.timeout_ms / 1000)
-    try:
+    with KafkaCluster(bootstrap, config) as cluster:
+        thread = cluster._thread
         if manager:
             return thread.run(lambda deadline: check_managers(thread.client, bootstrap, login, deadline))
         return thread.run(lambda deadline: check_brokers(thread.client, bootstrap, login, groups, clock, deadline))
-    finally:
-        thread.close()

@@ -279,12 +279,8 @@ def _shards(reports: Sequence[ManagerReport]) -> Iterator[ShardOwner]:
         for report, shard in owners:
             loading = shard["state"] == "LOADING" and shard["load_total"]
             yield base._replace(
+                **{name: shard[name] for name in ("state", "since", "position", "offsets", "groups")},
                 owner=str(report.address),
-                state=shard["state"],
-                since=shard["since"],
-                position=shard["position"],
-                offsets=shard["offsets"],
-                groups=shard["groups"],
                 loaded=f"{100 * shard['load_read'] // shard['load_total']}%" if loading else None,
                 unreadable=unreadable_records(shard),
                 error=shard["last_error"] or None,

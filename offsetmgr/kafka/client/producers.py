@@ -8,9 +8,9 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.durations import utc_text
@@ -19,11 +19,13 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
 from offsetmgr.kafka.client.connection import BrokerConnection, remaining
 from offsetmgr.kafka.client.fetch import LATEST, list_offsets
-from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.errors import failure_of, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import FENCES_WRITERS, ApiKey
 from offsetmgr.kafka.protocol.requests import parts_of
 from offsetmgr.kafka.protocol.schema_codec import Message
+
+T = TypeVar("T")
 
 INIT_PRODUCER_ID_VERSION: Final = 3
 """The first version with the producer id and epoch of the caller, which make the request a compare-and-set
@@ -51,11 +53,8 @@ async def init_producer_ids(
     """
 
     async def ask(address: Address, names: list[str]) -> dict[str, ProducerEpoch | OffsetMgrError]:
-        found: dict[str, ProducerEpoch | OffsetMgrError] = {}
-        async with client.node(address).dedicated_connection(deadline) as dedicated:
-            for name in names:
-                found[name] = await _init_producer_id(dedicated.connection, name, current[name], deadline)
-        return found
+        async with client.node(address).dedicated_connection(deadline) as own:
+            return {name: await _init_producer_id(own.connection, name, current[name], deadline) for name in names}
 
     return await client.per_group(list(current), ask, deadline, of_transactions=True)
 
@@ -83,26 +82,25 @@ async def describe_producers(
     """Returns the epoch of each producer id of which the leader of a partition has a state, by partition (KIP-664).
     Raises the errors of `BrokerConnection.call`."""
     tps = [TopicPartition(topic, number) for number in partitions]
-    found: dict[int, dict[int, int] | OffsetMgrError] = {}
-    for tp, producers in (await _producers(connection, tps, timeout_s)).items():
-        if isinstance(producers, OffsetMgrError):
-            found[tp.partition] = producers
-        else:
-            found[tp.partition] = {one["producer_id"]: one["producer_epoch"] for one in producers}
-    return found
+    found = await _producers(connection, tps, timeout_s, _epochs)
+    return {tp.partition: one for tp, one in found.items()}
+
+
+def _epochs(producers: Sequence[Message]) -> dict[int, int]:
+    return {one["producer_id"]: one["producer_epoch"] for one in producers}
 
 
 async def _producers(
-    connection: BrokerConnection, partitions: Iterable[TopicPartition], timeout_s: float
-) -> dict[TopicPartition, Sequence[Message] | OffsetMgrError]:
+    connection: BrokerConnection,
+    partitions: Iterable[TopicPartition],
+    timeout_s: float,
+    read: Callable[[Sequence[Message]], T],
+) -> dict[TopicPartition, T | OffsetMgrError]:
+    """Returns what ``read`` makes of the producers of each partition."""
     topics = [{"name": topic, "partition_indexes": numbers} for topic, numbers in by_key(partitions).items()]
     request = Request(ApiKey.DESCRIBE_PRODUCERS, _DESCRIBE_PRODUCERS_VERSION, {"topics": topics})
-    return {
-        tp: kafka_error(part["error_code"], f"producers of {tp}", detail=part["error_message"] or "")
-        if part["error_code"]
-        else part["active_producers"]
-        for tp, part in parts_of(await connection.call(request, timeout_s))
-    }
+    parts = parts_of(await connection.call(request, timeout_s))
+    return {tp: failure_of(part, f"producers of {tp}") or read(part["active_producers"]) for tp, part in parts}
 
 
 # Finds the open transactions of partitions, with the names of their producers (KIP-664).
@@ -178,16 +176,12 @@ async def _ask_producers(
 ) -> dict[TopicPartition, list[OpenTransaction] | OffsetMgrError]:
     if not FENCES_WRITERS.supported_by(connection.versions):
         return {tp: [] for tp in partitions}
-    found: dict[TopicPartition, list[OpenTransaction] | OffsetMgrError] = {}
-    for tp, producers in (await _producers(connection, partitions, timeout_s)).items():
-        if isinstance(producers, OffsetMgrError):
-            found[tp] = producers
-        else:
-            open_ = ((one, one["current_txn_start_offset"]) for one in producers)
-            found[tp] = [
-                OpenTransaction(one["producer_id"], one["producer_epoch"], first) for one, first in open_ if first >= 0
-            ]
-    return found
+    return await _producers(connection, partitions, timeout_s, _open)
+
+
+def _open(producers: Sequence[Message]) -> list[OpenTransaction]:
+    found = (OpenTransaction(p["producer_id"], p["producer_epoch"], p["current_txn_start_offset"]) for p in producers)
+    return [one for one in found if one.first_offset >= 0]
 
 
 async def _transactions(client: Client, producer_ids: set[int], deadline: float) -> dict[int, Message]:

@@ -15,7 +15,7 @@ from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.protocol.errors import checked, kafka_error
+from offsetmgr.kafka.protocol.errors import checked, failure_of
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.requests import describe_kind, parse_consumer_group, parts_of, topics_with
@@ -94,23 +94,19 @@ async def alter(
     if answer["error_code"] == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         raise NotAuthorized(f"share group {group}", "may not be reset by this login", "allow Read on the group")
     checked(answer, f"share group {group}")
-    return {tp: _error(group, tp, part) for tp, part in parts_of(answer, "responses", "topic_name")}
+    parts = parts_of(answer, "responses", "topic_name")
+    return {tp: failure_of(part, f"share group {group}, {tp}") for tp, part in parts}
 
 
 def _offsets(answer: Message) -> ShareOffsets | OffsetMgrError:
-    group, code = answer["group_id"], answer["error_code"]
-    if code:
-        return kafka_error(code, f"share group {group}", detail=answer["error_message"] or "")
+    group = answer["group_id"]
+    if (failure := failure_of(answer, f"share group {group}")) is not None:
+        return failure
     found = ShareOffsets({}, {})
     for tp, part in parts_of(answer, name="topic_name"):
-        if (error := _error(group, tp, part)) is not None:
+        if (error := failure_of(part, f"share group {group}, {tp}")) is not None:
             found.errors[tp] = error
         else:
             numbers = part["start_offset"], part["leader_epoch"], part.get("lag", -1)
             found.offsets[tp] = ShareOffset(*(number if number >= 0 else None for number in numbers))
     return found
-
-
-def _error(group: str, tp: TopicPartition, part: Message) -> OffsetMgrError | None:
-    code = part["error_code"]
-    return kafka_error(code, f"share group {group}, {tp}", detail=part["error_message"] or "") if code else None

@@ -36,7 +36,7 @@ from offsetmgr.kafka.client.client import Client, commit_outcomes, with_retries
 from offsetmgr.kafka.client.connection import BrokerConnection, DedicatedConnection, remaining
 from offsetmgr.kafka.client.groups import describe
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES, checked, kafka_error
+from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES, checked, failure_of, kafka_error
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup, LockMembership, encode_assignment
@@ -360,10 +360,7 @@ async def delete(
         return await _expire(connection, membership, partitions, deadline, expected)
     request = requests.offset_delete(group, partitions)
     answer = checked(await connection.call(request, remaining(deadline)), f"delete in group {group}")
-    return {
-        tp: kafka_error(part["error_code"], f"group {group}, {tp}") if part["error_code"] else None
-        for tp, part in requests.parts_of(answer)
-    }
+    return {tp: failure_of(part, f"group {group}, {tp}") for tp, part in requests.parts_of(answer)}
 
 
 async def _expire(
@@ -401,8 +398,7 @@ async def _expire(
     }
     answer = await expire_offsets(connection, commit, remaining(deadline))
     for tp, part in requests.parts_of(answer):
-        code = part["error_code"]
-        outcomes[tp] = kafka_error(code, f"delete in group {membership.group}, {tp}") if code else None
+        outcomes[tp] = failure_of(part, f"delete in group {membership.group}, {tp}")
     return outcomes
 
 

@@ -220,6 +220,13 @@ def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> Of
     return kind(what, why, hint, kafka_code=code)
 
 
+def failure_of(answer: dict[str, Any], what: str) -> OffsetMgrError | None:
+    """Returns the exception for the error code of a response, or of a part of one, with the broker's error message if
+    there is one; None if the code is 0."""
+    code = answer["error_code"]
+    return kafka_error(code, what, detail=answer.get("error_message") or "") if code else None
+
+
 def checked(answer: dict[str, Any], what: str, accepted: Container[int] = (ErrorCode.NONE,)) -> dict[str, Any]:
     """Returns a response, or a part of one. Raises the exception for its error code, with the broker's error message if
     there is one, unless the code is one of ``accepted``."""

@@ -78,16 +78,12 @@ class OlderBroker(NamedTuple):
         return capability.unsupported_error(str(self.connection.address), self.connection.versions)
 
     async def send(self, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
+        """Sends a request. The codec omits fields that the version lacks."""
         return await send_in_version(self.connection, Request(api_key, version, message), self.timeout_s)
 
     async def exchange_encoded(self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], T]) -> T:
         """Sends an encoded body, and decodes the response with ``read``."""
         return await send_and_read(self.connection, EncodedRequest(api_key, version, body), self.timeout_s, read)
-
-
-async def nearest_version(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Sends the request in the highest supported version. The codec omits fields that this version lacks."""
-    return await broker.send(api_key, broker.version(api_key, requested), message)
 
 
 # DescribeConfigs for brokers of 0.11 and 1.0, in version 0, for which kio has no schema.
@@ -96,9 +92,8 @@ _UNKNOWN_SOURCE: Final = 0
 _DEFAULT_SOURCE: Final = 5
 
 
-async def describe_configs(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def describe_configs(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Requests settings. A request in version 0 is one in version 1 without its last byte, ``include_synonyms``."""
-    version = broker.version(api_key, requested)
     if version:
         return await broker.send(api_key, version, message)
     return await broker.exchange_encoded(api_key, 0, encode_request(api_key, 1, message)[:-1], _read_v0)
@@ -130,30 +125,27 @@ def _read_v0(cursor: Cursor) -> Message:
 # JoinGroup, LeaveGroup, ListGroups and FindCoordinator for older brokers.
 
 
-async def join_group(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def join_group(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Sends version 3 or lower to brokers before 2.3, because version 4 makes a new member join twice (KIP-394)."""
-    version = broker.version(api_key, requested)
     return await broker.send(api_key, version if version >= 5 else min(version, 3), message)
 
 
-async def leave_group(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def leave_group(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Sends the single member in the layout of versions before 3, which contain only one member."""
     (member,) = message["members"]
-    version = broker.version(api_key, requested)
     return await broker.send(api_key, version, {"group_id": message["group_id"], "member_id": member["member_id"]}) | {
         "members": []
     }
 
 
-async def list_groups(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def list_groups(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Adds empty group states to the response, because responses before version 4 contain no group states."""
-    answer = await nearest_version(broker, api_key, requested, message)
+    answer = await broker.send(api_key, version, message)
     return {**answer, "groups": [{"group_state": "", **group} for group in answer["groups"]]}
 
 
-async def find_coordinators(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def find_coordinators(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Sends one request for each group, because a request before version 4 names only one group."""
-    version = broker.version(api_key, requested)
 
     async def find(key: str) -> Message:
         answer = await broker.send(api_key, version, {"key": key, "key_type": message["key_type"]})
@@ -165,10 +157,9 @@ async def find_coordinators(broker: OlderBroker, api_key: int, requested: int, m
 # Fetch and ListOffsets for older brokers, in versions for which kio has no schema.
 
 
-async def list_offsets(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def list_offsets(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Requests offsets in version 1 or later if the broker supports such a version, and in version 0 otherwise. In
     version 0 the function can request only the start and the end of a log."""
-    version = broker.version(api_key, requested)
     if version:
         return await broker.send(api_key, version, {"isolation_level": 0, **message})
     times = {tp: part["timestamp"] for tp, part in parts_of(message)}
@@ -201,9 +192,8 @@ def read_list_offsets_v0(cursor: Cursor) -> dict[TopicPartition, tuple[int, list
     return found
 
 
-async def fetch(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def fetch(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Fetches records. kio has no schema for versions before 4, so this function encodes them."""
-    version = broker.version(api_key, requested)
     if version >= 4:
         answer = await broker.send(api_key, version, message)
     else:
@@ -249,7 +239,7 @@ IMPOSSIBLE_TOPIC: Final = "?"
 """An invalid topic name. A Metadata request that names only this topic neither returns nor creates a topic."""
 
 
-async def metadata(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def metadata(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Requests metadata of topics without creating missing topics.
 
     If a request before version 4 names a missing topic, the broker may create the topic, so the function requests all
@@ -257,7 +247,6 @@ async def metadata(broker: OlderBroker, api_key: int, requested: int, message: M
     invalid name if ``message`` has an empty list. A broker of 0.8.2 lists no brokers while the cluster has no topics.
     If the response lists no brokers, the result contains the responding broker with the id -1.
     """
-    version = broker.version(api_key, requested)
     names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
     if version >= 4:
         return await broker.send(api_key, version, message)
@@ -286,14 +275,13 @@ _partition_counts_cache: Final[dict[Address, tuple[float, Mapping[str, int]]]] =
 on the event loop's clock, and the partition counts."""
 
 
-async def offset_commit(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def offset_commit(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Commits in version 1 or later, because version 0 would commit to ZooKeeper. Brokers of 0.8.2 support only
     versions 0 and 1.
 
     Brokers of Kafka 1.1 and earlier accept commits for partitions that do not exist. The function does not send such
     commits to these brokers, and returns UNKNOWN_TOPIC_OR_PARTITION for the partitions.
     """
-    version = broker.version(api_key, requested)
     if version >= _CHECKS_PARTITIONS_VERSION:
         return await broker.send(api_key, version, {"retention_time": -1, **message})
     counts = await _partition_counts(broker, message)
@@ -333,7 +321,8 @@ async def _partition_counts(broker: OlderBroker, commit: Mapping[str, Any]) -> M
 
 
 async def _all_partition_counts(broker: OlderBroker) -> dict[str, int]:
-    answer = await metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
+    version = broker.version(ApiKey.METADATA, 8)
+    answer = await metadata(broker, ApiKey.METADATA, version, {"topics": None, "allow_auto_topic_creation": False})
     return {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
 
 
@@ -390,9 +379,8 @@ _GROUP_ERRORS: Final = frozenset(
 partitions."""
 
 
-async def offset_fetch(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
+async def offset_fetch(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Sends one request for each group, since a request before version 8 names only one group."""
-    version = broker.version(api_key, min(requested, 7))
 
     async def fetch(group: Mapping[str, Any]) -> Message:
         topics = group["topics"]
@@ -461,9 +449,10 @@ async def send_translated(connection: Channel, request: Request | EncodedRequest
     the request; fields that the broker's version lacks may be missing. Raises `UnsupportedOperation` if offsetmgr
     cannot write the request in a version that the broker supports."""
     request = decoded(request)
-    translate = _TRANSLATIONS.get(request.api_key, nearest_version)
+    broker, translate = OlderBroker(connection, timeout_s), _TRANSLATIONS.get(request.api_key, OlderBroker.send)
     try:
-        return await translate(OlderBroker(connection, timeout_s), request.api_key, request.version, request.message)
+        version = broker.version(request.api_key, request.version)
+        return await translate(broker, request.api_key, version, request.message)
     except UnknownSchema as missing:
         where, why = f"broker {connection.address}", f"it is too old: offsetmgr does not know {missing}"
         raise UnsupportedOperation(where, why) from None

@@ -102,10 +102,6 @@ class Cursor:
     def int64(self) -> int:
         return self.number(INT64)
 
-    def float64(self) -> float:
-        value: float = FLOAT64.unpack_from(self.data, self.take(8))[0]
-        return value
-
     def boolean(self) -> bool:
         return self.data[self.take(1)] != 0
 
