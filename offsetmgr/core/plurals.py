@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any, Final
 
 SHOWN: Final = 20
@@ -22,6 +23,13 @@ def list_of(items: Iterable[object], limit: int, separator: str = ", ") -> str:
     if len(texts) <= limit:
         return shown
     return f"{shown}{' ' if separator == ', ' else separator}and {len(texts) - limit:,} more"
+
+
+def runs_of_numbers(numbers: Iterable[int]) -> str:
+    """Returns the numbers in ascending order, with neighbours as runs: ``0-3,7``."""
+    neighbours = groupby(enumerate(sorted(set(numbers))), key=lambda item: item[1] - item[0])
+    runs = ([number for _, number in run] for _, run in neighbours)
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def printable(text: str) -> str:

@@ -17,6 +17,7 @@ from offsetmgr.core.batches import by_topic
 from offsetmgr.core.errors import CorruptData, UsageError
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import runs_of_numbers
 from offsetmgr.period.schedule import Period, PeriodSchedule
 
 VERSION: Final = 1
@@ -91,7 +92,7 @@ class NodeReader(FieldReader):
 def runs_of(partitions: Iterable[TopicPartition]) -> dict[str, str]:
     """Returns for each topic its partitions as runs, such as ``0-3,7``."""
     return {
-        topic: ",".join(_run(numbers) for numbers in _neighbours(sorted({tp.partition for tp in of_topic})))
+        topic: runs_of_numbers(tp.partition for tp in of_topic)
         for topic, of_topic in groupby(sorted(partitions), key=lambda tp: tp.topic)
     }
 
@@ -99,15 +100,6 @@ def runs_of(partitions: Iterable[TopicPartition]) -> dict[str, str]:
 def ranges_of(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
     """Returns the ranges as ``{"topic": {"partition": [first, end]}}``."""
     return by_topic({tp: [offsets.first, offsets.end] for tp, offsets in ranges.items()})
-
-
-def _neighbours(numbers: list[int]) -> Iterable[list[int]]:
-    for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0]):
-        yield [number for _, number in run]
-
-
-def _run(numbers: list[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 
 def period_fields(period: Period) -> dict[str, int]:

@@ -22,7 +22,7 @@ from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.period.leader_decision import Advance
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, Rerun
 from offsetmgr.period.schedule import PeriodSchedule, RerunOptions
-from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
+from offsetmgr.period.state_nodes import NO_NODES, BarrierStateStore, BarrierView
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 _LEADER: Final = "period rerun"
@@ -80,7 +80,7 @@ def begin_rerun(session: ZookeeperSession, plan: RerunPlan, now_ms: int) -> None
     if plan.abandoned is None:
         nodes.prepare()
         first = OpenNode(plan.schedule, 0, _LEADER, 0, now_ms, rerun=plan.rerun)
-        if not nodes.begin_run(first, PartitionsNode(0, partitions.partitions)):
+        if not nodes.write_advance(Advance(first, PartitionsNode(0, partitions.partitions), None), NO_NODES):
             raise _begun_already(plan.root)
         return
     number = open_.number + 1

@@ -74,6 +74,10 @@ class BarrierView:
         return min(self.members, key=lambda name: self.members[name].epoch, default=None)
 
 
+NO_NODES: Final = BarrierView(LeaderView(None, None, {}), None, None)
+"""The view of a run that has not begun."""
+
+
 class BarrierStateStore:
     """The nodes under one root, accessed through one session. All methods raise the errors of the session.
 
@@ -259,12 +263,6 @@ class BarrierStateStore:
             f"was deleted or reset, although the history contains period {number} as closed",
             "start a new run under another root: a run never repeats closed periods by itself",
         )
-
-    def begin_run(self, open_: OpenNode, partitions: PartitionsNode) -> bool:
-        """Opens the first period of a run. Returns False if the run has already begun."""
-        nodes = [_put(self.open_path, encode_open(open_), None)]
-        nodes.append(_put(self.partitions_path, encode_partitions(partitions), None))
-        return commit(self._session, nodes)
 
     def end_run(self, why: str) -> None:
         """Makes the open period the last period of the run, even if the run advances meanwhile. Members that wait get

@@ -194,20 +194,19 @@ def test_old_managers_are_understood_in_a_rolling_upgrade() -> None:
     saved = json.loads((OLD / "managers.json").read_text())
     a, b, c, d = (f"offsetmgr-h{n}-0f1e2d3c" for n in (1, 2, 3, 4))
     shared = ("__offsetmgr_offsets", 8, 4, "kafka", 1, 604_800_000, True)
-    relay = {"advertised": {"0": ["h1", 9192]}}
     seen = {0: a, 1: a, 2: a, 3: b}
     metadata = {member: astuple(decode_metadata(text.encode())) for member, text in saved["metadata"].items()}
     assert metadata == {
-        a: ("h1", 9192, shared, {0: 3, 1: 3, 2: 3}, 4, seen, relay, {2}, False),
-        b: ("h2", 9192, shared, {}, 4, seen, relay, set(), False),
-        c: ("h3", 9192, (*shared[:5], 1, True), {}, -1, {}, {}, set(), False),
-        d: ("h4", 9192, shared, {}, 4, {**seen, 3: d}, relay, set(), True),
+        a: ("h1", 9192, shared, {0: 3, 1: 3, 2: 3}, 4, seen, {2}, False),
+        b: ("h2", 9192, shared, {}, 4, seen, set(), False),
+        c: ("h3", 9192, (*shared[:5], 1, True), {}, -1, {}, set(), False),
+        d: ("h4", 9192, shared, {}, 4, {**seen, 3: d}, set(), True),
     }
     assert astuple(decode_assignment(saved["assignment"].encode())) == (
         5,
-        {a: (1795173488, "h1", 9192, relay), b: (1170971539, "h2", 9192, relay)},
+        {a: (1795173488, "h1", 9192), b: (1170971539, "h2", 9192)},
         {0: a, 1: a, 3: b},
-        {2: (a, b)},
+        {2: a},
         {
             "other-h5": "metadata of a manager: has no 'version'",
             c: "retention is 1 ms here and 10080 minutes at the other managers",

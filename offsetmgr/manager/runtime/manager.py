@@ -15,6 +15,7 @@ from typing import Any, Final
 from offsetmgr.config.manager_settings import ManagerSettings, Members
 from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.errors import CoordinatorLoadInProgress, ErrorCode, OffsetMgrError
+from offsetmgr.core.plurals import list_of
 from offsetmgr.core.retry import cancel_tasks, completed
 from offsetmgr.manager.expiration import ExpirationSchedule
 from offsetmgr.manager.lease import boottime
@@ -198,11 +199,11 @@ class ManagerRuntime:
             "were deleted: this manager appends their offsets again; do not stop it": self.restoring,
             LOSS: {partition for one in self._shard_groups for partition in one.lost},
         }
-        found = [f"records of shards {_listed(sorted(at))} {what}" for what, at in deleted.items() if at]
+        found = [f"records of shards {list_of(sorted(at), _MAX_LISTED)} {what}" for what, at in deleted.items() if at]
         for shard, keys in self.too_large.items():
             found.append(
                 f"records of shard {shard} are only in this manager's memory, because they are larger than the topic's "
-                f"max.message.bytes: {_listed(keys)}; raise it, and do not stop this manager before"
+                f"max.message.bytes: {list_of(keys, _MAX_LISTED)}; raise it, and do not stop this manager before"
             )
         if fault := self._clock.fault():
             found.append(f"{fault}: no offset expires until you correct the wrong one")
@@ -429,8 +430,3 @@ class ManagerRuntime:
     def metrics(self) -> dict[str, float]:
         """Returns the values of the metrics endpoint."""
         return {**self.counters.metrics(), "pending_records": self._backpressure.pending, **totals(self.status())}
-
-
-def _listed(items: Sequence[object]) -> str:
-    more = len(items) - _MAX_LISTED
-    return ", ".join(map(str, items[:_MAX_LISTED])) + (f" and {more} more" if more > 0 else "")

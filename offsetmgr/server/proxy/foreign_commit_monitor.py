@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.plurals import list_of
 from offsetmgr.core.retry import cancel_tasks
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.proxy.coordinators import Coordinators
@@ -85,6 +86,4 @@ def _alarms(found: dict[str, int | OffsetMgrError]) -> list[str]:
 
 
 def _names(groups: list[str]) -> str:
-    names = ", ".join(groups[:_MAX_NAMED_GROUPS])
-    more = len(groups) - _MAX_NAMED_GROUPS
-    return f"{names} and {more} more groups" if more > 0 else names
+    return list_of(groups, _MAX_NAMED_GROUPS) + (" groups" if len(groups) > _MAX_NAMED_GROUPS else "")

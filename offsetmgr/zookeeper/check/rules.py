@@ -13,7 +13,7 @@ from offsetmgr.core.durations import utc_text
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition
 from offsetmgr.core.offset_store import UnrecognisedData
-from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.plurals import count_of, list_of, runs_of_numbers
 from offsetmgr.zookeeper.groups.registry import Owner, RegistryMember
 from offsetmgr.zookeeper.nodes import paths
 
@@ -122,14 +122,7 @@ def partition_list(numbers: Sequence[int]) -> str:
     plural = "" if len(numbers) == 1 else "s"
     if any(isinstance(number, BrokerPartition) for number in numbers):
         return f"partition{plural} {','.join(map(str, sorted(numbers)))}"
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-    return f"partition{plural} {text}"
+    return f"partition{plural} {runs_of_numbers(numbers)}"
 
 
 # The facts from which the rules derive findings: facts about one group, and facts about the cluster. Values only.

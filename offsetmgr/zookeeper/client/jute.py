@@ -119,12 +119,6 @@ def node_data(buffer: bytes, offset: int) -> NodeData:
     return NodeData._make(_node_struct(length).unpack_from(buffer, offset + 4))
 
 
-@_response_to("getChildren")
-def child_names(buffer: bytes, offset: int) -> list[str]:
-    """Decodes the response to a single getChildren."""
-    return _strings(buffer, offset)
-
-
 @_response_to("multi-read")
 def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | int]:
     """Decodes the response to a multi-read of ``count`` getData operations. Returns the data or the error code of each
@@ -172,7 +166,8 @@ def multi_codes(buffer: bytes, offset: int, count: int) -> list[int]:
     return codes
 
 
-def _strings(buffer: bytes, offset: int) -> list[str]:
+def names_in(buffer: bytes, offset: int = 0) -> list[str]:
+    """Decodes the vector of names at an offset."""
     unpack = _INT.unpack_from
     count = unpack(buffer, offset)[0]
     offset += 4
@@ -182,6 +177,10 @@ def _strings(buffer: bytes, offset: int) -> list[str]:
         names.append(buffer[offset + 4 : end].decode())
         offset = end
     return names
+
+
+child_names: Final = _response_to("getChildren")(names_in)
+"""Decodes the response to a single getChildren."""
 
 
 # --- many operations of one kind, encoded and decoded together ----------------------------------------
@@ -241,11 +240,6 @@ def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | i
         else:
             raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getChildren")
     return results
-
-
-def names_in(vector: bytes) -> list[str]:
-    """Decodes the names in a vector from `multi_name_vectors`."""
-    return _strings(vector, 0)
 
 
 def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] | int]:

@@ -20,8 +20,9 @@ from offsetmgr.manager.log.base import partitions_of, shard_group_count
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
 from offsetmgr.manager.log.kafka.log_history import LogHistory
 from offsetmgr.manager.log.kafka.raw_reader import RawReader
-from offsetmgr.manager.log.kafka.topic_admin import DEFAULT_TIMEOUT_S, check_successor
+from offsetmgr.manager.log.kafka.topic_admin import DEFAULT_TIMEOUT_S, existing_topic
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter, WriterOptions
+from offsetmgr.manager.log.topic import examine
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
 
@@ -90,10 +91,8 @@ class KafkaLog:
         found = self._requests.run(lambda deadline: topic_id(client, self.topic, deadline), timeout_s)
         if found and found != self._generation:
             if self._generation:
-                state = check_successor(
-                    self.bootstrap, self._properties, self.topic, self.partitions, timeout_s=timeout_s
-                )
-                self._max_message_bytes = state.max_message_bytes
+                successor = existing_topic(self.bootstrap, self._properties, self.topic, timeout_s)
+                self._max_message_bytes = examine(self.topic, successor, self.partitions).max_message_bytes
                 self._history.forget()
             self._generation = found
         return found

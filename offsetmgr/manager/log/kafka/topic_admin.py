@@ -79,18 +79,12 @@ def check_topic(
     Raises `UnsuitableTopic` (also for a deleted topic), `TopicRecreated`, `PartitionCountChanged`, and retriable errors
     if no broker responds.
     """
-    return examine(known.name, _found(bootstrap, properties, known.name, timeout_s), known.partitions, known.topic_id)
+    found = existing_topic(bootstrap, properties, known.name, timeout_s)
+    return examine(known.name, found, known.partitions, known.topic_id)
 
 
-def check_successor(
-    bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
-) -> OffsetsTopicState:
-    """Checks a topic that was recreated while the manager ran. The check is the same as the check of an existing topic
-    at startup. Raises the errors of `check_topic` except `TopicRecreated`."""
-    return examine(topic, _found(bootstrap, properties, topic, timeout_s), partitions)
-
-
-def _found(bootstrap: str, properties: Mapping[str, str], topic: str, timeout_s: float) -> ExistingTopic:
+def existing_topic(bootstrap: str, properties: Mapping[str, str], topic: str, timeout_s: float) -> ExistingTopic:
+    """Returns a topic that existed before. Raises `UnsuitableTopic` if it was deleted, and errors of the brokers."""
     found = _run(bootstrap, properties, timeout_s, lambda client, deadline: _find(client, topic, deadline))
     if found is None:
         raise UnsuitableTopic(f"topic {topic}", "it was deleted", "stop the managers before anything else is lost")
