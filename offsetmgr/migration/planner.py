@@ -215,9 +215,13 @@ class Planner:
 
     def complete(self, summary: PlanSummary) -> None:
         """Adds the ids of the topics to the summary of a plan, and the digests of the logs that were read."""
-        summary.topic_ids |= self.target.topic_ids(list(summary.topic_ids))
-        if self.translations is not None:
-            summary.source_topic_ids |= self.source.topic_ids(list(summary.source_topic_ids))
+        if self.translations is None:
+            summary.topic_ids |= self.target.topic_ids(list(summary.topic_ids))
+        else:
+            for topic in summary.source_topic_ids:
+                here, there = self.translations.topic_ids[topic]
+                summary.source_topic_ids[topic] = here or ""
+                summary.topic_ids[self.translations.rename(topic)] = there or ""
             read = self.translations.partitions
             summary.digests |= {str(tp): found.digest for tp, found in read.items() if found.digest}
 

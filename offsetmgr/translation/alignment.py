@@ -219,14 +219,14 @@ class Alignment:
         """The number of records of B that equal a record of A."""
         return sum(of >= 0 for of in self._classes_b)
 
-    @property
-    def lacking(self) -> int | None:
-        """The number of records of A that B does not hold, as far as A was read; None if unknown."""
+    def lacking(self, position: int) -> int | None:
+        """Returns the number of records of A from a position on that B does not hold; None if unknown."""
+        index, size = self.a.index_of(position), len(self.a.prints)
         if self.a.whole and (self.a.empty or (self.b.empty and self.b.whole)):
-            return self._committed_between(0, len(self.a.prints))
-        if self._end is None or self.may_be_copied_again:
+            return self._committed_between(index, size)
+        if self._end is None or self.may_be_copied_again or position < self.a.first:
             return None
-        return len(self._missing) + self._committed_between(self._end + 1, len(self.a.prints))
+        return _number_from(self._missing, index) + self._committed_between(max(self._end + 1, index), size)
 
     @property
     def following(self) -> int | None:
@@ -585,12 +585,14 @@ class InverseAlignment(Alignment):
     B may be the copy of a record that A has removed, the alignment has to be sure of the place of E too.
     """
 
-    @property
-    def lacking(self) -> int | None:
-        """The number of records of B from its first copy on that A does not hold; None if unknown."""
+    def lacking(self, position: int) -> int | None:
+        """Returns the number of records of B from a position on that A does not hold, without those before its first
+        copy; None if unknown."""
         if self.b.empty and self.b.whole:
             return 0
-        return None if self.first_copied is None else _number_from(self._foreign, self.first_copied)
+        if self.first_copied is None or position < self.b.first:
+            return None
+        return _number_from(self._foreign, max(self.first_copied, self.b.index_of(position)))
 
     def translate(self, position: int) -> Translation:
         """Returns the answer for a position in B's log."""

@@ -15,7 +15,7 @@ from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.atomic_file import reason, replace_file
 from offsetmgr.core.clock import duration
 from offsetmgr.core.document import moment
-from offsetmgr.core.errors import CorruptData, FileFailure, OffsetMgrError, UnknownVersion, os_error_as
+from offsetmgr.core.errors import CorruptData, ErrorCode, FileFailure, OffsetMgrError, UnknownVersion, os_error_as
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of, list_of
@@ -126,8 +126,9 @@ class Readiness:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no further call is likely to know more."""
-        return bool(self.groups) and not any(error.retriable for error in self.errors)
+        """Whether no further call is likely to know more. An open transaction may last, and hides single positions."""
+        errors = (error for error in self.errors if error.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        return bool(self.groups) and not any(error.retriable for error in errors)
 
     def is_ready(self, max_repeats: int = 0, max_lost: int = 0) -> bool:
         """Whether this is known now, all groups are ready, and the source alone holds no more records than this."""

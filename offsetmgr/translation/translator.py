@@ -169,9 +169,7 @@ class PositionTranslator:
             alignment, note = reading.alignment, reading.equality.text
             digest = blake2b(digest_size=_DIGEST_BYTES)
             inside = [one for one in wanted if source.range.start <= one <= source.range.end]
-            of_source = alignment.b if self._options.back else alignment.a
-            was_read = of_source.first <= min(inside, default=source.range.end)
-            lacking = alignment.lacking if was_read else None
+            lacking = alignment.lacking(min(inside, default=source.range.end))
             for stretch in (alignment.a, alignment.b):
                 digest.update(stretch.offsets)
                 digest.update(b"".join(stretch.prints))
@@ -280,8 +278,8 @@ class Translations:
         self.partitions: dict[TopicPartition, TranslatedPartition] = {}
         """The translations of each partition of the source, without alignments."""
         self._translator, self._started, self._progress = translator, started, progress
-        self._ids: dict[str, tuple[str | None, str | None]] = {}
-        """The ids of the topics of both clusters before their logs were read."""
+        self.topic_ids: dict[str, tuple[str | None, str | None]] = {}
+        """The ids of the source's topics, and of their copies, before the logs were first read."""
         self._differences: dict[tuple[TopicPartition, int, int], tuple[int, int] | None] = {}
 
     def load(
@@ -305,7 +303,7 @@ class Translations:
         if not new:
             return
         self._started(new)
-        self._ids |= self._topic_ids({tp.topic for tp in new})
+        self.topic_ids = {**self._topic_ids({tp.topic for tp in new}), **self.topic_ids}
         earliest = {tp: min(offset for _, offset in pairs) for tp, pairs in compared.items()}
         for one in self._progress(self._translator.translate(new, self.rename, earliest), len(new)):
             for position, offset in compared.get(one.source, ()):
@@ -346,11 +344,12 @@ class Translations:
         ids = self._topic_ids({tp.topic for tp in self.partitions})
         for tp, position in positions:
             known = self.partitions.get(tp)
-            if known is None or position not in known.translations or ids[tp.topic] != self._ids.get(tp.topic):
+            if known is None or position not in known.translations or ids[tp.topic] != self.topic_ids.get(tp.topic):
                 continue
             if isinstance(found := self.get(tp, position), TranslatedOffset) and not found.problem:
                 kept.setdefault(tp, {})[position] = found.answer
         self.partitions = {tp: self.partitions[tp]._replace(translations=found) for tp, found in kept.items()}
+        self.topic_ids = {tp.topic: self.topic_ids[tp.topic] for tp in kept}
         self._differences.clear()
 
     def _topic_ids(self, topics: Iterable[str]) -> dict[str, tuple[str | None, str | None]]:
@@ -361,6 +360,7 @@ class Translations:
     def clear(self) -> None:
         """Removes all translations, because the logs have changed."""
         self.partitions.clear()
+        self.topic_ids.clear()
         self._differences.clear()
 
 

@@ -209,26 +209,31 @@ def test_the_way_back_reads_the_original_until_it_holds_every_record_of_the_copy
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "lacking"),
+    ("a", "b", "position", "lacking"),
     [
-        ("abcd", "abcd", 0),
-        ("abcd", "acd", 1),
-        ("abcd", "ab", 2),
-        ("abcd", "", 4),
-        ("", "abcd", 0),
-        ("abcd", "abX", None),
+        ("abcd", "abcd", 0, 0),
+        ("abcd", "acd", 0, 1),
+        ("abcd", "acd", 2, 0),
+        ("abcd", "ab", 0, 2),
+        ("abcd", "ab", 3, 1),
+        ("abcd", "", 1, 3),
+        ("", "abcd", 0, 0),
+        ("abcd", "abX", 0, None),
     ],
 )
-def test_the_records_that_the_target_lacks(a: str, b: str, lacking: int | None) -> None:
-    assert Alignment(stretch(a), stretch(b)).lacking == lacking
+def test_the_records_from_a_position_on_that_the_target_lacks(
+    a: str, b: str, position: int, lacking: int | None
+) -> None:
+    assert Alignment(stretch(a), stretch(b)).lacking(position) == lacking
 
 
 def test_aborted_and_compacted_records_are_not_lacking() -> None:
-    assert Alignment(stretch("abcd", aborted="bd"), stretch("ac")).lacking == 0
-    assert Alignment(stretch("abcd", keys="1213"), stretch(" bcd", keys="1213")).lacking == 0
-    assert Alignment(stretch("abcd", aborted="b"), stretch("")).lacking == 3
-    assert InverseAlignment(stretch("abcdef"), stretch("XabYc")).lacking == 1
-    assert InverseAlignment(stretch("abcdef"), stretch("")).lacking == 0
+    assert Alignment(stretch("abcd", aborted="bd"), stretch("ac")).lacking(0) == 0
+    assert Alignment(stretch("abcd", keys="1213"), stretch(" bcd", keys="1213")).lacking(0) == 0
+    assert Alignment(stretch("abcd", aborted="b"), stretch("")).lacking(0) == 3
+    assert InverseAlignment(stretch("abcdef"), stretch("XabYc")).lacking(0) == 1
+    assert InverseAlignment(stretch("abcdef"), stretch("XabYc")).lacking(4) == 0
+    assert InverseAlignment(stretch("abcdef"), stretch("")).lacking(0) == 0
 
 
 @pytest.mark.parametrize(
