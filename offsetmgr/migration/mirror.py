@@ -348,7 +348,8 @@ class GroupMirror:
                 continue
             if (ahead := there - right.offset) > 0 and self.if_ahead is not AheadPolicy.KEEP:
                 why = f"{tp} is at {there} in the target, {count_of(ahead, 'offset')} ahead of the group in the source"
-                return Advice("{}: {}; {if_ahead=keep} mirrors the other partitions", why, _OTHER_WRITER)
+                why += ", which went back there since a mirror wrote it, or"
+                return Advice("{} {}; {if_ahead=keep} mirrors the other partitions", why, _OTHER_WRITER)
             self.compared.add(tp)
         return ""
 

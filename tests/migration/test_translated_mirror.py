@@ -176,7 +176,9 @@ def test_offsets_that_the_target_has_at_the_start(mirrored: Mirrored, unique: st
     (row,) = mirrored.once(f"{unique}-*", code=1)
     assert (mirrored.at(behind), mirrored.at(ahead)) == ({0: 50, 1: 50}, {0: 20, 1: 53})
     assert (row["group"], row["state"]) == (ahead, "rejected")
-    assert row["detail"].startswith(f"{topic}-1 is at 53 in the target, 3 offsets ahead of the group in the source: ")
+    assert row["detail"].startswith(
+        f"{topic}-1 is at 53 in the target, 3 offsets ahead of the group in the source, which"
+    )
     assert row["detail"].endswith("; --if-ahead keep mirrors the other partitions")
     # And the user can keep what is ahead
     mirrored.once(ahead, "--if-ahead", "keep")
