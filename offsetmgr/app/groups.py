@@ -78,10 +78,8 @@ def list_(
     from offsetmgr.groups.edits import tree_store
 
     selected = _checked(Advice("{state}"), "state", states, STATES)
-    only_types, only_protocols = (
-        _checked(Advice("{type}"), "type", types, TYPES),
-        {protocols} if isinstance(protocols, str) else set(protocols),
-    )
+    only_types = _checked(Advice("{type}"), "type", types, TYPES)
+    only_protocols = {protocols} if isinstance(protocols, str) else set(protocols)
     store = connections.selected()
     with_kind = bool(with_kind or only_types or only_protocols)
     of_kinds = connections.group_kinds() if with_kind else {}

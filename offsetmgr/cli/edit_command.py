@@ -147,14 +147,9 @@ def _plan_rows(groups: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
         name = group.name
         for tp, before, after, text, problem, _ in group.changes:
             rejected = problem or group.problem
-            yield (
-                name,
-                tp[0],
-                tp[1],
-                before.offset if isinstance(before, Committed) else None,
-                after.offset if after is not None and rejected is None else None,
-                _rejection(rejected) if rejected is not None else text or None,
-            )
+            old = before.offset if isinstance(before, Committed) else None
+            new = after.offset if after is not None and rejected is None else None
+            yield (name, *tp, old, new, _rejection(rejected) if rejected is not None else text or None)
 
 
 def _rejection(error: OffsetMgrError) -> str:

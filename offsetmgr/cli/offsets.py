@@ -585,26 +585,13 @@ def diff(
 
 def _position_row(one: PositionDifference) -> tuple[Any, ...]:
     Meter.clear()
+    where, to_topic = one.partition or (None, None), one.target.topic if one.target else None
     offsets = (one.from_offset, one.to_offset, one.right, one.right_end, one.repeats, one.skips)
-    return (
-        one.group,
-        *(one.partition or (None, None)),
-        *offsets,
-        one.verdict,
-        one.note or None,
-        one.target.topic if one.target else None,
-    )
+    return (one.group, *where, *offsets, one.verdict, one.note or None, to_topic)
 
 
 def _difference_row(one: OffsetDifference) -> tuple[Any, ...]:
     a, b = (side if isinstance(side, Committed) else None for side in (one.left, one.right))
-    metadata = one.kind == "metadata"
-    return (
-        one.group,
-        *(one.partition or (None, None)),
-        KINDS.get(one.kind, one.kind),
-        a.offset if a else None,
-        b.offset if b else None,
-        a.metadata if a and metadata else None,
-        b.metadata if b and metadata else None,
-    )
+    where, offsets = one.partition or (None, None), (a and a.offset, b and b.offset)
+    metadata = (a and a.metadata, b and b.metadata) if one.kind == "metadata" else (None, None)
+    return (one.group, *where, KINDS.get(one.kind, one.kind), *offsets, *metadata)

@@ -152,23 +152,17 @@ class StoreEditContract:
         first, conflicting, backward, last = (self.tp(topic, p) for p in range(4))
         store.commit(group, {conflicting: OffsetAndMetadata(5), backward: OffsetAndMetadata(5)})
 
-        result = _edit(
-            store,
-            group,
-            {
-                first: Change(OffsetAndMetadata(1), expected=ABSENT),
-                conflicting: Change(OffsetAndMetadata(9), expected=ABSENT),
-                backward: Change(OffsetAndMetadata(4)),
-                last: Change(OffsetAndMetadata(2)),
-            },
-        )
-
-        assert _statuses(result) == {
-            first: EditStatus.WRITTEN,
-            conflicting: EditStatus.FAILED,
-            backward: EditStatus.FAILED,
-            last: EditStatus.WRITTEN,
+        changes = {
+            first: Change(OffsetAndMetadata(1), expected=ABSENT),
+            conflicting: Change(OffsetAndMetadata(9), expected=ABSENT),
+            backward: Change(OffsetAndMetadata(4)),
+            last: Change(OffsetAndMetadata(2)),
         }
+
+        result = _edit(store, group, changes)
+
+        failed = dict.fromkeys((conflicting, backward), EditStatus.FAILED)
+        assert _statuses(result) == {first: EditStatus.WRITTEN, **failed, last: EditStatus.WRITTEN}
         assert set(result.failures) == {conflicting, backward}
         assert isinstance(result.failures[conflicting], Conflict)
         assert isinstance(result.failures[backward], RewindRefused)
@@ -194,11 +188,8 @@ class StoreEditContract:
 
         result = store.delete(group)
 
-        assert {tp: _offset(o.before) for tp, o in result.outcomes.items()} == {
-            self.tp(topic, 0): 0,
-            self.tp(topic, 1): 1,
-            self.tp(topic, 2): 2,
-        }
+        before = {tp: _offset(outcome.before) for tp, outcome in result.outcomes.items()}
+        assert before == {self.tp(topic, p): p for p in range(3)}
         assert dict(store.fetch(group)) == {}
 
     def test_delete_of_an_absent_commit_changes_nothing(self, store: OffsetStore, group: str, topic: str) -> None:

@@ -82,25 +82,16 @@ async def fetch_log(
 ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
     """Fetches the logs of partitions from these offsets on, within ``timeout_s`` seconds. Raises the errors of
     `BrokerConnection.call`."""
+    parts = by_key(
+        (topic, {"partition": number, "fetch_offset": offset, "partition_max_bytes": limits.max_bytes})
+        for (topic, number), offset in offsets.items()
+    )
     message = {
         "replica_id": _CONSUMER_REPLICA_ID,
         "max_wait": limits.max_wait_ms,
         "min_bytes": limits.min_bytes,
         "max_bytes": limits.response_bytes,
-        "topics": [
-            {
-                "topic": topic,
-                "partitions": [
-                    {
-                        "partition": number,
-                        "fetch_offset": offsets[TopicPartition(topic, number)],
-                        "partition_max_bytes": limits.max_bytes,
-                    }
-                    for number in numbers
-                ],
-            }
-            for topic, numbers in by_key(offsets).items()
-        ],
+        "topics": [{"topic": topic, "partitions": of_topic} for topic, of_topic in parts.items()],
         "forgotten_topics_data": [],
         "rack_id": "",
     }

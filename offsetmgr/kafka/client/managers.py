@@ -235,17 +235,10 @@ class DumpedOffset(NamedTuple):
 
 def managers_status(reports: Sequence[ManagerReport]) -> ManagersStatus:
     """Returns the state of all managers."""
-    shards = list(_shards(reports))
-    return ManagersStatus(
-        [_manager(report) for report in reports],
-        shards,
-        {
-            str(report.address): report.status["store"]
-            for report in reports
-            if report.status is not None and not _stores_in_topic(report.status)
-        },
-        [*_manager_alarms(reports), *_shard_alarms(reports, shards)],
-    )
+    shards, known = list(_shards(reports)), [(report.address, report.status) for report in reports]
+    others = {str(at): found["store"] for at, found in known if found is not None and not _stores_in_topic(found)}
+    alarms = [*_manager_alarms(reports), *_shard_alarms(reports, shards)]
+    return ManagersStatus([_manager(report) for report in reports], shards, others, alarms)
 
 
 def _manager(report: ManagerReport) -> ManagerState:

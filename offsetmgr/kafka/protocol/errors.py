@@ -8,25 +8,18 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any, Final
 
+from offsetmgr.core import errors
 from offsetmgr.core.errors import (
     AuthenticationFailed,
-    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     CorruptData,
     ErrorCode,
     GroupActive,
-    GroupNotFound,
+    InvalidRequest,
     LockLost,
     NotAuthorized,
-    NotCoordinator,
-    OffsetMetadataTooLarge,
     OffsetMgrError,
-    OffsetOutOfRange,
     ServerError,
-    Superseded,
-    TimedOut,
-    TopicNotAuthorized,
-    UnknownTopicOrPartition,
     UnsupportedOperation,
 )
 
@@ -58,24 +51,9 @@ class PartitionUnavailable(ServerError):
 _CLASSES: Final[dict[int | None, type[OffsetMgrError]]] = {
     **{
         kind.code: kind
-        for kind in (
-            CoordinatorLoadInProgress,
-            CoordinatorNotAvailable,
-            GroupActive,
-            GroupNotFound,
-            LockLost,
-            NotAuthorized,
-            NotCoordinator,
-            OffsetMetadataTooLarge,
-            OffsetOutOfRange,
-            ProducerFenced,
-            AuthenticationFailed,
-            Superseded,
-            TimedOut,
-            TopicNotAuthorized,
-            UnknownTopicOrPartition,
-            UnstableOffset,
-        )
+        for kind in (*vars(errors).values(), ProducerFenced, UnstableOffset)
+        if isinstance(kind, type) and issubclass(kind, OffsetMgrError) and "code" in vars(kind)
+        if kind is not InvalidRequest  # the error of a request to offsetmgr's own listener
     },
     ErrorCode.UNKNOWN_MEMBER_ID: LockLost,
     ErrorCode.FENCED_MEMBER_EPOCH: LockLost,
