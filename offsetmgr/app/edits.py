@@ -361,7 +361,7 @@ def list_(ui: Ui, group: str | None = None, last: int | None = None) -> list[Rec
     """Returns the edits and migrations in the operation log of this account, the oldest first; with ``group``, only
     those that may include this group, and with ``last``, only the newest ones. Raises `FileFailure`."""
     log = OperationLog()
-    found = [one for one in log.operations() if group is None or one.may_include(group)]
+    found = [one for one in log.operations() if group is None or one.start.may_include([group])]
     for text in log.left_out():
         ui.note(text, warning=True)
     if not found:

@@ -175,10 +175,6 @@ class LastWrites:
         if all(named) and named[0] != named[1]:
             self.titles = (named[0], named[1])
 
-    def find_of_groups(self, names: Sequence[tuple[str, str]]) -> list[GroupPair]:
-        """Reads groups, each by its names in the two stores, and finds their last writers."""
-        return self.find(self._read(names))
-
     def find(self, pairs: Iterable[GroupPair]) -> list[GroupPair]:
         """Returns the pairs in their order, with their last writers and, if the stores were read again, with the
         offsets that they hold now."""
@@ -193,7 +189,7 @@ class LastWrites:
         again = self.window_s is not None and all(getattr(store, "parallel_calls", 1) > 1 for store in self._stores)
         while again and (undecided := [n for n in first if _is_undecided(found[n])]):
             # The source is read before the target. A group that cannot be read keeps its earlier offsets.
-            read = self._read([(found[n].source.name, found[n].target.name) for n in undecided])
+            read = self.read([(found[n].source.name, found[n].target.name) for n in undecided])
             for n, new in zip(undecided, read, strict=True):
                 pair = found[n] if new.source.error or new.target.error else new
                 found[n] = self._with_writers(first[n], pair, times)
@@ -209,7 +205,8 @@ class LastWrites:
             if (there := target.get(tp)) is not None and there.offset != found.offset and self.selects(tp):
                 yield tp
 
-    def _read(self, names: Sequence[tuple[str, str]]) -> list[GroupPair]:
+    def read(self, names: Sequence[tuple[str, str]]) -> list[GroupPair]:
+        """Reads groups, each by its names in the two stores."""
         sources = {found.name: found for found in self.source.scan([name for name, _ in names])}
         targets = {found.name: found for found in self.target.scan([name for _, name in names])}
         return [GroupPair(sources[source], targets[target]) for source, target in names]

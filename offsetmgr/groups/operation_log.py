@@ -14,7 +14,7 @@ import secrets
 import shlex
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
@@ -65,10 +65,11 @@ class OperationStart:
     undo: tuple[Invocation | str, ...] = ()
     reason: str = ""
 
-    @property
-    def names_all_groups(self) -> bool:
-        """Whether ``groups`` has the names of all groups of the operation. See `MAX_GROUPS`."""
-        return self.group_count == len(self.groups) or self.group_count < len(self.groups) < MAX_GROUPS
+    def may_include(self, names: Collection[str]) -> bool:
+        """Returns whether ``groups`` has one of these names, or does not have all groups of the operation. See
+        `MAX_GROUPS`."""
+        has_all = self.group_count == len(self.groups) or self.group_count < len(self.groups) < MAX_GROUPS
+        return not has_all or not set(self.groups).isdisjoint(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +153,6 @@ class RecordedOperation:
             hint = Advice("{}", Invocation("edits show", (self.undone_by,)))
             raise UsageError(what, f"{self.undone_by} undid it already", hint)
         return tuple(_checked_call(call, allow_rewind=allow_rewind) for call in self.start.undo)
-
-    def may_include(self, group: str) -> bool:
-        """Returns whether the record names the group, or does not name all groups of the operation."""
-        return group in self.start.groups or not self.start.names_all_groups
 
 
 @dataclass(slots=True)

@@ -134,17 +134,13 @@ class _RunningImages(BeforeImageFile):
         super().intend(())
 
     def on_before(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-        """Adds the before-images of the group to the file."""
+        """Adds the before-images of the group to the file: the offsets at which its members were stopped."""
         self._taken[group] = offsets
-        self.rewrite(self._stopped_groups())
-
-    def _stopped_groups(self) -> Iterator[GroupEditPlan]:
-        """Yields the plans of the groups whose members were stopped, with the offsets at which they were stopped."""
-        for plan in self._plan:
-            if (taken := self._taken.get(plan.name)) is not None:
-                yield replace(
-                    plan, changes=tuple(c._replace(before=taken.get(c.partition, c.before)) for c in plan.changes)
-                )
+        self.rewrite(
+            replace(plan, changes=tuple(c._replace(before=taken.get(c.partition, c.before)) for c in plan.changes))
+            for plan in self._plan
+            if (taken := self._taken.get(plan.name)) is not None
+        )
 
 
 def execute_running(

@@ -234,10 +234,7 @@ class GroupLocator:
             self._recorded = sorted(newest.values(), key=lambda one: one.at_ms, reverse=True)
         wanted = None if names is None else {*names} - self._plans.keys()
 
-        def may_have(one: RecordedOperation) -> bool:
-            return wanted is None or not one.start.names_all_groups or bool(wanted.intersection(one.start.groups))
-
-        for one in filter(may_have, list(self._recorded)):
+        for one in [one for one in self._recorded if wanted is None or one.start.may_include(wanted)]:
             self._recorded.remove(one)
             try:
                 found = self._migrated(*open_renewed(Path(*one.start.files)))

@@ -44,7 +44,7 @@ class MirrorImages:
         """Determines the last writers of new groups, and writes a file with their before-images, and another one once
         more partitions can be read. Raises `OffsetMgrError` if it cannot be written or if a store cannot be read."""
         writes = last_writes(self.source, self.target, window_s=0, selects=self.options.selects)
-        for mirrored, pair in zip(new, writes.find_of_groups([(m.group, m.target_group) for m in new]), strict=True):
+        for mirrored, pair in zip(new, writes.find(writes.read([(m.group, m.target_group) for m in new])), strict=True):
             mirrored.writers, mirrored.first_offsets = pair.writers, pair.source.offsets
             mirrored.unread_partitions = frozenset({**pair.source.errors, **pair.target.errors})
             mirrored.unread = pair.source.error or pair.target.error or pair.target.hidden

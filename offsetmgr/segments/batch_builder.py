@@ -24,16 +24,15 @@ from offsetmgr.segments.batch_reader import (
     CONTROL,
     CRC_FROM,
     DELETE_HORIZON,
+    INT64,
     LEGACY_HEADER,
     LOG_APPEND_TIME,
     LOG_HEADER,
     TRANSACTIONAL,
     Record,
 )
-from offsetmgr.segments.compression import NONE, compress
+from offsetmgr.segments.compression import INT32, NONE, compress
 
-_INT32: Final = struct.Struct(">i")
-_INT64: Final = struct.Struct(">q")
 _CRC: Final = struct.Struct(">I")
 _CRC_AT: Final = CRC_FROM - _CRC.size
 _UNKNOWN: Final = -1
@@ -185,9 +184,9 @@ def _message(record: Record, magic: int, codec: int) -> bytes:
     try:
         data = bytearray(LEGACY_HEADER.pack(0, magic, attributes))
         if magic == 1:
-            data += _INT64.pack(_UNKNOWN if record.timestamp is None else record.timestamp)
+            data += INT64.pack(_UNKNOWN if record.timestamp is None else record.timestamp)
         for field in (record.key, record.value):
-            data += _INT32.pack(_UNKNOWN) if field is None else _INT32.pack(len(field)) + field
+            data += INT32.pack(_UNKNOWN) if field is None else INT32.pack(len(field)) + field
     except struct.error as error:
         raise UnsupportedOperation(what, f"a number in it is too large for its format: {error}") from error
     _CRC.pack_into(data, 0, zlib.crc32(memoryview(data)[_CRC.size :]))

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.varint import decode_varint, unzigzag
-from offsetmgr.segments.compression import CODEC, MAX_DECOMPRESSED_BYTES, decompress
+from offsetmgr.segments.compression import CODEC, INT32, MAX_DECOMPRESSED_BYTES, decompress
 
 LOG_OVERHEAD: Final = 12
 """Number of bytes of the two fields at the beginning of every batch, in all formats: the offset (in format 2 the base
@@ -35,8 +35,7 @@ BATCH_HEADER: Final = struct.Struct(">ibIhiqqqhii")
 """Leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer id, producer epoch,
 base sequence, number of records."""
 CRC_FROM: Final = 21
-_INT32: Final = struct.Struct(">i")
-_INT64: Final = struct.Struct(">q")
+INT64: Final = struct.Struct(">q")
 
 MARKER_KEY: Final = struct.Struct(">hh")
 """Version and type of a control record."""
@@ -141,7 +140,7 @@ def starts_with_complete_batch(data: bytes) -> bool:
 
 
 def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit: int) -> RecordBatch:
-    (base,) = _INT64.unpack_from(data, start)
+    (base,) = INT64.unpack_from(data, start)
     what = f"batch at offset {base}"
     if end - start - LOG_OVERHEAD < BATCH_MIN_BYTES:
         raise CorruptData(what, "it is shorter than its header")
@@ -254,7 +253,7 @@ class _Message(NamedTuple):
 
 
 def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> RecordBatch:
-    (offset,) = _INT64.unpack_from(data, start)
+    (offset,) = INT64.unpack_from(data, start)
     outer = _message(data, start + LOG_OVERHEAD, end, f"message at offset {offset}")
     codec = outer.attributes & CODEC
     appended = outer.magic == 1 and bool(outer.attributes & LOG_APPEND_TIME)
@@ -304,8 +303,8 @@ def _message(data: bytes, start: int, end: int, what: str) -> _Message:
     at = start + LEGACY_HEADER.size
     timestamp = None
     if magic == 1:
-        (timestamp,) = _INT64.unpack_from(data, at)
-        at += _INT64.size
+        (timestamp,) = INT64.unpack_from(data, at)
+        at += INT64.size
     key, at = _sized(data, at, end, what)
     value, at = _sized(data, at, end, what)
     if at != end:
@@ -314,8 +313,8 @@ def _message(data: bytes, start: int, end: int, what: str) -> _Message:
 
 
 def _sized(data: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:
-    (size,) = _INT32.unpack_from(data, at)
-    at += _INT32.size
+    (size,) = INT32.unpack_from(data, at)
+    at += INT32.size
     if size < 0:
         return None, at
     if size > end - at:

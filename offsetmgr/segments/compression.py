@@ -15,7 +15,7 @@ from typing import Final
 
 import cramjam
 
-from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, UnknownVersion
+from offsetmgr.core.errors import CorruptData, LimitExceeded, UnknownVersion
 
 CODEC: Final = 0x07
 """The mask for the codec in a batch's attributes."""
@@ -41,7 +41,7 @@ _XERIAL: Final = b"\x82SNAPPY\x00"
 """The magic bytes of Java producers' snappy format. Two version numbers of four bytes follow, and then chunks. The
 length of each chunk precedes the chunk."""
 _XERIAL_HEADER_BYTES: Final = 16
-_INT32: Final = struct.Struct(">i")
+INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct("<I")
 
 _LZ4_MAGIC: Final = 0x184D2204
@@ -78,8 +78,6 @@ def decompress(codec: int, data: bytes, what: str, limit: int = MAX_DECOMPRESSED
         raise UnknownVersion(what, f"compression codec {codec} is not known")
     try:
         return decoder(data, what, limit)
-    except OffsetMgrError:
-        raise
     except (cramjam.DecompressionError, zlib.error, struct.error, IndexError, ValueError) as error:
         raise CorruptData(what, f"it cannot be decompressed: {error}") from error
 
@@ -132,8 +130,8 @@ def _snappy(data: bytes, what: str, limit: int) -> bytes:
     out = bytearray()
     at = _XERIAL_HEADER_BYTES
     while at < len(data):
-        (size,) = _INT32.unpack_from(data, at)
-        at += _INT32.size
+        (size,) = INT32.unpack_from(data, at)
+        at += INT32.size
         if not 0 <= size <= len(data) - at:
             raise ValueError(f"a chunk of {size} bytes does not fit in it")
         out += _snappy_piece(data[at : at + size], what, limit - len(out), limit)
@@ -228,7 +226,7 @@ def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
         out = bytearray(_SNAPPY_HEADER)
         for at in range(0, len(data), _SNAPPY_CHUNK):
             packed = bytes(cramjam.snappy.compress_raw(data[at : at + _SNAPPY_CHUNK]))
-            out += _INT32.pack(len(packed)) + packed
+            out += INT32.pack(len(packed)) + packed
         return bytes(out)
     if codec == LZ4:
         return _compress_lz4(data, _LZ4_BROKEN_CHECKSUM if magic == 0 else _LZ4_CHECKSUM)

@@ -11,7 +11,6 @@ Source: Kafka 0.10.1, Implementation, 5.5 "Log" (reads, guarantees); org.apache.
 from __future__ import annotations
 
 import io
-import struct
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Final, NamedTuple
@@ -25,6 +24,7 @@ from offsetmgr.segments.batch_reader import (
     CONTROL,
     CRC_FROM,
     DELETE_HORIZON,
+    INT64,
     LEGACY_CRC_FROM,
     LEGACY_HEADER,
     LEGACY_MIN_BYTES,
@@ -42,7 +42,6 @@ CHUNK: Final = 1024 * 1024
 """Default number of bytes that the reader reads at once."""
 MAX_ENTRY_BYTES: Final = 256 * 1024 * 1024
 """Default maximum size of an entry. (By default brokers accept entries of up to 1 MiB.)"""
-_INT64: Final = struct.Struct(">q")
 
 
 class EntryHeader(NamedTuple):
@@ -300,9 +299,9 @@ def _legacy_header(data: bytes, offset: int) -> EntryHeader:
     crc, magic, attributes = LEGACY_HEADER.unpack_from(data, LOG_OVERHEAD)
     timestamp = None
     if magic == 1:
-        if len(data) < LOG_OVERHEAD + LEGACY_MIN_BYTES + _INT64.size:
+        if len(data) < LOG_OVERHEAD + LEGACY_MIN_BYTES + INT64.size:
             raise CorruptData(f"message at offset {offset}", "it is shorter than its header")
-        timestamp = _known(_INT64.unpack_from(data, LOG_OVERHEAD + LEGACY_HEADER.size)[0])
+        timestamp = _known(INT64.unpack_from(data, LOG_OVERHEAD + LEGACY_HEADER.size)[0])
     codec = attributes & CODEC
     return EntryHeader(
         magic,

@@ -34,6 +34,7 @@ from offsetmgr.segments.batch_reader import (
     batches,
 )
 from offsetmgr.segments.compression import CODEC, decompress
+from offsetmgr.segments.raw_batches import RECORDS_FROM
 from offsetmgr.segments.transactions import ABORT, COMMIT, marker_of
 
 Newest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
@@ -42,7 +43,6 @@ Newest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 """Base offset, size, leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer
 id, producer epoch, base sequence, number of records."""
-_BODY: Final = LOG_OVERHEAD + BATCH_MIN_BYTES
 
 
 class OffsetsReplay:
@@ -76,7 +76,7 @@ class OffsetsReplay:
         newest, expected = self.newest, self.end or 0
         while at + LOG_OVERHEAD + LEGACY_MIN_BYTES <= length:
             self.replayed_bytes = at
-            if data[at + MAGIC_AT] != 2 or at + _BODY > length:
+            if data[at + MAGIC_AT] != 2 or at + RECORDS_FROM > length:
                 at, expected = self._legacy(data, at), self.end or 0
                 continue
             base, size, epoch, _, crc, attributes, last, _, _, producer, _, _, count = unpack(data, at)
@@ -89,10 +89,10 @@ class OffsetsReplay:
                 self._marker(data[at:end], producer)
             else:
                 if attributes & CODEC:
-                    body, start = decompress(attributes & CODEC, data[at + _BODY : end], f"batch at {base}"), 0
+                    body, start = decompress(attributes & CODEC, data[at + RECORDS_FROM : end], f"batch at {base}"), 0
                     stop = len(body)
                 else:
-                    body, start, stop = data, at + _BODY, end
+                    body, start, stop = data, at + RECORDS_FROM, end
                 into = newest if not attributes & TRANSACTIONAL else self.pending.setdefault(producer, {})
                 if not _replay_fast(body, start, stop, count, base, into):
                     for batch in batches(data[at:end]):  # decodes the batch, and raises the errors

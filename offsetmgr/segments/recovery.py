@@ -26,6 +26,7 @@ from offsetmgr.core.errors import FileFailure
 from offsetmgr.segments.batch_reader import (
     BATCH_MIN_BYTES,
     CRC_FROM,
+    INT64,
     LEGACY_CRC_FROM,
     LEGACY_MIN_BYTES,
     LOG_OVERHEAD,
@@ -44,7 +45,6 @@ _PREFIX: Final = struct.Struct(">qiiB")
 _REST: Final = struct.Struct(">Ihiqq")
 """The next fields in magic 2: CRC, attributes, last offset's delta, first and largest timestamp."""
 _BATCH_PREFIX_BYTES: Final = _UP_TO_MAGIC + _REST.size
-_INT64: Final = struct.Struct(">q")
 
 
 class Damage(StrEnum):
@@ -181,7 +181,7 @@ class _Examination:
                 return self._end(Damage.INVALID_ENTRY, "the checksum does not match its content")
             first = None
             last = offset
-            time = _INT64.unpack_from(prefix, _UP_TO_MAGIC + 1)[0] if magic == 1 else -1
+            time = INT64.unpack_from(prefix, _UP_TO_MAGIC + 1)[0] if magic == 1 else -1
         else:
             if size < BATCH_MIN_BYTES:
                 return self._end(Damage.INVALID_ENTRY, "the entry is shorter than its header")

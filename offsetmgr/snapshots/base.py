@@ -21,7 +21,6 @@ from offsetmgr.core.offset_store import Capabilities, GroupOffsets, PartitionKin
 from offsetmgr.core.plurals import count_of
 
 FORMAT_VERSION: Final = 1
-MAX_PARTITION: Final = 2**31 - 1
 LEAVE_OUT_GROUP: Final = Advice("leave out {group} (in a URI: group=)")
 NAME_THE_GROUP: Final = Advice("name it with {group} (in a URI: group=)")
 MAX_BAD_LINES: Final = 20

@@ -15,9 +15,9 @@ from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.core.selection import MAX_PARTITION
 from offsetmgr.snapshots.base import (
     LEAVE_OUT_GROUP,
-    MAX_PARTITION,
     NAME_THE_GROUP,
     BadLine,
     SnapshotHeader,

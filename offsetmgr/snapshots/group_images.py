@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 import fastavro
 
-from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnknownVersion
+from offsetmgr.core.errors import CorruptData, MalformedData, UnknownVersion
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import SavedNode
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
@@ -191,7 +191,5 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
             after = {_partition(e): e["offset"] for e in record["after"]}
             raw = {_partition(e): e["hint"].encode("latin-1") for e in record["errors"] or ()}
             yield GroupImages(record["group"], before, after, _decoded(record.get("tree")), raw)
-    except OffsetMgrError:
-        raise
     except (KeyError, ValueError, EOFError, IndexError) as error:
         raise MalformedData(what, f"broken before-images (snapshot {checked.header.snapshot_id}): {error}") from error

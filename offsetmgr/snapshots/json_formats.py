@@ -13,9 +13,9 @@ from offsetmgr.core.batches import by_topic
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import MAX_OFFSET, Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.core.selection import MAX_PARTITION
 from offsetmgr.snapshots.base import (
     MAX_BAD_LINES,
-    MAX_PARTITION,
     NAME_THE_GROUP,
     BadLine,
     BadLines,

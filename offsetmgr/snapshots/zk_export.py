@@ -15,8 +15,8 @@ from typing import Final
 
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.core.offset_store import GroupOffsets, PartitionKinds
+from offsetmgr.core.selection import MAX_PARTITION
 from offsetmgr.snapshots.base import (
-    MAX_PARTITION,
     BadLine,
     number,
     offset_number,

@@ -22,9 +22,9 @@ from offsetmgr.spark.checkpoint import (
     kafka_offsets,
 )
 from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalized
+from offsetmgr.spark.source_options import BOOTSTRAP
 
 _KAFKA: Final = ("KafkaV2[", "KafkaV1[")
-_BOOTSTRAP: Final = "kafka.bootstrap.servers"
 _READ: Final = re.compile(r"KafkaV[12]\[(Subscribe|Assign)\[(.+)\]\]")
 """Spark's description of a Kafka source. The description of a source that subscribes to a pattern does not match,
 because it contains no names of topics."""
@@ -131,7 +131,7 @@ def _ends(batch: CheckpointBatch, sources: tuple[Source, ...]) -> list[Mapping[T
 def _source(leaf: Any) -> Source | None:
     kind = leaf.getClass().getSimpleName()
     if kind == "StreamingDataSourceV2ScanRelation":
-        servers = leaf.relation().options().get(_BOOTSTRAP)
+        servers = leaf.relation().options().get(BOOTSTRAP)
         directory = str(leaf.relation().metadataPath())  # for example CHECKPOINT/sources/0
         return Source(str(leaf.stream()), normalized(servers or ""), directory.rpartition("/")[2])
     # Spark's older Kafka source (spark.sql.streaming.disabledV2MicroBatchReaders) does not expose its cluster.

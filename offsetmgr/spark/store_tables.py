@@ -20,6 +20,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import TopicPartition, dropped_text, form_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.scan import TopicMatches
+from offsetmgr.spark.audit.commits import KEY
 from offsetmgr.spark.store_rows import (
     OUTCOMES,
     RECREATED,
@@ -32,7 +33,6 @@ from offsetmgr.spark.store_rows import (
 )
 
 TASKS: Final = 8
-_PARTITION: Final = ("group", "topic", "partition")
 
 
 def store_table(
@@ -113,7 +113,7 @@ def dry_run(
     rejected = partial(rejected_rows, uri=uri, config=config, origin=origin)
     table = "group string, topic string, partition int, error string"
     recreated = rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(rejected), table)
-    present = target.select(*_PARTITION, sql.col("offset").alias("before"), sql.col("metadata").alias("m"))
+    present = target.select(*KEY, sql.col("offset").alias("before"), sql.col("metadata").alias("m"))
     same = sql.col("offset") == sql.col("before")
     status = (
         sql.when(sql.col("error").isNotNull(), RECREATED)
@@ -121,7 +121,7 @@ def dry_run(
         .when(same & sql.col("metadata").eqNullSafe(sql.col("m")) if metadata else same, "unchanged")
         .otherwise("write")
     )
-    on = [*_PARTITION]
+    on = [*KEY]
     joined = rows.drop("error").join(recreated, on, "left").join(present, on, "left")
     outcomes = joined.withColumns({"status": status, "atomic": sql.lit(True)})
     return CopyOutcome.of(outcomes.select(*RowOutcome._fields), dry=True)
@@ -130,7 +130,7 @@ def dry_run(
 def sorted_rows(table: DataFrame) -> Iterator[tuple[Any, ...]]:
     """Yields the rows of a table in sorted order. Spark returns one partition of the table at a time, so that memory
     does not grow with the number of rows."""
-    return map(tuple, table.orderBy(*_PARTITION).toLocalIterator())
+    return map(tuple, table.orderBy(*KEY).toLocalIterator())
 
 
 def require_topics(topics: TopicSelection, found: CopyOutcome, source: str) -> None:

@@ -7,6 +7,7 @@ commits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -54,7 +55,6 @@ class ManagerStore(ProtocolStore["ManagerEdits"]):
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         super().__init__(bootstrap, config)
-        self._features: dict[str, int] | None = None
         self._identity: StoreIdentity | None = None
 
     def _new_thread(self, security: Security, timeout_s: float) -> StoreThread[ManagerEdits]:
@@ -68,7 +68,7 @@ class ManagerStore(ProtocolStore["ManagerEdits"]):
         Each edit checks the capabilities of its group's coordinator again, because the coordinator may run an older
         release than the server that announced these capabilities.
         """
-        offered = self._offered()
+        offered = self._offered
         return Capabilities(
             metadata=DROPS_METADATA not in offered,
             leader_epoch=DROPS_LEADER_EPOCH not in offered,
@@ -82,7 +82,7 @@ class ManagerStore(ProtocolStore["ManagerEdits"]):
         if self._identity is None:
             thread = self.store_thread()
             cluster_id, _ = thread.run(thread.client.cluster)
-            offered = self._offered()
+            offered = self._offered
             topic = next((n.removeprefix(LOG_FEATURE) for n in offered if n.startswith(LOG_FEATURE)), "")
             kind = self.served_store() or ""
             how = "cluster id and offsets topic" if topic else "cluster id and kind of store" if kind else "cluster id"
@@ -93,21 +93,21 @@ class ManagerStore(ProtocolStore["ManagerEdits"]):
     def served_store(self) -> str | None:
         """Returns the kind of the store whose groups the manager serves; None if the manager has its own offsets topic.
         Raises `Unreachable`, `TimedOut`."""
-        return next((n.removeprefix(STORE_FEATURE) for n in self._offered() if n.startswith(STORE_FEATURE)), None)
+        return next((n.removeprefix(STORE_FEATURE) for n in self._offered if n.startswith(STORE_FEATURE)), None)
 
     def groups(self) -> Iterator[str]:
         thread = self.store_thread()
         yield from thread.run(lambda deadline: list_manager_groups(thread.client, deadline))
 
+    @cached_property
     def _offered(self) -> dict[str, int]:
-        if self._features is None:
-            thread = self.store_thread()
+        """The features that the server announces."""
+        thread = self.store_thread()
 
-            async def ask(connection: BrokerConnection, until: float) -> dict[str, int]:
-                return dict(await features(connection, remaining(until)))
+        async def ask(connection: BrokerConnection, until: float) -> dict[str, int]:
+            return dict(await features(connection, remaining(until)))
 
-            self._features = thread.run(lambda deadline: thread.client.ask_any(ask, deadline))
-        return self._features
+        return thread.run(lambda deadline: thread.client.ask_any(ask, deadline))
 
 
 # Edits of an offset manager's groups by conditional commits. An edit reads the offsets, decides, and sends a commit

@@ -53,8 +53,8 @@ from offsetmgr.core.offset_store import (
     StoreIdentity,
     fetched,
 )
+from offsetmgr.core.selection import MAX_PARTITION
 from offsetmgr.snapshots.base import (
-    MAX_PARTITION,
     Format,
     LoadedReader,
     SnapshotHeader,
@@ -345,7 +345,7 @@ class SnapshotStore(OffsetStore):
 
     def close(self) -> None:
         if self._opened is not None:
-            self._opened.close_when_unused()
+            self._opened.release()
             self._opened = None
 
     def _open(self) -> _OpenSnapshot:
@@ -435,29 +435,24 @@ class SnapshotStore(OffsetStore):
 
 
 class _OpenSnapshot:
-    """An open snapshot file. After `close_when_unused` it stays open until the last reader has finished."""
+    """An open snapshot file. Its store and its readers use it; it is closed after the last of them has released it."""
 
     def __init__(self, reader: SnapshotReader, stream: BinaryIO, signature: tuple[int, ...]) -> None:
         self.reader = reader
         self.stream = stream
         self.signature = signature
-        self._users = 0
-        self._outdated = False
+        self._users = 1
 
     def __enter__(self) -> SnapshotReader:
         self._users += 1
         return self.reader
 
     def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
         self._users -= 1
-        self._close_if_unused()
-
-    def close_when_unused(self) -> None:
-        self._outdated = True
-        self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if self._outdated and self._users == 0:
+        if not self._users:
             self.stream.close()
 
 
