@@ -29,7 +29,7 @@ def admin_api(status: Callable[[], Mapping[str, Any]], dump: Dump, authorizer: A
         except (ValueError, RecursionError):
             raise InvalidRequest("admin request", "it is not a JSON object") from None
         needed = Operation.READ if question.get("what") == "dump" else Operation.DESCRIBE
-        if not authorizer.group(request.connection.principal or "", needed, "*"):
+        if not authorizer.allows(request.connection.principal or "", needed, "*", "groups"):
             why = f"this needs the operation {needed.value} on all groups (*)"
             return json.dumps({"error": why, "kind": "not-authorized"}).encode()
         return json.dumps(_result(status, dump, question)).encode()

@@ -36,13 +36,13 @@ class ApiContext:
     authentication: Authentication | None = None
 
     def group_allowed(self, request: ApiRequest, operation: Operation, group: str) -> bool:
-        return self.authorizer.group(request.connection.principal or "", operation, group)
+        return self.authorizer.allows(request.connection.principal or "", operation, group, "groups")
 
     def topic_allowed(self, request: ApiRequest, operation: Operation, topic: str) -> bool:
-        return self.authorizer.topic(request.connection.principal or "", operation, topic)
+        return self.authorizer.allows(request.connection.principal or "", operation, topic, "topics")
 
     def transactional_id_allowed(self, request: ApiRequest, operation: Operation, name: str) -> bool:
-        return self.authorizer.transactional_id(request.connection.principal or "", operation, name)
+        return self.authorizer.allows(request.connection.principal or "", operation, name, "transactional_ids")
 
     def group_operations(self, request: ApiRequest, group: str) -> int:
         """Returns the authorized operations of a group's description."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.core.errors import ErrorCode
-from offsetmgr.kafka.protocol.schema_codec import INT16, INT32, NO_TAGS, EncodedItems, count, encode_items, string
+from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items, string
 from offsetmgr.manager.results import FetchRequest
 from offsetmgr.server.apis.api_context import (
     ApiContext,
@@ -39,13 +39,14 @@ _BATCH: Final = 50
 
 
 async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
-    """Lists the groups that the client may see. The response is encoded by hand, a few groups at a time, since there
-    may be a million groups."""
+    """Lists the groups that the client may see, a few at a time, since there may be a million groups. The fields after
+    a group's name are the same for all groups, so they are encoded once."""
     matches_filters = listed_states(decoded(request))(EMPTY)
     error, groups = await context.backend.list_groups()
-    version = request.version
-    flexible = version >= LIST_FLEXIBLE
-    behind = _fields_after_name(version)
+    flexible = request.version >= LIST_FLEXIBLE
+    nameless = {"group_id": "", "protocol_type": "", "group_state": EMPTY, "group_type": CLASSIC}
+    encoded_nameless = encode_items(request.api_key, request.version, "groups", [nameless])
+    behind = encoded_nameless[len(string("", flexible=flexible)) :]
     number, parts = 0, bytearray()
     turns = Turns(request)
     for at in range(0, len(groups) if matches_filters and not error else 0, _BATCH):
@@ -55,9 +56,7 @@ async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
                 parts += string(group, flexible=flexible)
                 parts += behind
                 number += 1
-    throttle = INT32.pack(0) if version >= 1 else b""
-    head = throttle + INT16.pack(error) + count(number, flexible=flexible)
-    return head + parts + NO_TAGS if flexible else head + parts
+    return encoded(request, {"error_code": error, "groups": EncodedItems(number, parts)})
 
 
 def listed_states(message: Mapping[str, Any]) -> Callable[[str], bool]:
@@ -65,17 +64,6 @@ def listed_states(message: Mapping[str, Any]) -> Callable[[str], bool]:
     states = {state.lower() for state in message.get("states_filter", ())}
     types = {kind.lower() for kind in message.get("types_filter", ())}
     return lambda state: (not states or state.lower() in states) and (not types or CLASSIC in types)
-
-
-def _fields_after_name(version: int) -> bytes:
-    """Encodes the fields after a group's name: protocol type, state, type."""
-    flexible = version >= LIST_FLEXIBLE
-    data = string("", flexible=flexible)
-    if version >= 4:
-        data += string(EMPTY, flexible=True)
-    if version >= 5:
-        data += string(CLASSIC, flexible=True)
-    return data + NO_TAGS if flexible else data
 
 
 async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:

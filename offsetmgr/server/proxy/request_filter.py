@@ -206,10 +206,11 @@ class RequestFilter:
 
     def _topics_allowed(self, request: ApiRequest, operation: Operation, topics: Iterable[str]) -> bool:
         principal = request.connection.principal or ""
-        return all(self.authorizer.topic(principal, operation, topic) for topic in topics)
+        return all(self.authorizer.allows(principal, operation, topic, "topics") for topic in topics)
 
     def _id_allowed(self, request: ApiRequest, transactional_id: str) -> bool:
-        return self.authorizer.transactional_id(request.connection.principal or "", Operation.PRODUCE, transactional_id)
+        principal = request.connection.principal or ""
+        return self.authorizer.allows(principal, Operation.PRODUCE, transactional_id, "transactional_ids")
 
     async def _resolve(
         self, request: ApiRequest, resources: ApiResources, message: Message, unknown: Collection[uuid.UUID]
@@ -280,14 +281,14 @@ class RequestFilter:
         key, principal = request.api_key, request.connection.principal or ""
         name = item if isinstance(item, str) else item.get(resources.name, item.get("name"))
         if resources.kind == "transaction":
-            allowed = not self.reserved.has_transactional_id(name) and self._admin_allowed(principal, key, None)
+            allowed = not self.reserved.has_transactional_id(name) and self._admin_allowed(principal, key)
             return 0 if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         kind = item["resource_type"] if resources.kind == "resource" else TOPIC_RESOURCE
         if kind == GROUP_RESOURCE:
-            allowed = name != self.reserved.group and self._admin_allowed(principal, key, None)
+            allowed = name != self.reserved.group and self._admin_allowed(principal, key)
             return 0 if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
         if kind != TOPIC_RESOURCE or resources.kind == "other":
-            return 0 if self._admin_allowed(principal, key, None) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            return 0 if self._admin_allowed(principal, key) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if name is None:
             name = self._ids.name(item.get("topic_id"))
             if name is None:
@@ -295,11 +296,11 @@ class RequestFilter:
         if key in ADMIN_APIS:
             allowed = self.authorizer.admin(principal, key, name)
         else:
-            allowed = self.authorizer.topic(principal, resources.operation, name)
+            allowed = self.authorizer.allows(principal, resources.operation, name, "topics")
         return 0 if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-    def _admin_allowed(self, principal: str, key: int, topic: str | None) -> bool:
-        return key not in ADMIN_APIS or self.authorizer.admin(principal, key, topic)
+    def _admin_allowed(self, principal: str, key: int) -> bool:
+        return key not in ADMIN_APIS or self.authorizer.admin(principal, key, None)
 
     def _reject(
         self, request: ApiRequest, resources: ApiResources, message: Message, codes: list[int], code: int

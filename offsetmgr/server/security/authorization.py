@@ -95,15 +95,6 @@ class Authorizer:
     has_rules = False
     """Whether the authorizer may deny an operation."""
 
-    def group(self, principal: str, operation: Operation, group: str) -> bool:
-        return self.allows(principal, operation, group, "groups")
-
-    def topic(self, principal: str, operation: Operation, topic: str) -> bool:
-        return self.allows(principal, operation, topic, "topics")
-
-    def transactional_id(self, principal: str, operation: Operation, name: str) -> bool:
-        return self.allows(principal, operation, name, "transactional_ids")
-
     def allows(self, principal: str, operation: Operation, name: str, field: str) -> bool:  # noqa: ARG002
         """Whether the principal may use the operation on a name. ``field`` is the field of `Rule` for such names."""
         return True

@@ -60,21 +60,20 @@ class StoreHealth:
     ) -> None:
         """Starts a task that calls ``read`` whenever no call has succeeded for ``interval_s`` seconds. ``read`` must
         call `record` itself; the task records a timeout if ``read`` takes longer than ``wait_s`` seconds."""
-        self._probing = asyncio.get_running_loop().create_task(self._probe_loop(read, interval_s, wait_s))
+        loop = asyncio.get_running_loop()
+
+        async def probe() -> None:
+            while True:
+                if loop.time() - self._last_success >= interval_s:
+                    group = self._group
+                    try:
+                        async with asyncio.timeout(wait_s):
+                            await read(group, [TopicPartition(_PROBE_GROUP, 0)])
+                    except TimeoutError:
+                        self.record(group, [TimedOut(self._uri, f"did not answer within {wait_s:g} s")])
+                await asyncio.sleep(interval_s)
+
+        self._probing = loop.create_task(probe())
 
     async def close(self) -> None:
         await cancel_tasks(self._probing)
-
-    async def _probe_loop(
-        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], interval_s: float, wait_s: float
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            if loop.time() - self._last_success >= interval_s:
-                group = self._group
-                try:
-                    async with asyncio.timeout(wait_s):
-                        await read(group, [TopicPartition(_PROBE_GROUP, 0)])
-                except TimeoutError:
-                    self.record(group, [TimedOut(self._uri, f"did not answer within {wait_s:g} s")])
-            await asyncio.sleep(interval_s)

@@ -70,8 +70,8 @@ def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> Co
     if _UUID_ID.fullmatch(path.rpartition("/")[2]) and _TOPIC.fullmatch(data):
         return ConsumerRegistration({data.decode(): 1}, STATIC, None, version=None)
     node = _object(path, data, notes)
-    if node.names and "version" not in node and "subscription" not in node:
-        streams = {topic: node.get(topic) for topic in node.names}
+    if node.values and "version" not in node and "subscription" not in node:
+        streams = {topic: node.get(topic) for topic in node.values}
         return ConsumerRegistration(_streams(path, streams), STATIC, None, version=None)
     with node:
         version = node.version((1,))

@@ -103,10 +103,6 @@ class Fields(FieldReader):
             unknown = sorted(self.values.keys() - self._read_names)
             self._notes.extend(f"unknown field {self._path_of(name)!a}" for name in unknown)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.values)
-
     def get(self, name: str) -> Any:
         self._read_names.add(name)
         return super().get(name)
