@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from offsetmgr.app.ui import Interrupted, Ui
+from offsetmgr.app.ui import Interrupted, Ui, interrupted_as
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupsFailed, OffsetMgrError, UnsupportedOperation, UsageError
@@ -134,11 +134,8 @@ class PlannedEdit(Closeable):
         """For a copy: the group whose offsets are copied, and the topics."""
         self.undoes = ""
         """The id of the operation that this edit undoes, in the operation log."""
-        try:
-            with connections.refusing(operation, uri):
-                self._plan = EditPlan.of(self._checked(connections.ui.progress(found, "reading")))
-        except KeyboardInterrupt as error:
-            raise Interrupted("nothing was changed") from error
+        with interrupted_as("nothing was changed"), connections.refusing(operation, uri):
+            self._plan = EditPlan.of(self._checked(connections.ui.progress(found, "reading")))
         self._close = weakref.finalize(self, self._plan.close)
         connections.plans.add(self)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final, TypeVar
 
 from offsetmgr.core.plurals import count_of
@@ -24,6 +24,15 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, remaining: str) -> None:
         super().__init__(remaining)
         self.remaining = remaining
+
+
+@contextmanager
+def interrupted_as(remaining: str) -> Iterator[None]:
+    """Within the block, Ctrl-C raises `Interrupted` with this message."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(remaining) from error
 
 
 class Ui:

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.app.ui import Interrupted
+from offsetmgr.app.ui import interrupted_as
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import (
     FileFailure,
@@ -217,15 +217,13 @@ class ControllerRequest:
         from offsetmgr.zookeeper.admin.submit import poll_progress
 
         seen: RequestProgress | None = None
-        try:
+        with interrupted_as("the request was submitted, and the controller continues with it"):
             for found in poll_progress(self.session, todo, SystemClock(), wait_s=wait_s):
                 if isinstance(found, OffsetMgrError):
                     self.connections.ui.note(f"{self.name}: {found}; trying again", repeated=True)
                 else:
                     seen, text = found, f"{self.name}: {found.done} of {found.total} done"
                     self.connections.ui.note(text, repeated=not found.ended)
-        except KeyboardInterrupt as error:
-            raise Interrupted("the request was submitted, and the controller continues with it") from error
         return seen
 
 

@@ -303,16 +303,9 @@ def set_offsets(
     A --topic without numbers means its committed partitions. The warning needs brokers. offsets reset clamps an offset
     outside its log.
     """
-    edit = offsets.set_(
-        connect,
-        group,
-        OffsetAndMetadata(to_offset, metadata or ""),
-        topics.selection(),
-        keeps_metadata=metadata is None,
-        create=new_group,
-        active=members.active(),
-    )
-    return flags.run(edit)
+    to, keeps, chosen = OffsetAndMetadata(to_offset, metadata or ""), metadata is None, topics.selection()
+    active = members.active()
+    return flags.run(offsets.set_(connect, group, to, chosen, keeps_metadata=keeps, create=new_group, active=active))
 
 
 @command(app, "reset")
@@ -444,13 +437,8 @@ def export(
         path_of_all = Path(file)
         file = str(path_of_all.with_stem(f"{path_of_all.stem}-{connect.cluster_name}"))
     failed: list[OffsetMgrError] = []
-    options: dict[str, Any] = {
-        "format": file_format,
-        "header": header,
-        "overwrite": overwrite,
-        "on_error": failed.append,
-    }
-    done = offsets.export(connect, file, selection, topics.selection(), **options)
+    options: dict[str, Any] = {"format": file_format, "header": header, "overwrite": overwrite}
+    done = offsets.export(connect, file, selection, topics.selection(), **options, on_error=failed.append)
     if connect.cluster_name:
         write_rows(EXPORTED, [(file, done.groups, done.offsets)], output)
     where = "standard output" if file == "-" else file
@@ -558,15 +546,9 @@ def diff(
             raise UsageError("--translate none", "diff compares the offsets without it", "leave it out")
         hint = "name both clusters with --from and --to; kafka is that of the context: --context NAME --from kafka"
         connect.reject_for_many({"--translate": True}, "it compares two clusters", hint)
+        chosen, renamed = topics.selection(), parse_renames(rename)
         positions = offsets.diff_translated(
-            connect,
-            source,
-            target,
-            selection,
-            topics.selection(),
-            rules=rules,
-            rename=parse_renames(rename),
-            sides=sides,
+            connect, source, target, selection, chosen, rules=rules, rename=renamed, sides=sides
         )
         count = write_rows(TRANSLATED, map(_position_row, positions), output)
         code = report_and_exit_code(positions.errors)

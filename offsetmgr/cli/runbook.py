@@ -225,15 +225,8 @@ def check(
     phase that passed, for members that another tool restarts.
     """
     connect.reject_for_many({"--plan": plan, "--baseline": baseline}, "the file belongs to one cluster")
-    report = runbook.check(
-        connect,
-        group,
-        phase,
-        plan=plan,
-        baseline=baseline,
-        rules=evidence.thresholds(),
-        window=evidence.window(window_s),
-    )
+    rules, window = evidence.thresholds(), evidence.window(window_s)
+    report = runbook.check(connect, group, phase, plan=plan, baseline=baseline, rules=rules, window=window)
     _show_report(report, output)
     fail_if(not report.passed)
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
-from offsetmgr.app.ui import Interrupted
+from offsetmgr.app.ui import interrupted_as
 from offsetmgr.cli.options import arg, command_group, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, fail_if, note, write_rows
 from offsetmgr.core.advice import Advice
@@ -104,22 +104,16 @@ def up(
     from offsetmgr.sandbox import SampleGroup
 
     sandbox = _sandbox(state)
-    try:
+    with interrupted_as("all started servers have been stopped"):
         fresh = sandbox.up(brokers=brokers, kraft=kraft, version=broker_version, clusters=clusters, progress=note)
-    except KeyboardInterrupt as stop:
-        raise Interrupted("all started servers have been stopped") from stop
     note("the sandbox is up" if fresh else "the sandbox was up already")
     if old_consumers and group is not None and topic is not None:
         sample = SampleGroup(old_consumers, group, topic, offsets_storage.value, dual_commit, partitions)
-        try:
+        with interrupted_as("the sandbox is up; not all old consumers are running"):
             sandbox.start_old_consumers(sample, note)
-        except KeyboardInterrupt as stop:
-            raise Interrupted("the sandbox is up; not all old consumers are running") from stop
     if mirror:
-        try:
+        with interrupted_as("the sandbox is up; MirrorMaker is not running"):
             sandbox.start_mirror(note)
-        except KeyboardInterrupt as stop:
-            raise Interrupted("the sandbox is up; MirrorMaker is not running") from stop
     _print_env(sandbox)
 
 

@@ -21,7 +21,7 @@ from offsetmgr.core.errors import (
     Unreachable,
     UnsupportedOperation,
 )
-from offsetmgr.kafka.client.sasl import GSSAPI, OAUTHBEARER
+from offsetmgr.kafka.client.sasl import GSSAPI, OAUTHBEARER, TOKEN_KEYS
 from offsetmgr.kafka.protocol.errors import kafka_error
 
 # Converts errors of librdkafka's consumers into errors of offsetmgr, and silences the consumers' log.
@@ -58,8 +58,6 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
 
 # Settings of librdkafka clients: the user's settings, with the logins that librdkafka leaves to the application.
 
-_OWN_KEYS: Final = ("sasl.oauthbearer.", "https.")
-
 
 def librdkafka_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings that every client of librdkafka accepts.
@@ -68,7 +66,7 @@ def librdkafka_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
     and a token command work alike in both. Gets the first token, so that a failure has its own error. Raises the
     errors of `TokenSource.token`, and `UnsupportedOperation` for Kerberos if the installed librdkafka lacks it.
     """
-    kept = {key: value for key, value in properties.items() if not key.startswith(_OWN_KEYS)}
+    kept = {key: value for key, value in properties.items() if not key.startswith(TOKEN_KEYS)}
     if not properties.get("security.protocol", "").lower().startswith("sasl"):
         return kept
     name = (properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or GSSAPI).upper()

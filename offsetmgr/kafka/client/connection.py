@@ -53,7 +53,7 @@ from offsetmgr.kafka.protocol.releases import (
     is_before,
     release,
 )
-from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor, Message, encode_response, request_is_flexible
+from offsetmgr.kafka.protocol.schema_codec import INT16, INT32, Cursor, Message, encode_response, request_is_flexible
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.oauth_tokens import TokenSource
@@ -200,9 +200,6 @@ TIMEOUT_HINT: Final = Advice(
 )
 
 _HEADER: Final = struct.Struct(">hhi")
-
-_INT32: Final = struct.Struct(">i")
-
 
 _VERSIONS_TIMEOUT_S: Final = 2.0
 """The time without a response to ApiVersions after which a login checks whether the broker is too old for that
@@ -361,9 +358,9 @@ class BrokerConnection(asyncio.Protocol):
 
     def _frame(self, request: EncodedRequest | bytes, correlation: int) -> bytes:
         if isinstance(request, bytes):
-            return _INT32.pack(len(request)) + request
+            return INT32.pack(len(request)) + request
         head = _HEADER.pack(request.api_key, request.version, correlation) + self._client_id
-        return _INT32.pack(len(head) + len(request.body)) + head + request.body
+        return INT32.pack(len(head) + len(request.body)) + head + request.body
 
     # --- called by the transport ---------------------------------------------------------------------
 
@@ -390,7 +387,7 @@ class BrokerConnection(asyncio.Protocol):
             self._fail(self._connection_lost() if self._answered else self._not_kafka())
 
     def _received(self, frame: bytes) -> None:
-        correlation = 0 if self._raw_tokens else _INT32.unpack_from(frame)[0]
+        correlation = 0 if self._raw_tokens else INT32.unpack_from(frame)[0]
         # Kafka 0.8.2 sends the correlation id 0 with some failed requests.
         if not self._waiting or correlation not in (self._waiting[0].correlation, 0):
             self._fail(self._not_kafka())

@@ -26,19 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, OffsetMgrError, ServerError, TimedOut, Unreachable
+from offsetmgr.kafka.client.sasl import TOKEN_KEYS
 
-_KEYS: Final = frozenset(
-    {
-        "sasl.oauthbearer.token.endpoint.url",
-        "sasl.oauthbearer.client.id",
-        "sasl.oauthbearer.client.secret",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.extensions",
-        "sasl.oauthbearer.token.command",
-        "https.ca.location",
-        "https.ca.pem",
-    }
-)
 _TIMEOUT_S: Final = 10.0
 _RENEWAL_FRACTION: Final = 0.8
 _UNKNOWN_LIFETIME_S: Final = 300.0
@@ -95,7 +84,7 @@ class TokenSource:
 
 def token_source(properties: Mapping[str, str]) -> TokenSource:
     """Returns the source that the settings of a client describe. Raises `ConfigError` if they describe none."""
-    return _shared_source(tuple(sorted((key, value) for key, value in properties.items() if key in _KEYS)))
+    return _shared_source(tuple(sorted(item for item in properties.items() if item[0].startswith(TOKEN_KEYS))))
 
 
 @functools.lru_cache(maxsize=64)

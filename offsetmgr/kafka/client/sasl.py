@@ -21,6 +21,8 @@ from typing import Any, Final, Protocol
 from offsetmgr.core.errors import AuthenticationFailed, UnsupportedOperation, install_hint
 
 OAUTHBEARER: Final = "OAUTHBEARER"
+TOKEN_KEYS: Final = ("sasl.oauthbearer.", "https.")
+"""The beginnings of the settings of OAUTHBEARER."""
 GSSAPI: Final = "GSSAPI"
 _CHECK_PASSWORD: Final = "check the user name and password"
 

@@ -514,9 +514,8 @@ async def _settle(connection: BrokerConnection, membership: _Membership, deadlin
     while True:
         await _consumer_heartbeat(connection, membership, deadline)
         described = await _describe_consumers(connection, membership.group, deadline)
-        _reject_other_edit(
-            membership.group, (one for one in described["members"] if one["member_id"] != membership.member_id)
-        )
+        others = [one for one in described["members"] if one["member_id"] != membership.member_id]
+        _reject_other_edit(membership.group, others)
         epochs = {one["member_epoch"] for one in described["members"]} - {_AWAY_EPOCH}
         if epochs == {described["group_epoch"]} and described["assignment_epoch"] == described["group_epoch"]:
             settled_since = settled_since or now()

@@ -5,7 +5,6 @@ states."""
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 from offsetmgr.core.errors import InvalidRequest, ServerError, Unreachable
 from offsetmgr.kafka.protocol.releases import ApiKey, Versions
 from offsetmgr.kafka.protocol.schema_codec import (
+    INT32,
     NO_TAGS,
     Cursor,
     Message,
@@ -112,7 +112,6 @@ def in_codec_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     return asyncio.wrap_future(_executor.submit(function, *args, **kwargs))
 
 
-_INT32: Final = struct.Struct(">i")
 _MIN_REQUEST_BYTES: Final = 8
 """Size of the shortest request header: API key, version, correlation id."""
 
@@ -165,7 +164,7 @@ class FrameSplitter:
         available = len(data) - position
         if available < 4:
             return None
-        (length,) = _INT32.unpack_from(data, position)
+        (length,) = INT32.unpack_from(data, position)
         if not self.min_bytes <= length <= self.limit:
             raise InvalidRequest(
                 "frame", f"its length field is {length} bytes, but must be from {self.min_bytes} to {self.limit}"

@@ -83,13 +83,17 @@ def decode_owned_subscription(data: bytes) -> MemberSubscription:
         if version < 1:
             return MemberSubscription(topics)
         cursor.nullable_octets()  # the data of the assignor
-        owned: list[TopicPartition] = []
-        for _ in range(cursor.nullable_count(INT16.size + INT32.size)):
-            topic = cursor.string()
-            owned += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.nullable_count(INT32.size))]
+        return MemberSubscription(topics, tuple(_read_assigned(cursor)))
     except InvalidRequest as error:
         raise MalformedData("consumer group subscription", error.why) from None
-    return MemberSubscription(topics, tuple(owned))
+
+
+def _read_assigned(cursor: Cursor) -> list[TopicPartition]:
+    found: list[TopicPartition] = []
+    for _ in range(cursor.nullable_count(INT16.size + INT32.size)):
+        topic = cursor.string()
+        found += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.nullable_count(INT32.size))]
+    return found
 
 
 def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
@@ -112,14 +116,10 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     if not data:
         return ()
     cursor = Cursor(data, len(_VERSION), flexible=False, is_response=True)
-    found: list[TopicPartition] = []
     try:
-        for _ in range(cursor.nullable_count(INT16.size + INT32.size)):
-            topic = cursor.string()
-            found += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.nullable_count(INT32.size))]
+        return tuple(sorted(_read_assigned(cursor)))
     except InvalidRequest as error:
         raise MalformedData("consumer group assignment", error.why) from None
-    return tuple(sorted(found))
 
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
