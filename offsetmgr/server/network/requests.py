@@ -203,28 +203,17 @@ class ApiRequest:
         self.since = 0.0
         """Arrival time, by the event loop's clock."""
 
-    @property
-    def client_id(self) -> str | None:
-        """The client id in the header; None if the header contains no client id. Raises `InvalidRequest`."""
-        length = self._client_id_length()
-        if length < 0:
-            return None
-        return self.frame[_CLIENT_ID_AT : _CLIENT_ID_AT + length].decode(errors="replace")
-
     def body(self, *, flexible: bool) -> int:
         """The position of the body in the frame. Raises `InvalidRequest`."""
-        cursor = Cursor(self.frame, _CLIENT_ID_AT, flexible=flexible)
-        cursor.take(max(self._client_id_length(), 0))
-        cursor.tags()
-        return cursor.at
-
-    def _client_id_length(self) -> int:
         if len(self.frame) < _CLIENT_ID_AT:
             raise InvalidRequest("request header", "the frame ends inside it")
-        length: int = _HEADER.unpack_from(self.frame, _HEADER_AT)[3]
+        length: int = _HEADER.unpack_from(self.frame, _HEADER_AT)[3]  # of the client id; -1 if there is none
         if length < -1:
             raise InvalidRequest("request header", f"a client id of {length} bytes")
-        return length
+        cursor = Cursor(self.frame, _CLIENT_ID_AT, flexible=flexible)
+        cursor.take(max(length, 0))
+        cursor.tags()
+        return cursor.at
 
 
 _START: Final = struct.Struct(">hhi")

@@ -112,6 +112,7 @@ class StoreExecutor:
     def __init__(self, store: OffsetStore, *, on_written: OnWritten | None = None) -> None:
         self.store = store
         self.health = StoreHealth(store.uri)
+        self.failure = self.health.failure
         self.capabilities = _UNKNOWN
         """The store's capabilities. Until `read_capabilities` has succeeded, this is a default without conditional
         writes."""
@@ -136,10 +137,6 @@ class StoreExecutor:
         """Whether the store can compare and write atomically. False for Kafka, where each commit would need the group
         lock."""
         return self.capabilities.conditional in ("version", "file")
-
-    def failure(self) -> str | None:
-        """See `StoreHealth.failure`."""
-        return self.health.failure()
 
     def start(self, interval_s: float, wait_s: float) -> None:
         """Starts to probe the store; see `StoreHealth.start_probing`."""

@@ -35,34 +35,26 @@ class LeaderConnection:
         self.checked: set[int] = set()
         """The partitions whose producers the writer has checked on this connection."""
         self._topic = topic
-        self._connection = connection
-
-    @property
-    def closed(self) -> bool:
-        return self._connection.closed
+        self.connection = connection
 
     async def describe_producers(
         self, partitions: Sequence[int], deadline: float
     ) -> Mapping[int, dict[int, int] | OffsetMgrError]:
         """See `offsetmgr.kafka.client.producers.describe_producers`."""
-        return await describe_producers(self._connection, self._topic, partitions, remaining(deadline))
+        return await describe_producers(self.connection, self._topic, partitions, remaining(deadline))
 
     async def produce(self, batches: Mapping[int, bytes], deadline: float) -> Mapping[int, ProduceResult]:
         """See `offsetmgr.kafka.client.fetch.produce`."""
-        return await produce(self._connection, self._topic, batches, remaining(deadline))
+        return await produce(self.connection, self._topic, batches, remaining(deadline))
 
     async def read(self, offsets: Mapping[int, int], deadline: float) -> Mapping[int, bytes | OffsetMgrError]:
         """Reads the batch at an offset of each partition. The bytes are empty if no replicated batch is there."""
         positions = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
         limits = FetchLimits(max_bytes=_CLAIM_BYTES)
-        answers = await fetch_log(self._connection, positions, remaining(deadline), limits)
+        answers = await fetch_log(self.connection, positions, remaining(deadline), limits)
         return {
             tp.partition: found if isinstance(found, OffsetMgrError) else found.data for tp, found in answers.items()
         }
-
-    def abort(self) -> None:
-        """Closes the connection at once."""
-        self._connection.abort()
 
 
 class LeaderConnections:
@@ -111,10 +103,10 @@ class LeaderConnections:
         """Returns the connection to a broker. If there is none, or if it was closed, opens one, on which no partition
         is checked. Raises the errors of `BrokerConnection.open`."""
         found = self._connections.get(leader)
-        if found is None or found.closed:
+        if found is None or found.connection.closed:
             found = LeaderConnection(self._topic, await self._client.node(leader).open(deadline))
             if self._closed:
-                found.abort()
+                found.connection.abort()
             self.check_open()
             self._connections[leader] = found
         return found
@@ -127,5 +119,5 @@ class LeaderConnections:
         """Closes the connections at once. No other connection is opened."""
         self._closed = True
         for one in self._connections.values():
-            one.abort()
+            one.connection.abort()
         self._connections.clear()
