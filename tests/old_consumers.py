@@ -18,7 +18,7 @@ LONG_SESSION = {"zookeeper.session.timeout.ms": 60_000}
 
 
 def old_member(directory: Path, zookeeper: str, group: str, topic: str, **options: Any) -> OldConsumer:
-    """An old consumer that commits every 200 ms, with `OldConsumerOptions`. It is not started."""
+    """An old consumer that commits every 200 ms, with the options of `OldConsumer`. It is not started."""
     settings = {"auto_commit_interval_ms": 200, **options}
     return OldConsumer(directory, zookeeper=zookeeper, group=group, topic=topic, **settings)
 

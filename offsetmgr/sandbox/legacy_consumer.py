@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypedDict, Unpack
+from typing import Final, Literal, NamedTuple
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars
@@ -41,60 +42,45 @@ class ConsumedMessage(NamedTuple):
     time_ms: int = 0
 
 
-class OldConsumerOptions(TypedDict, total=False):
-    """The optional settings of an `OldConsumer`.
-
-    ``offsets_storage`` (default ``zookeeper``) and ``dual_commit`` (default False) set the consumer's properties
-    ``offsets.storage`` and ``dual.commit.enabled``. ``extra`` contains further properties of the consumer, which
-    override the properties from the other settings, for example ``{"zookeeper.session.timeout.ms": 4000}``. ``streams``
-    (default 1) is the number of threads for each topic. Without ``consumer_id`` the library generates an id at each
-    start. ``version`` (default 0.10.2.2) is the release of Kafka, and ``jvm`` are the flags of the JVM. A ``detached``
-    consumer keeps running after this program has ended.
-    """
-
-    offsets_storage: Literal["zookeeper", "kafka"]
-    dual_commit: bool
-    auto_commit_interval_ms: int
-    consumer_id: str | None
-    streams: int
-    extra: Mapping[str, object] | None
-    detached: bool
-    jvm: Sequence[str]
-    version: str
-
-
+@dataclass(eq=False, repr=False)
 class OldConsumer(ServerProcess):
     """One member of an old consumer group, as a child process.
 
     ``zookeeper`` is the connect string of the brokers' ZooKeeper, with its chroot. ``topic`` is one topic, several
-    topics separated by commas, ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after the registration and
-    the first rebalance. On `stop` the consumer commits, releases its partitions and leaves the group.
+    topics separated by commas, ``white_list:REGEX`` or ``black_list:REGEX``. ``offsets_storage`` and ``dual_commit``
+    set the consumer's properties ``offsets.storage`` and ``dual.commit.enabled``. ``extra`` contains further properties
+    of the consumer, which override the properties from the other settings, for example
+    ``{"zookeeper.session.timeout.ms": 4000}``. ``streams`` is the number of threads for each topic. Without
+    ``consumer_id`` the library generates an id at each start. ``version`` is the release of Kafka, and ``jvm`` are the
+    flags of the JVM. A ``detached`` consumer keeps running after this program has ended.
+
+    `start` returns after the registration and the first rebalance. On `stop` the consumer commits, releases its
+    partitions and leaves the group.
     """
+
+    directory: Path
+    _: KW_ONLY
+    zookeeper: str
+    group: str
+    topic: str
+    offsets_storage: Literal["zookeeper", "kafka"] = "zookeeper"
+    dual_commit: bool = False
+    auto_commit_interval_ms: int = 1000
+    consumer_id: str | None = None
+    streams: int = 1
+    extra: Mapping[str, object] | None = None
+    detached: bool = False
+    jvm: Sequence[str] = ("-Xmx128m", *QUICK_START)
+    version: str = DEFAULT_VERSION
 
     stop_timeout_s = 60.0  # a consumer that is killed repeats messages
 
-    def __init__(
-        self,
-        directory: Path | str,
-        *,
-        zookeeper: str,
-        group: str,
-        topic: str,
-        **options: Unpack[OldConsumerOptions],
-    ) -> None:
+    def __post_init__(self) -> None:
         """Raises `SandboxError` for a version without the old consumer."""
-        super().__init__(directory, detached=options.get("detached", False))
-        version = options.get("version", DEFAULT_VERSION)
-        if version not in JARS:
-            raise SandboxError(f"Kafka {version} has no old consumer", f"these have it: {', '.join(JARS)}")
-        self.version = version
-        self.zookeeper = zookeeper
-        self.group = group
-        self.topic = topic
-        self.offsets_storage = options.get("offsets_storage", "zookeeper")
-        self.dual_commit = options.get("dual_commit", False)
-        self._options = options
-        self.name = f"old consumer of {group}"
+        super().__init__(self.directory, detached=self.detached)
+        if self.version not in JARS:
+            raise SandboxError(f"Kafka {self.version} has no old consumer", f"these have it: {', '.join(JARS)}")
+        self.name = f"old consumer of {self.group}"
 
     @property
     def output_file(self) -> Path:
@@ -125,7 +111,7 @@ class OldConsumer(ServerProcess):
             "group.id": self.group,
             "offsets.storage": self.offsets_storage,
             "dual.commit.enabled": str(self.dual_commit).lower(),
-            "auto.commit.interval.ms": self._options.get("auto_commit_interval_ms", 1000),
+            "auto.commit.interval.ms": self.auto_commit_interval_ms,
             "auto.offset.reset": "smallest",
             "zookeeper.session.timeout.ms": 6000,
             "rebalance.backoff.ms": 500,
@@ -134,9 +120,9 @@ class OldConsumer(ServerProcess):
             # A fetch that finds no message waits for so long. By default an idle consumer sends ten fetches a second.
             "fetch.wait.max.ms": 1000,
         }
-        if (consumer_id := self._options.get("consumer_id")) is not None:
-            own["consumer.id"] = consumer_id
-        return {**own, **(self._options.get("extra") or {})}
+        if self.consumer_id is not None:
+            own["consumer.id"] = self.consumer_id
+        return {**own, **(self.extra or {})}
 
     def _command(self) -> list[str]:
         file = self.directory / "consumer.properties"
@@ -144,8 +130,8 @@ class OldConsumer(ServerProcess):
         return java_command(
             [jars.resolve(JARS[self.version]), jars.resolve("janino")],
             "org.codehaus.janino.SimpleCompiler",
-            [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self._options.get("streams", 1))],
-            jvm=(*self._options.get("jvm", ("-Xmx128m", *QUICK_START)), *log4j_flags(self.directory)),
+            [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self.streams)],
+            jvm=(*self.jvm, *log4j_flags(self.directory)),
         )
 
     def _stdout(self) -> Path:

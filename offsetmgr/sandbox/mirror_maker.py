@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypedDict, Unpack
+from typing import Final, Literal
 
 from offsetmgr.sandbox import jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
@@ -18,51 +19,46 @@ _STARTED: Final = re.compile(rb"Started Mirror(Source|Checkpoint)Connector with 
 _POLICIES: Final = {"identity": "IdentityReplicationPolicy", "default": "DefaultReplicationPolicy"}
 
 
-class MirrorMakerOptions(TypedDict, total=False):
-    """The optional settings of a `MirrorMaker`.
-
-    ``topics`` and ``groups`` (default ``.*``) are regular expressions, separated by commas. With the ``policy``
-    ``identity`` (the default) the copy of a topic keeps the topic's name; with ``default`` the name of the copy begins
-    with the alias of the source: ``A.orders``. ``aliases`` (default A and B) are the aliases of the source and the
-    target. Every ``interval_s`` (default 5) seconds MirrorMaker looks for new topics and groups, synchronizes the
-    groups' offsets, and stores the positions up to which it has copied. ``config`` contains further properties, which
-    override the properties from the other settings, for example ``{"B.offset.flush.interval.ms": 60_000}`` (Kafka's
-    default). ``jvm`` are the flags of the JVM. A ``detached`` MirrorMaker keeps running after this program has ended.
-    """
-
-    topics: str
-    groups: str
-    policy: Literal["identity", "default"]
-    aliases: tuple[str, str]
-    interval_s: int
-    config: Mapping[str, object]
-    jvm: Sequence[str]
-    detached: bool
-
-
+@dataclass(eq=False, repr=False)
 class MirrorMaker(ServerProcess):
     """MirrorMaker 2 of Kafka 4.1 in dedicated mode, as a child process: one direction, with one worker.
 
-    ``source`` and ``target`` are bootstrap servers; the brokers are of release 2.1 or later. `start` returns after the
-    connectors have started, and MirrorMaker begins to copy records a few seconds later. The positions up to which it
-    has copied are in the target cluster, so a MirrorMaker that was stopped or killed continues after `start`.
+    ``source`` and ``target`` are bootstrap servers; the brokers are of release 2.1 or later. ``topics`` and ``groups``
+    are regular expressions, separated by commas. With the ``policy`` ``identity`` the copy of a topic keeps the topic's
+    name; with ``default`` the name of the copy begins with the alias of the source: ``A.orders``. ``aliases`` are the
+    aliases of the source and the target. Every ``interval_s`` seconds MirrorMaker looks for new topics and groups,
+    synchronizes the groups' offsets, and stores the positions up to which it has copied. ``config`` contains further
+    properties, which override the properties from the other settings, for example
+    ``{"B.offset.flush.interval.ms": 60_000}`` (Kafka's default). ``jvm`` are the flags of the JVM. A ``detached``
+    MirrorMaker keeps running after this program has ended.
+
+    `start` returns after the connectors have started, and MirrorMaker begins to copy records a few seconds later. The
+    positions up to which it has copied are in the target cluster, so a MirrorMaker that was stopped or killed continues
+    after `start`.
     """
+
+    directory: Path
+    _: KW_ONLY
+    source: str
+    target: str
+    topics: str = ".*"
+    groups: str = ".*"
+    policy: Literal["identity", "default"] = "identity"
+    aliases: tuple[str, str] = ("A", "B")
+    interval_s: int = 5
+    config: Mapping[str, object] = field(default_factory=dict)
+    jvm: Sequence[str] = ("-Xmx512m", *QUICK_START)
+    detached: bool = False
 
     name = "MirrorMaker"
     start_timeout_s = 180.0
 
-    def __init__(
-        self, directory: Path | str, *, source: str, target: str, **options: Unpack[MirrorMakerOptions]
-    ) -> None:
-        super().__init__(directory, detached=options.get("detached", False))
-        self.source = source
-        self.target = target
-        self._options = options
+    def __post_init__(self) -> None:
+        super().__init__(self.directory, detached=self.detached)
 
     def settings(self) -> dict[str, object]:
         """Returns the properties of MirrorMaker."""
-        a, b = self._options.get("aliases", ("A", "B"))
-        interval_s = self._options.get("interval_s", 5)
+        a, b = self.aliases
         replicated = ("", "offset-syncs.topic.", "checkpoints.topic.", "heartbeats.topic.")
         stores = ("config.storage.", "offset.storage.", "status.storage.")
         periodic = ("sync.group.offsets", "emit.checkpoints", "refresh.topics", "refresh.groups")
@@ -71,24 +67,23 @@ class MirrorMaker(ServerProcess):
             f"{a}.bootstrap.servers": self.source,
             f"{b}.bootstrap.servers": self.target,
             f"{a}->{b}.enabled": "true",
-            f"{a}->{b}.topics": self._options.get("topics", ".*"),
-            f"{a}->{b}.groups": self._options.get("groups", ".*"),
+            f"{a}->{b}.topics": self.topics,
+            f"{a}->{b}.groups": self.groups,
             f"{b}->{a}.enabled": "false",
             # With heartbeats MirrorMaker would also start connectors for the opposite direction.
             "emit.heartbeats.enabled": "false",
-            "replication.policy.class": "org.apache.kafka.connect.mirror."
-            + _POLICIES[self._options.get("policy", "identity")],
+            "replication.policy.class": "org.apache.kafka.connect.mirror." + _POLICIES[self.policy],
             "sync.group.offsets.enabled": "true",
-            f"{b}.offset.flush.interval.ms": interval_s * 1000,
+            f"{b}.offset.flush.interval.ms": self.interval_s * 1000,
             **{f"{prefix}replication.factor": 1 for prefix in (*replicated, *stores)},
-            **{f"{prefix}.interval.seconds": interval_s for prefix in periodic},
-            **self._options.get("config", {}),
+            **{f"{prefix}.interval.seconds": self.interval_s for prefix in periodic},
+            **self.config,
         }
 
     def _command(self) -> list[str]:
         file = self.directory / "mm2.properties"
         file.write_text(properties(list(self.settings().items())), encoding="utf-8")
-        jvm = (*self._options.get("jvm", ("-Xmx512m", *QUICK_START)), *log4j_flags(self.directory))
+        jvm = (*self.jvm, *log4j_flags(self.directory))
         return java_command([jars.resolve(JARS)], "org.apache.kafka.connect.mirror.MirrorMaker", [str(file)], jvm=jvm)
 
     def _is_ready(self) -> bool:

@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import pytest
 from committed_offsets import commit, committed
@@ -24,7 +25,6 @@ from record_oracle import Log, Oracle
 
 from offsetmgr import KafkaCluster, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, MirrorMaker
-from offsetmgr.sandbox.mirror_maker import MirrorMakerOptions
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import PositionTranslator, TranslatedPartition
 
@@ -108,7 +108,7 @@ def maker(
     """A MirrorMaker that stores its positions each minute, as it does by default, and whenever its task stops; and the
     prefix of the topics and groups that it copies."""
     prefix = f"mirrored-{uuid.uuid4().hex[:8]}-"
-    options: MirrorMakerOptions = {"topics": f"{prefix}.*", "groups": f"{prefix}.*", "policy": "default"}
+    options: dict[str, Any] = {"topics": f"{prefix}.*", "groups": f"{prefix}.*", "policy": "default"}
     options |= {"interval_s": 1, "config": {"B.offset.flush.interval.ms": 60_000}}
     directory = tmp_path_factory.mktemp("maker")
     with MirrorMaker(directory, source=kafka.bootstrap, target=kraft.bootstrap, **options) as running:
