@@ -69,18 +69,16 @@ def export_groups(
 class SnapshotFile(OffsetSource, Closeable):
     """An open and checked snapshot file; close it after use."""
 
+    uri = ""
+
     def __init__(self, stream: IO[bytes], reader: SnapshotReader, uri: str) -> None:
         self._stream = stream
         self._reader = reader
-        self._uri = uri
+        self.uri = uri
         self.header = reader.header
         """The header, which names the origin of the snapshot; None if the file format has no header."""
         self.capabilities = reader.format.capabilities
         """The data that the file's format can contain."""
-
-    @property
-    def uri(self) -> str:
-        return self._uri
 
     def log_origin(self) -> LogOrigin:
         return origin_of_snapshot(self.header)
