@@ -726,7 +726,7 @@ class SourceAndTarget:
         """Returns the Kafka cluster whose logs the offsets belong to: the cluster of the target, else the cluster of
         the source, else the cluster of the selected bootstrap server. Returns None if no brokers are known."""
         if self.translates:
-            return self._waiting(self.clusters()[1])
+            return self.waiting(self.clusters()[1])
         return self._cluster_of("target") or self._cluster_of("source") or self._cluster_of(None)
 
     def _cluster_of(self, side: str | None) -> KafkaCluster | None:
@@ -740,9 +740,9 @@ class SourceAndTarget:
             bootstrap = bootstrap_of(self._uris[side], connection)
         if bootstrap is None:
             return None
-        return self._waiting(self._connections.cluster_at(bootstrap, connection))
+        return self.waiting(self._connections.cluster_at(bootstrap, connection))
 
-    def _waiting(self, cluster: KafkaCluster) -> KafkaCluster:
+    def waiting(self, cluster: KafkaCluster) -> KafkaCluster:
         """Returns the cluster, whose description of groups waits until the group locks of other runs have ended."""
         from offsetmgr.groups.describe import LockWaitingCluster
 

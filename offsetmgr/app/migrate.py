@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
@@ -964,23 +965,18 @@ def cutover(
     Raises `UsageError` if the arguments contradict the state, `OtherCluster`, `GateRefused` if there is no way back,
     `GroupNotFound`, `JournalError`, `Unreachable`, `TimedOut`.
     """
-    from offsetmgr.app.cutovers import CutoverRun, PlanSteps
+    from offsetmgr.app.cutovers import CutoverRun
 
     source, target = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
+    pair = SourceAndTarget(connections, source, target, sides and sides[:2])
+    arguments = {**PlanSelection(selection).arguments, **(sides.arguments if sides else {})}
     reason = (options := options or CutoverOptions()).reason
 
     def plan_group(path: Path, of_group: PlanOptions, rules: TranslationRules) -> PlanFile:
-        inputs = PlanInputs(translate=rules)
-        return plan(connections, source, target, path, of_group, sides=sides, inputs=inputs).file
+        return plan(connections, source, target, path, of_group, sides=sides, inputs=PlanInputs(translate=rules)).file
 
-    steps = PlanSteps(
-        plan_group,
-        lambda path: apply(connections, path, sides=sides, reason=reason),
-        lambda path: rollback(connections, path, sides=sides, reason=reason),
-    )
-    pair = SourceAndTarget(connections, source, target, sides and sides[:2])
-    arguments = {**PlanSelection(selection).arguments, **(sides.arguments if sides else {})}
-    return CutoverRun(connections, pair, state, options, steps).run(selection, arguments, execute=execute)
+    steps = (partial(one, connections, sides=sides, reason=reason) for one in (apply, rollback))
+    return CutoverRun(connections, pair, state, options, plan_group, *steps).run(selection, arguments, execute=execute)
 
 
 accept_names(globals(), GroupSelection=GroupSelection.of, PlanSelection=PlanSelection.of)

@@ -41,9 +41,13 @@ from offsetmgr.migration.cutover_gates import (
     Reads,
     TopicObservation,
     copied,
+    end_of,
+    left_behind,
     left_source,
     members_text,
+    moved_on,
     moving,
+    other_offset,
     producers_stopped,
     producing,
     ready,
@@ -52,6 +56,7 @@ from offsetmgr.migration.cutover_gates import (
     static_members,
     stopped,
     translated,
+    uneven,
     waits_for_groups,
     without_offset,
 )
@@ -59,6 +64,7 @@ from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.plan import Action, GroupPlan
 from offsetmgr.migration.progress import journal_path
 from offsetmgr.segments.batch_reader import batches
+from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import TranslatedOffset, Translations
 
 FORMAT: Final = "offsetmgr-cutover"
@@ -71,36 +77,32 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Progress:
-    """``step`` is the last step that was passed. ``times`` are in milliseconds since 1970, by step."""
+class GroupState:
+    """The progress of a group: the last step that was passed, and 0 until its offsets are translated. ``source`` are
+    the translated offsets, ``written`` those in the target, and ``seen`` those that the last look found there. ``plan``
+    is the name of its plan. ``alive`` are static members that came back after their removal, and ``back`` is the state
+    of the cutover that moved the group back. ``doubt`` names an offset that was not the written one before the first
+    member was seen. ``undoing`` tells whether an undo has begun. The keys are partitions as text."""
 
     step: int = 0
-    times: dict[str, int] = field(default_factory=dict)
-
-    def pass_step(self, step: Gate) -> None:
-        self.step = step.value
-        self.times[str(step.value)] = time.time_ns() // 1_000_000
-
-
-@dataclass(slots=True)
-class GroupState(_Progress):
-    """The progress of a group: step 0 until its offsets are translated. ``source`` are the translated offsets,
-    ``written`` those in the target, and ``seen`` those that the last look found there. ``plan`` is the path of the
-    plan. The keys are partitions as text."""
-
     plan: str = ""
     source: dict[str, int] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
     seen: dict[str, int] | None = None
+    alive: list[str] = field(default_factory=list)
+    back: str = ""
+    doubt: str = ""
+    undoing: bool = False
 
 
 @dataclass(slots=True)
-class TopicState(_Progress):
-    """The progress of a topic. ``ends`` are those of the target's logs when the replicator had stopped, by partition of
-    the target."""
+class TopicState:
+    """The progress of a topic. When the replicator had stopped, ``ends`` were the ends of the target's logs, by
+    partition of the target, and ``source_end`` the sum of those of the source."""
 
-    target: str = ""
+    step: int = 0
     ends: dict[str, int] = field(default_factory=dict)
+    source_end: int = 0
 
 
 @dataclass(slots=True)
@@ -113,6 +115,7 @@ class CutoverState:
     back_of: str = ""
     way_back: ReverseReplicator = ReverseReplicator.NONE
     excused: list[str] = field(default_factory=list)
+    outputs: dict[str, Sequence[str]] = field(default_factory=dict)
     groups: dict[str, GroupState] = field(default_factory=dict)
     topics: dict[str, TopicState] = field(default_factory=dict)
 
@@ -136,6 +139,10 @@ class CutoverState:
             data["way_back"] = ReverseReplicator(data["way_back"])
             data["groups"] = {name: GroupState(**one) for name, one in data["groups"].items()}
             data["topics"] = {name: TopicState(**one) for name, one in data["topics"].items()}
+            for one in (*data["groups"].values(), *data["topics"].values()):
+                Gate(one.step or Gate.READY)
+            for tp in (tp for one in data["groups"].values() for tp in one.source):
+                _partition(tp)
             return cls(**data)
         except FileNotFoundError:
             return None
@@ -167,12 +174,14 @@ class CutoverActions(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """The offsets of the groups, and the logs of their topics by partition of the source, at one time."""
+    """The offsets of the groups, the logs of their topics by partition of the source, and the numbers of partitions in
+    both clusters by topic of the source, at one time."""
 
     source: Mapping[str, GroupOffsets]
     target: Mapping[str, GroupOffsets]
     source_logs: LogRanges
     target_logs: LogRanges
+    counts: Mapping[str, tuple[int | None, int | None]]
 
 
 class Cutover:
@@ -187,8 +196,8 @@ class Cutover:
         *,
         execute: bool,
     ) -> None:
-        """Raises `UsageError` and `OtherCluster` if the state file belongs to another cutover, `GateRefused` if there
-        is no way back, and the errors of `CutoverState.load`."""
+        """Raises `UsageError` and `OtherCluster` if the state file belongs to another cutover, and the errors of
+        `CutoverState.load`."""
         self._source, self._target = sides
         self._path, self._actions, self._execute = path, actions, execute
         self.names: Sequence[str] = ()
@@ -221,8 +230,7 @@ class Cutover:
         return state
 
     def _way_back(self, path: Path, clusters: tuple[str, ...]) -> CutoverState:
-        """Returns the state of the first cutover. Raises `GateRefused` if records that were written after it are not at
-        this cutover's target."""
+        """Returns the state of the first cutover."""
         first = CutoverState.load(path)
         if first is None:
             raise UsageError(
@@ -231,27 +239,43 @@ class Cutover:
         if first.clusters != clusters:
             why = f"belongs to a cutover from cluster {first.clusters[0]} to {first.clusters[1]}"
             raise OtherCluster(Advice("{back_of} {}", str(path)), why, "swap the source and the target")
+        return first
+
+    def _find_producers(self, first: CutoverState) -> None:
+        """Finds the topics whose producers write at the source. Raises `GateRefused` if records that were written after
+        the first cutover are not at the target."""
         after = set()
         for name, topic in first.topics.items():
             ends = {_partition(tp): end for tp, end in topic.ends.items()}
-            logs = self._source.cluster.log_ranges(ends) if topic.step == Gate.REPLICATOR else {}
-            grown = any(isinstance(log := logs.get(tp), LogRange) and log.end > end for tp, end in ends.items())
-            if grown or topic.step >= Gate.PRODUCING:
-                after.add(topic.target)
-                if first.way_back is not ReverseReplicator.RUNNING:
+            logs = self._source.cluster.log_ranges(ends).items()
+            grown = {tp: ends[tp] for tp, log in logs if isinstance(log, LogRange) and log.end > ends[tp]}
+            if first.way_back is not ReverseReplicator.RUNNING:
+                if not self._are_copies(grown):
                     why = f"the producers of {name} write at {self._source.store.uri}, and no reverse replicator runs"
                     hint = "a group that went back would miss these records; keep it where it is"
                     raise GateRefused(f"the way back to {self._target.store.uri}", why, hint)
+            elif grown or topic.step >= Gate.PRODUCING:
+                after.add(TopicRenames(first.topic_rules)(name))
         self._after = frozenset(after)
-        return first
+
+    def _are_copies(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Whether the target has all records of the source from these positions on."""
+        if not positions:
+            return True
+        found = self._translated_by(next(iter(positions)).topic)
+        found.load(positions.items())
+        return all(found.partitions[tp].lacking == 0 for tp in positions)
 
     def _with_state(self, options: CutoverOptions) -> CutoverOptions:
         """Returns the options, completed from the state, and records the new ones. Raises `UsageError` if names of
         topics or groups differ from those of an earlier run."""
         state, first = self.state, self._first
         if first is not None and not state.groups:
-            state.topic_rules = tuple(f"{re.escape(one.target)}={name}" for name, one in first.topics.items())
+            there = TopicRenames(first.topic_rules)
+            topics_ = dict.fromkeys((*first.topics, *(one for found in first.outputs.values() for one in found)))
+            state.topic_rules = tuple(f"{re.escape(there(name))}={name}" for name in topics_)
             state.renames = {new: old for old, new in first.renames.items()}
+            state.outputs = {first.renames.get(one, one): [*map(there, found)] for one, found in first.outputs.items()}
         topics, renames = options.rules.topics or state.topic_rules, dict(options.renames) or state.renames
         if state.groups and (topics, renames) != (state.topic_rules, state.renames):
             why = f"differ from those of state file {self._path}"
@@ -259,13 +283,17 @@ class Cutover:
         state.topic_rules, state.renames = topics, renames
         state.way_back = options.way_back or state.way_back
         state.excused = sorted({*state.excused, *options.excused})
-        return options._replace(rules=options.rules._replace(topics=topics), renames=renames)
+        state.outputs = {**state.outputs, **options.outputs}
+        return options._replace(rules=options.rules._replace(topics=topics), renames=renames, outputs=state.outputs)
 
     # --- the run -----------------------------------------------------------------------------------
 
     def run(self) -> list[CutoverStatus]:
-        """Passes all gates that are open, and waits at closed ones. Returns where everything stands."""
+        """Passes all gates that are open, and waits at closed ones. Returns where everything stands. Raises
+        `GateRefused` if there is no way back."""
         deadline = time.monotonic() + self.options.wait_s
+        if self._first is not None:
+            self._find_producers(self._first)
         self._groups = {name: self.state.groups.setdefault(name, GroupState()) for name in self.names}
         while True:
             try:
@@ -293,25 +321,40 @@ class Cutover:
                 hint = "go back by a cutover from the target to the source with {back_of} {}"
                 gate = ClosedGate(Gate.MOVING, "it has consumed at the target", Advice(hint, str(self._path)))
             elif saved.step:
-                gate, done = self._take_back(saved), "taken back"
+                gate, done = self._take_back(name, saved), "taken back"
             found.append(CutoverStatus("group", name, gate, done=done))
         return found
 
-    def _take_back(self, saved: GroupState) -> ClosedGate | None:
-        path, problem = Path(saved.plan), "nothing"
+    def _take_back(self, name: str, saved: GroupState) -> ClosedGate | None:
+        path, problem = self._plan(saved), "nothing"
         then: str = Advice("add {execute=True} to take it back")
         if self._execute:
             self._actions.confirm(f"restore what {self._target.store.uri} held before {path} was applied?")
-            problem = self._actions.undo(path) if _has_begun(path) else ""
-            then = "stop its consumers at the target, and run the same command again"
+            problem = self._undo(saved)
+            then = Advice("stop its consumers, and run it again; if they have consumed at the target: leave out {undo}")
         if problem:
             return ClosedGate(Gate.WRITTEN, problem, then)
-        self._begin_again(saved)
+        self._begin_again(name, saved)
         return None
 
-    def _begin_again(self, saved: GroupState) -> None:
+    def _undo(self, saved: GroupState) -> str:
+        saved.undoing = True
+        self._save()
+        problem = self._actions.undo(self._plan(saved)) if self._has_begun(saved) else ""
+        saved.undoing = False
+        self._save()
+        return problem
+
+    def _begin_again(self, name: str, saved: GroupState) -> None:
         saved.step, saved.plan, saved.seen = 0, "", None
         self._save()
+        self._tell_first(name, "")
+
+    def _tell_first(self, name: str, back: str) -> None:
+        """Records in the state of the first cutover that a group goes back."""
+        if self._first is not None and (one := self._first.groups.get(self._target_name(name))):
+            one.back = back
+            self._first.save(Path(self.state.back_of))
 
     def _save(self) -> None:
         if self._execute:
@@ -329,7 +372,7 @@ class Cutover:
             gate = resumed.get(name) or self._group(name, groups[name])
             if gate is not None and gate.step is Gate.WRITTEN and name not in resumed:
                 writable.append(name)
-            found.append(CutoverStatus("group", name, gate, without_offset(groups[name]) if gate else ""))
+            found.append(CutoverStatus("group", name, gate, self._note(name, groups[name], gate)))
         self._save()
         if writable and self._execute:
             self._actions.confirm(
@@ -337,9 +380,9 @@ class Cutover:
             )
             wrote = {name: self._write(name, groups[name]) for name in writable}
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
-        for topic in sorted(observed):
-            if self._has_steps(topic):
-                found.append(CutoverStatus("topic", topic, self._topic(topic, observed[topic], groups)))
+        for topic in sorted(filter(self._has_steps, observed)):
+            gate = self._topic(topic, observed[topic], groups)
+            found.append(CutoverStatus("topic", topic, gate, left_behind(observed[topic])))
         self._save()
         return found
 
@@ -370,51 +413,54 @@ class Cutover:
         self._consumed |= {_partition(tp).topic for one in saved for tp in one.source}  # the source's may have expired
         topics = self._consumed | {one for found in self.options.outputs.values() for one in found}
         renamed = {topic: self._rename(topic) for topic in topics}
-        self._counts = self._source.cluster.topics(topics), self._target.cluster.topics(renamed.values())
-        both = [topic for topic in topics if self._counts[0].get(topic) == self._counts[1].get(renamed[topic])]
-        tps = [TopicPartition(topic, n) for topic in both for n in range(self._counts[0].get(topic, 0))]
+        here, copies = self._source.cluster.topics(topics), self._target.cluster.topics(renamed.values())
+        counts = {topic: (here.get(topic), copies.get(renamed[topic])) for topic in topics}
+        even = {topic: one for topic, (one, other) in counts.items() if one == other}
+        tps = [TopicPartition(topic, n) for topic, count_ in even.items() for n in range(count_ or 0)]
         there = self._target.cluster.log_ranges([self._rename.partition(tp) for tp in tps])
         in_target = {tp: there[self._rename.partition(tp)] for tp in tps}
-        return _Look(source, target, self._source.cluster.log_ranges(tps), in_target)
+        return _Look(source, target, self._source.cluster.log_ranges(tps), in_target, counts)
 
     def _observe(self, first: _Look, second: _Look) -> tuple[dict[str, GroupObservation], dict[str, TopicObservation]]:
         none = GroupOffsets("", {})
         open_ = self._open_transactions(second.source_logs)
 
-        def of_topic(found: Mapping[TopicPartition, T], topic: str) -> dict[TopicPartition, T]:
-            return {tp: one for tp, one in found.items() if tp.topic == topic}
+        def of_topic(topic: str, counts: tuple[int | None, int | None]) -> TopicObservation:
+            tps = [TopicPartition(topic, n) for n in range(counts[0] or 0)]
 
-        topics = {
-            topic: TopicObservation(
+            def of(found: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
+                return {tp: found[tp] for tp in tps if tp in found}
+
+            return TopicObservation(
                 topic,
-                (of_topic(first.source_logs, topic), of_topic(second.source_logs, topic)),
-                (of_topic(first.target_logs, topic), of_topic(second.target_logs, topic)),
-                of_topic(open_, topic),
+                self._rename(topic),
+                counts,
+                (of(first.source_logs), of(second.source_logs)),
+                (of(first.target_logs), of(second.target_logs)),
+                of(open_),
+                Verdict.MISSING in self.options.rules.accepts,
                 self._lacking,
                 self._answer,
             )
-            for topic in {tp.topic for tp in second.source_logs}
-        }
+
+        topics = {topic: of_topic(topic, counts) for topic, counts in second.counts.items()}
         here = self._source.cluster.describe_groups(self.names)
         there = self._target.cluster.describe_groups(map(self._target_name, self.names))
         groups = {
             name: GroupObservation(
                 name,
                 self._target_name(name),
-                {tp.topic: self._rename(tp.topic) for tp in (*held.offsets, *held.errors)},
-                self._counts,
+                {tp.topic: topics[tp.topic] for tp in (*held.offsets, *held.errors)},
                 Reads(first.source.get(name, none), held),
                 Reads(first.target.get(name, none), second.target.get(name, none)),
                 (here[name], there[self._target_name(name)]),
-                self._lacking,
-                self._answer,
                 self._session_s,
-                [topics[topic] for topic in self.options.outputs.get(name, ()) if topic in topics],
+                [topics[topic] for topic in self.options.outputs.get(name, ())],
             )
             for name in self.names
             for held in (second.source.get(name, none),)
         }
-        self._load(self._positions(groups, second), second)
+        self._load(self._positions(groups, topics, second), second)
         return groups, topics
 
     def _session_s(self) -> int:
@@ -433,12 +479,14 @@ class Cutover:
                 found[tp] = f"{tp} ({list_of(one.transactions, 1)})" if one.transactions else str(tp)
         return found
 
-    def _positions(self, groups: Mapping[str, GroupObservation], look: _Look) -> set[tuple[TopicPartition, int]]:
+    def _positions(
+        self, groups: Mapping[str, GroupObservation], topics: Mapping[str, TopicObservation], look: _Look
+    ) -> set[tuple[TopicPartition, int]]:
         """Returns the positions of the source that this round translates: the ends of the logs of topics that some gate
         asks for, and the positions of groups that have stopped."""
         unwritten = [one for name, one in groups.items() if self._groups[name].step < Gate.WRITTEN]
         held = {topic for one in unwritten for topic in one.topics}
-        ended = {name for name, one in self.state.topics.items() if one.step >= Gate.REPLICATOR}
+        ended = {name for name, one in topics.items() if self._has_ended(one)}
         asked = held | {topic.name for one in unwritten for topic in one.outputs}
         asked |= {topic for topic in self._consumed - held - ended if self._has_steps(topic)}
         ends = look.source_logs.items()
@@ -480,39 +528,51 @@ class Cutover:
 
     def _remove_static_members(self) -> None:
         """Removes the static members of groups that have no others. `_returned` has those that come back."""
-        self._removed: dict[str, set[str]] = {}
+        self._removed: dict[str, list[str]] = {}
         waiting = [name for name in self.names if self._groups[name].step < Gate.WRITTEN]
         if not (self._execute and self.options.remove_static_members and waiting):
             return
         for name, described in self._source.cluster.describe_groups(waiting).items():
-            if static := static_members(described):
+            if static := sorted({*static_members(described)}.difference(self._groups[name].alive)):
                 self._actions.confirm(f"remove static members {list_of(static, 3)} of group {name} at the source?")
                 outcomes = self._source.cluster.remove_static_members(name, static)
                 if error := next((one for one in outcomes.values() if one is not None), None):
                     raise error
-                self._removed[name] = set(static)
+                self._removed[name] = static
 
     # --- the steps of a group ----------------------------------------------------------------------
 
     def _group(self, name: str, one: GroupObservation) -> ClosedGate | None:
         saved = self._groups[name]
-        if saved.step >= Gate.MOVING:
-            return None
+        if saved.back:
+            then = Advice("to move it again, name a new {state} file")
+            return ClosedGate(Gate.MOVING, f"it went back by the cutover with state file {saved.back}", then)
         if saved.step >= Gate.WRITTEN:
-            gate = left_source(one, saved.source)
+            gate = left_source(one, saved.source, saved.written)
             if gate is None and saved.step < Gate.STARTED and (gate := started(one, saved.written)) is None:
-                saved.pass_step(Gate.STARTED)
-            if gate is None and (gate := moving(one, saved.written, self._follow)) is None:
-                saved.pass_step(Gate.MOVING)
+                saved.step = Gate.STARTED
+            if not members_text(one.members[1]):
+                saved.doubt = other_offset(one, saved.written) if saved.step < Gate.STARTED else saved.doubt
+            if gate is None and saved.step < Gate.MOVING and (gate := moving(one, saved.written, self._follow)) is None:
+                saved.step = Gate.MOVING
             return gate
         if len({self._is_back(topic) for topic in one.topics}) > 1:
             later = list_of(sorted(self._after.intersection(one.topics)), 3)
             why = f"the producers of {later} write at the source, and those of its other topics do not"
             return ClosedGate(Gate.READY, why, "move the producers of all topics of the group first")
         seen, saved.seen = saved.seen if saved.seen is not None else self._first_offsets(one), one.target.positions
-        returned = self._removed.get(name, set()).intersection(static_members(one.members[0]))
-        gate = ready(one, seen, self.options.max_behind) or stopped(one, returned) or translated(one)
+        removed = {*self._removed.get(name, ()), *saved.alive}
+        saved.alive = sorted(removed.intersection(static_members(one.members[0])))
+        gate = ready(one, seen, self.options.max_behind) or stopped(one, saved.alive) or translated(one)
         return gate or ClosedGate(Gate.WRITTEN, "nothing", Advice("add {execute=True} to write its offsets"))
+
+    def _note(self, name: str, one: GroupObservation, gate: ClosedGate | None) -> str:
+        saved = self._groups[name]
+        moved = moved_on(one, saved.source) if saved.step >= Gate.WRITTEN else ""
+        doubt = saved.doubt and f"records may have been skipped: before a member was seen, {saved.doubt}"
+        return "; ".join(
+            filter(None, (moved and f"records are repeated: {moved}", doubt, without_offset(one) * bool(gate)))
+        )
 
     def _first_offsets(self, one: GroupObservation) -> dict[str, int] | None:
         """On the way back: the offsets that the first cutover left at its source."""
@@ -552,16 +612,17 @@ class Cutover:
         if problems:
             path.unlink(missing_ok=True)
             return gate
-        saved.plan, saved.source = str(path), one.source.positions
+        saved.plan, saved.source = path.name, one.source.positions
         saved.written = {str(step.tp): step.after.offset for step in plan.steps if step.source and step.after}
-        saved.pass_step(Gate.TRANSLATED)
+        saved.step = Gate.TRANSLATED
         self._save()
+        self._tell_first(name, str(self._path.absolute()))
         return self._apply(name, saved)
 
     def _apply(self, name: str, saved: GroupState) -> ClosedGate:
-        if problem := self._actions.apply(Path(saved.plan)):
+        if problem := self._actions.apply(self._plan(saved)):
             return ClosedGate(Gate.WRITTEN, problem, "run the same command again")
-        saved.pass_step(Gate.WRITTEN)
+        saved.step = Gate.WRITTEN
         self._save()
         text = "no consumer at the target"
         return ClosedGate(Gate.STARTED, text, f"start the consumers of group {self._target_name(name)} at the target")
@@ -575,31 +636,44 @@ class Cutover:
         """Ends the work of a run that was killed between the plan of a group and the end of the write. Returns the name
         with its closed gate; None if no run was killed there, or the group begins again."""
         saved = self._groups[name]
+        if saved.undoing:
+            return name, ClosedGate(Gate.WRITTEN, "an undo was stopped before its end", Advice("add {undo=True}"))
         if saved.step != Gate.TRANSLATED:
             return None
         if not self._execute:
             then = Advice("add {execute=True} to continue")
             return name, ClosedGate(Gate.WRITTEN, "an earlier run was stopped before the end of the write", then)
-        path, begun = Path(saved.plan), _has_begun(Path(saved.plan))
+        begun = self._has_begun(saved)
         now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
         described = self._source.cluster.describe_groups([name])[name]
         if begun and not members_text(described) and Reads(now, now).positions == saved.source:
             return name, self._apply(name, saved)
-        if begun and (problem := self._actions.undo(path)):
+        if problem := self._undo(saved):
             return name, ClosedGate(Gate.WRITTEN, problem, "run the same command again")
-        if not begun:
-            path.unlink(missing_ok=True)
-        self._begin_again(saved)
+        self._begin_again(name, saved)
         return None
+
+    def _plan(self, saved: GroupState) -> Path:
+        return self._path.parent / saved.plan
+
+    def _has_begun(self, saved: GroupState) -> bool:
+        """Whether a run of apply may have written offsets of the plan. An undo names files that are missing."""
+        plan = self._plan(saved)
+        if not plan.exists() or (saved.step >= Gate.WRITTEN and not journal_path(plan).exists()):
+            return True
+        return bool(open_plan(plan)[1].apply.intents)
 
     # --- the steps of a topic ----------------------------------------------------------------------
 
     def _topic(self, name: str, one: TopicObservation, groups: Mapping[str, GroupObservation]) -> ClosedGate | None:
-        saved = self.state.topics.setdefault(name, TopicState(target=self._rename(name)))
-        if saved.step >= Gate.PRODUCING:
+        saved = self.state.topics.setdefault(name, TopicState())
+        ended = self._has_ended(one)
+        if ended and saved.step >= Gate.PRODUCING:
             return None
-        if saved.step < Gate.REPLICATOR:
-            gate = waits_for_groups(self._users(name, groups), self._moved(), self.state.excused)
+        if gate := uneven(one, Gate.PRODUCERS_STOPPED):
+            return gate
+        if not ended:
+            gate = waits_for_groups(self._users(name, groups), self._moved(groups), self.state.excused)
             for step, closed in (
                 (Gate.PRODUCERS_STOPPED, gate or producers_stopped(one)),
                 (Gate.COPIED, copied(one)),
@@ -607,31 +681,40 @@ class Cutover:
             ):
                 if closed is not None:
                     return closed
-                saved.pass_step(step)
-            logs = one.target[1].items()
-            saved.ends = {str(self._rename.partition(tp)): log.end for tp, log in logs if isinstance(log, LogRange)}
+                saved.step = max(saved.step, step)
+            saved.source_end = end_of(one.source[1])
+            if saved.step == Gate.REPLICATOR:
+                logs = one.target_logs[1].items()
+                saved.ends = {str(self._rename.partition(tp)): log.end for tp, log in logs if isinstance(log, LogRange)}
         if (gate := producing(one, sum(saved.ends.values()))) is None:
-            saved.pass_step(Gate.PRODUCING)
+            saved.step = Gate.PRODUCING
         return gate
 
-    def _moved(self) -> set[str]:
-        return {name for name, saved in self.state.groups.items() if saved.step >= Gate.MOVING}
+    def _has_ended(self, one: TopicObservation) -> bool:
+        """Whether the replicator of a topic has stopped, and its source has no new record since. Only a reverse
+        replicator may write there, after the producers have started at the target."""
+        saved = self.state.topics.get(one.name, TopicState())
+        back = self.state.way_back is ReverseReplicator.RUNNING and producing(one, sum(saved.ends.values())) is None
+        return saved.step >= Gate.REPLICATOR and (back or end_of(one.source[1]) <= saved.source_end)
+
+    def _moved(self, groups: Mapping[str, GroupObservation]) -> set[str]:
+        done = {name for name, saved in self.state.groups.items() if saved.step >= Gate.MOVING and not saved.back}
+        return {name for name in done if name not in groups or not members_text(groups[name].members[0])}
 
     def _users(self, topic: str, groups: Mapping[str, GroupObservation]) -> set[str]:
-        """Returns the groups of the source with offsets in the topic. It reads unselected ones if no
+        """Returns the groups of the source with offsets or members in the topic. It reads unselected ones if no
         selected group holds up the topic, or if nothing is executed."""
         users = {name for name, one in groups.items() if topic in one.topics}
-        if not self._execute or users <= self._moved():
-            everybody = self._source.store.scan(list(self._source.store.groups()))
+        if not self._execute or users <= self._moved(groups):
+            names = list(self._source.store.groups())
+            everybody = self._source.store.scan(names)
             users |= {one.name for one in everybody if any(tp.topic == topic for tp in (*one.offsets, *one.errors))}
+            for name, described in self._source.cluster.describe_groups(names).items():
+                members = () if isinstance(described, OffsetMgrError) else described.members
+                users |= {name for member in members if any(tp.topic == topic for tp in member.partitions)}
         return users
 
 
 def _partition(text: str) -> TopicPartition:
     topic, _, number = text.rpartition("-")
     return TopicPartition(topic, int(number))
-
-
-def _has_begun(plan: Path) -> bool:
-    """Whether a run of apply may have written offsets of the plan."""
-    return plan.exists() and bool(open_plan(plan)[1].apply.intents)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
@@ -19,6 +20,7 @@ from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import TranslatedOffset
 
 _SHOWN: Final = 3
@@ -102,39 +104,41 @@ Answers: TypeAlias = Callable[[TopicPartition, int], TranslatedOffset | OffsetMg
 """Returns the place of a position in the target."""
 
 
+class TopicObservation(NamedTuple):
+    """An observation of a topic, whose name in the other cluster is ``target``. ``counts`` are the numbers of
+    partitions in the source and in the target. The logs were read twice, with an interval between; the logs of both
+    clusters are by partition of the source. ``open`` are the partitions of the source with an open transaction, with
+    texts. ``holes`` tells whether the operator accepts that the target lacks records although it holds later ones."""
+
+    name: str
+    target: str
+    counts: tuple[int | None, int | None]
+    source: tuple[LogRanges, LogRanges]
+    target_logs: tuple[LogRanges, LogRanges]
+    open: Mapping[TopicPartition, str]
+    holes: bool
+    lacking: MissingRecords
+    answer: Answers
+
+
 class GroupObservation(NamedTuple):
-    """An observation of a group. ``topics`` maps its topics in the source to their names in the target, and ``counts``
-    has the partitions of both. ``session_s`` returns the longest session of a static member that the source's brokers
-    allow; 0 if unknown. ``outputs`` are the topics to which it writes exactly once."""
+    """An observation of a group. ``topics`` are those with its offsets in the source, by name. ``session_s`` returns
+    the longest session of a static member that the source's brokers allow; 0 if unknown. ``outputs`` are the topics to
+    which it writes exactly once."""
 
     name: str
     target_name: str
-    topics: Mapping[str, str]
-    counts: tuple[Mapping[str, int], Mapping[str, int]]
+    topics: Mapping[str, TopicObservation]
     source: Reads
     target: Reads
     members: tuple[MemberAnswer, MemberAnswer]
-    lacking: MissingRecords
-    answer: Answers
     session_s: Callable[[], int]
     outputs: Sequence[TopicObservation]
 
     @property
     def partitions(self) -> list[TopicPartition]:
         """The partitions of its topics."""
-        return [TopicPartition(topic, n) for topic in self.topics for n in range(self.counts[0].get(topic, 0))]
-
-
-class TopicObservation(NamedTuple):
-    """An observation of a topic. The logs were read twice, with an interval between; the logs of both clusters are by
-    partition of the source. ``open`` are the partitions of the source with an open transaction, with texts."""
-
-    name: str
-    source: tuple[LogRanges, LogRanges]
-    target: tuple[LogRanges, LogRanges]
-    open: Mapping[TopicPartition, str]
-    lacking: MissingRecords
-    answer: Answers
+        return [TopicPartition(name, n) for name, topic in self.topics.items() for n in range(topic.counts[0] or 0)]
 
 
 # The gates of a group.
@@ -165,21 +169,12 @@ def ready(one: GroupObservation, seen: Positions | None, max_behind: int) -> Clo
     """Returns why the group must not be stopped yet. ``seen`` are the offsets that an earlier look found in the
     target, and on the way back those of the first cutover; None if there was none."""
 
-    def closed(why: str, then: str) -> ClosedGate:
-        return ClosedGate(Gate.READY, why, then)
-
+    closed = partial(ClosedGate, Gate.READY)
     if error := one.source.now.error or one.target.now.error:
         return closed(f"its offsets cannot be read: {error}", "run the same command again")
-    for topic, renamed in one.topics.items():
-        here, there = one.counts[0].get(topic), one.counts[1].get(renamed)
-        if here is None:
-            gone = f"topic {topic} was deleted at the source"
-            return closed(gone, f"delete the offsets of the group for {topic}")
-        if there is None:
-            return closed(f"the target has no topic {renamed}", f"let the replicator copy topic {topic}")
-        if here != there:
-            text = f"{topic} has {count_of(here, 'partition')} at the source, and {renamed} has {there} at the target"
-            return closed(text, f"create {renamed} with {here} partitions, and copy the topic again")
+    for topic in (*one.topics.values(), *one.outputs):
+        if gate := uneven(topic, Gate.READY):
+            return gate
     if text := members_text(one.members[1]):
         return closed(f"at the target, {text}", f"stop the consumers of group {one.target_name} at the target")
     if changed := _written_by_others(one, seen):
@@ -198,14 +193,26 @@ def _written_by_others(one: GroupObservation, seen: Positions | None) -> str:
     return ""
 
 
+def uneven(one: TopicObservation, step: Gate) -> ClosedGate | None:
+    """Returns why the partitions of a topic cannot correspond to those of its copy."""
+    here, there = one.counts
+    if here is None:
+        then = "check its name; if it was deleted, delete the offsets that groups have in it"
+        return ClosedGate(step, f"the source has no topic {one.name}", then)
+    if there is None:
+        return ClosedGate(step, f"the target has no topic {one.target}", f"let the replicator copy topic {one.name}")
+    if here == there:
+        return None
+    text = f"{one.name} has {count_of(here, 'partition')} at the source, and {one.target} has {there} at the target"
+    return ClosedGate(step, text, f"give {one.target} {here} partitions, and let the replicator copy the topic")
+
+
 def _behind(one: GroupObservation, most: int) -> ClosedGate | None:
     behind = Counter[str]()
     for tp in one.partitions:
-        number = one.lacking(tp)
+        number = one.topics[tp.topic].lacking(tp)
         if not isinstance(number, int):
-            text = f"the number of records of {tp} that the target lacks is not known" + (
-                f": {number}" if number else ""
-            )
+            text = f"the number of records of {tp} that the target lacks is not known{f': {number}' if number else ''}"
             return ClosedGate(Gate.READY, text, "wait until the replicator has caught up; see offsets diff")
         behind[tp.topic] += number
     for topic, number in behind.items():
@@ -218,38 +225,36 @@ def _behind(one: GroupObservation, most: int) -> ClosedGate | None:
 def stopped(one: GroupObservation, returned: Collection[str] = ()) -> ClosedGate | None:
     """Returns who still consumes at the source. ``returned`` are static members that joined again after their
     removal."""
+    closed = partial(ClosedGate, Gate.STOPPED)
     stop = f"stop the consumers of group {one.name} at the source"
-    described = one.members[0]
     if alive := sorted(returned):
-        text = f"static member {list_of(alive, _SHOWN)} came back after it was removed, so it is alive"
-        return ClosedGate(Gate.STOPPED, text, stop)
-    if text := members_text(described):
-        if static := static_members(described):
-            stays = f"until their sessions end, after at most {one.session_s()} s"
-            text = f"{text}; static members stay {stays}"
-            stop = f"{stop}; if {list_of(static, _SHOWN)} is stopped: "
-            return ClosedGate(Gate.STOPPED, text, Advice("{}add {remove_static_members=True}", stop))
-        return ClosedGate(Gate.STOPPED, text, stop)
+        stop = f"{stop}, and wait until its session ends, after at most {one.session_s()} s"
+        return closed(f"static member {_named(alive)} came back after it was removed, so it is alive", stop)
+    if text := members_text(one.members[0]):
+        if static := static_members(one.members[0]):
+            text += f"; static members stay until their sessions end, after at most {one.session_s()} s"
+            stop = Advice("{}add {remove_static_members=True}", f"{stop}; if {_named(static)} is stopped: ")
+        return closed(text, stop)
     for pending, error in one.source.now.errors.items():
         if error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT:
-            text = f"an open transaction holds an offset of {pending}"
-            return ClosedGate(
-                Gate.STOPPED, text, f"let the producer of group {one.name} end its transaction, or abort it"
-            )
-        return ClosedGate(
-            Gate.STOPPED, f"the offset of {pending} cannot be read: {error}", "run the same command again"
-        )
+            then = f"let the producer of group {one.name} end its transaction, or abort it"
+            return closed(f"an open transaction holds an offset of {pending}", then)
+        return closed(f"the offset of {pending} cannot be read: {error}", "run the same command again")
     if (tp := one.source.changed()) is not None:
-        return ClosedGate(Gate.STOPPED, f"it has just committed {tp} without a member", stop)
+        return closed(f"it has just committed {tp} without a member", stop)
     return None
 
 
 def translated(one: GroupObservation) -> ClosedGate | None:
     """Returns why an offset has no sure place in the target, or an output topic is not copied to its end."""
     for tp, held in one.source.now.offsets.items():
-        found = one.answer(tp, held.offset)
-        if why := f"{found}" if isinstance(found, OffsetMgrError) else found.problem:
-            hint = (found.hint if isinstance(found, OffsetMgrError) else "") or "wait for the replicator"
+        found = one.topics[tp.topic].answer(tp, held.offset)
+        hint = "wait for the replicator"
+        if isinstance(found, OffsetMgrError):
+            why, hint = str(found), found.hint or hint
+        elif (why := found.problem) and found.answer.verdict is not Verdict.NOT_YET:
+            hint = "see offsets diff; if no verdict helps, set or delete this offset at the source"
+        if why:
             return ClosedGate(Gate.TRANSLATED, Advice("{}: {}", f"{tp} at {held.offset}", why), hint)
     for topic in one.outputs:
         if topic.open:
@@ -262,48 +267,69 @@ def translated(one: GroupObservation) -> ClosedGate | None:
 
 def without_offset(one: GroupObservation) -> str:
     """Names the partitions for which the group has no offset."""
-    names = [tp for tp in one.partitions if tp not in one.source.now.offsets]
+    names = [tp for tp in one.partitions if tp not in one.source.now.offsets and tp not in one.source.now.errors]
     return f"without an offset, starts by auto.offset.reset: {list_of(names, _SHOWN)}" if names else ""
 
 
-def left_source(one: GroupObservation, planned: Positions) -> ClosedGate | None:
-    """Returns who uses a written group at the source."""
-    again = Advice("stop its consumers in both clusters, take it back with {undo=True}, and run the command again")
-    for tp, offset in one.source.positions.items():
-        if planned.get(tp) != offset:
-            was = planned.get(tp, "no offset")
-            text = f"it committed after the write: {tp} is at {offset} at the source, and was translated at {was}"
-            return ClosedGate(Gate.STARTED, text, again)
+def left_source(one: GroupObservation, planned: Positions, written: Positions) -> ClosedGate | None:
+    """Returns who uses a written group at the source. A commit there does not matter any more if the group has consumed
+    at the target: it goes on there, and repeats records."""
     if text := members_text(one.members[0]):
-        return ClosedGate(
-            Gate.STARTED, f"at the source, {text}", f"stop the consumers of group {one.name} at the source"
-        )
+        then = f"stop the consumers of group {one.name} at the source"
+        return ClosedGate(Gate.STARTED, f"at the source, {text}", then)
+    if (text := moved_on(one, planned)) and not _consumed(one, written):
+        again = "stop its consumers in both clusters, take it back with {undo=True}, and run the command again"
+        return ClosedGate(Gate.STARTED, f"it committed after the write: {text}", Advice(again))
     return None
+
+
+def moved_on(one: GroupObservation, planned: Positions) -> str:
+    """Names an offset that the group committed at the source after it was translated."""
+    for tp, offset in one.source.positions.items():
+        if (was := planned.get(tp, "no offset")) != offset:
+            return f"{tp} is at {offset} at the source, and was translated at {was}"
+    return ""
+
+
+def _consumed(one: GroupObservation, written: Positions) -> bool:
+    return any(one.target.positions.get(tp, 0) > offset for tp, offset in written.items())
 
 
 def started(one: GroupObservation, written: Positions) -> ClosedGate | None:
     """Returns why a written group has not started at the target."""
     if members_text(one.members[1]) and not isinstance(one.members[1], OffsetMgrError):
         return None
-    held = one.target.positions
-    for tp, offset in written.items():
-        if held.get(tp) != offset:
-            text = f"without a member at the target, {tp} is at {held.get(tp)} and not at {offset} as written"
-            then = "start its consumers at the target; if they did not run there, find out who commits"
-            return ClosedGate(Gate.STARTED, text, then)
+    if text := other_offset(one, written):
+        then = "start its consumers again if they have run there; if not, another program commits: set it back"
+        return ClosedGate(Gate.STARTED, f"without a member at the target, {text}", then)
     text = members_text(one.members[1]) or "no consumer at the target"
     return ClosedGate(Gate.STARTED, text, f"start the consumers of group {one.target_name} at the target")
 
 
+def other_offset(one: GroupObservation, written: Positions) -> str:
+    """Names an offset in the target that is not the written one."""
+    held = one.target.positions
+    others = (
+        f"{tp} is at {held.get(tp)} and not at {at} as written" for tp, at in written.items() if held.get(tp) != at
+    )
+    return next(others, "")
+
+
 def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int], bool]) -> ClosedGate | None:
     """Returns the partitions in which the group has not committed beyond the written offset although records follow.
-    ``follow`` tells whether a log of the target has a record at or after an offset."""
-    held = one.target.positions
-    idle = [tp for tp, offset in written.items() if held.get(tp, 0) <= offset and follow(tp, offset)]
+    ``follow`` tells whether a log of the target has a record at or after an offset. A partition without an offset that
+    no member has does not count."""
+    held, there = one.target.positions, one.members[1]
+    members = () if isinstance(there, OffsetMgrError) else there.members
+    used = {*held, *(str(tp) for member in members for tp in member.partitions)}
+    idle = [tp for tp, at in written.items() if held.get(tp, 0) <= at and tp in used and follow(tp, at)]
     if not idle:
         return None
-    text = f"no commit at the target beyond the written one in {list_of(idle, _SHOWN)}"
-    return ClosedGate(Gate.MOVING, text, f"check that the consumers of group {one.target_name} consume at the target")
+    text = f"no commit at the target beyond the written one in {_named(idle)}"
+    then = (
+        f"check that group {one.target_name} consumes there; stop it to delete offsets of topics that it does not read"
+    )
+    return ClosedGate(Gate.MOVING, text, then)
 
 
 # The gates of a topic.
@@ -311,10 +337,9 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
 
 def waits_for_groups(groups: Iterable[str], moved: Collection[str], excused: Collection[str]) -> ClosedGate | None:
     """Returns the groups of the source that hold up the producers of a topic."""
-    left = sorted(set(groups).difference(moved, excused))
-    if not left:
+    if not (left := sorted(set(groups).difference(moved, excused))):
         return None
-    text = f"{count_of(len(left), 'group')} still at the source: {list_of(left, _SHOWN)}"
+    text = f"{count_of(len(left), 'group')} still at the source: {_named(left)}"
     return ClosedGate(Gate.PRODUCERS_STOPPED, text, Advice("move these groups first; {excuse} leaves one behind"))
 
 
@@ -329,38 +354,50 @@ def producers_stopped(one: TopicObservation) -> ClosedGate | None:
 
 def copied(one: TopicObservation, step: Gate = Gate.COPIED) -> ClosedGate | None:
     """Returns which records the target lacks."""
-    wait = "wait until the replicator has copied the last record"
+    closed, wait = partial(ClosedGate, step), "wait until the replicator has copied the last record"
     for tp, log in one.source[1].items():
         found = one.answer(tp, log.end) if isinstance(log, LogRange) else log
         number = one.lacking(tp)
         if isinstance(found, OffsetMgrError):
-            return ClosedGate(step, f"the ends of {tp} cannot be compared: {found}", found.hint or wait)
-        if isinstance(number, int) and number:
-            return ClosedGate(step, f"{count_of(number, 'record')} of {tp} not at the target", wait)
-        if found.problem or number is None:
-            return ClosedGate(step, Advice("the end of {}: {}", str(tp), found.problem or "not known"), wait)
+            return closed(f"the ends of {tp} cannot be compared: {found}", found.hint or wait)
+        if isinstance(number, int) and number and (found.problem or not one.holes):
+            holes = Advice("copy them again, or leave them behind with {accept=missing}: the target holds later ones")
+            return closed(f"{count_of(number, 'record')} of {tp} not at the target", wait if found.problem else holes)
+        if found.problem or not isinstance(number, int):
+            return closed(Advice("the end of {}: {}", str(tp), found.problem or "not known"), wait)
     return None
 
 
+def left_behind(one: TopicObservation) -> str:
+    """Names the records that the target lacks with the operator's word."""
+    numbers = {tp: one.lacking(tp) for tp in one.source[1]} if one.holes else {}
+    texts = [
+        f"{count_of(number, 'record')} of {tp}" for tp, number in numbers.items() if isinstance(number, int) and number
+    ]
+    return f"not at the target: {_named(texts)}" if texts else ""
+
+
 def replicator_stopped(one: TopicObservation, *, is_stopped: bool) -> ClosedGate | None:
+    stop = f"stop the replication of topic {one.name} to the target"
     if not is_stopped:
-        return ClosedGate(
-            Gate.REPLICATOR,
-            "you have not said that the replicator is stopped",
-            Advice(f"stop the replication of topic {one.name} to the target; then add {{replicator_stopped=True}}"),
-        )
-    if grown := _grown(one.target):
-        text = f"the target's log still changes: {_named(grown)}"
-        return ClosedGate(Gate.REPLICATOR, text, f"stop the replication of topic {one.name} to the target")
+        then = Advice("{}; then add {replicator_stopped=True}", stop)
+        return ClosedGate(Gate.REPLICATOR, "you have not said that the replicator is stopped", then)
+    if grown := _grown(one.target_logs):
+        return ClosedGate(Gate.REPLICATOR, f"the target's log still changes: {_named(grown)}", stop)
     return None
 
 
 def producing(one: TopicObservation, ends: int) -> ClosedGate | None:
     """``ends`` is the sum of the ends of the target's logs when the replicator had stopped."""
-    if sum(found.end for found in one.target[1].values() if isinstance(found, LogRange)) > ends:
+    if end_of(one.target_logs[1]) > ends:
         return None
-    text = "no new record at the target"
-    return ClosedGate(Gate.PRODUCING, text, f"start the producers of topic {one.name} at the target")
+    then = f"start the producers of topic {one.name} at the target"
+    return ClosedGate(Gate.PRODUCING, "no new record at the target", then)
+
+
+def end_of(logs: LogRanges) -> int:
+    """Returns the sum of the ends of logs."""
+    return sum(found.end for found in logs.values() if isinstance(found, LogRange))
 
 
 def _grown(reads: tuple[LogRanges, LogRanges]) -> list[str]:

@@ -4,10 +4,10 @@ a copier that does what replicators do."""
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from committed_offsets import commit, committed, pending_commit
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 from in_process import command
 from two_clusters import RECORDS, TwoClusters
 
@@ -40,6 +41,7 @@ class Operator:
         """The step and the obstacle of each group and topic."""
         shown = command(*self.arguments(*words, **options), "--format", "json", code=code)
         assert shown.stdout, shown.stderr
+        self.notes = {row["name"]: row["note"] for row in json.loads(shown.stdout)}
         return {row["name"]: (row["step"], row["held_up_by"] or "") for row in json.loads(shown.stdout)}
 
     def run(self, *words: object, code: int = 1, **options: Any) -> tuple[str, str]:
@@ -121,16 +123,26 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     assert found[group] == ("through", "")
     # The producers are next: first nothing is written at the source any more, then all is copied
     assert found[topic] == ("9 replicator stopped", "you have not said that the replicator is stopped")
-    producer = Producer({"bootstrap.servers": clusters.a})
-    producer.produce(topic, "late")
-    producer.flush()
+    produce(clusters.a, topic, "late", "later")
+    assert operator.topic() == ("8 copied to the end", f"2 records of {topic}-0 not at the target")
+    # A record that the replicator has left out stays behind only with the operator's word
+    clusters.copy(topic, RECORDS + 1, RECORDS + 2)
     assert operator.topic() == ("8 copied to the end", f"1 record of {topic}-0 not at the target")
-    clusters.copy(topic, RECORDS, RECORDS + 1)
-    assert operator.topic("--replicator-stopped") == ("10 producers at the target", "no new record at the target")
-    producer = Producer({"bootstrap.servers": b})
-    producer.produce(topic, "first at the target")
-    producer.flush()
+    last = ("--replicator-stopped", "--accept", "missing")
+    assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
+    assert operator.notes[topic] == f"not at the target: 1 record of {topic}-0"
+    # A producer that had only paused at the source: nothing is lost, and its records are not those of the target
+    produce(clusters.a, topic, "latest")
+    assert operator.topic(*last) == ("8 copied to the end", f"2 records of {topic}-0 not at the target")
+    clusters.copy(topic, RECORDS + 2, RECORDS + 3)
+    assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
+    produce(b, topic, "first at the target")
     assert operator.topic(code=0) == ("through", "")
+    # Consumers and producers that come back at the source are named
+    produce(clusters.a, topic, "too late")
+    with consumer(clusters.a, group, topic, 0):
+        assert operator.run()[1].startswith("at the source, 1 member: rdkafka")
+    assert operator.topic()[0] == "8 copied to the end"
 
 
 def test_a_group_is_not_ready_while_its_copy_is_not(clusters: TwoClusters, operator: Operator, unique: str) -> None:
@@ -182,15 +194,18 @@ def test_a_group_must_have_stopped_at_the_source(clusters: TwoClusters, operator
         step, why = operator.run("--interval", 1)
         assert step == "2 stopped at the source" and why.endswith("without a member")
     # A static member that is stopped stays until its session ends, unless it is removed
-    static = {"group.instance.id": "till-1", "session.timeout.ms": 45_000, "heartbeat.interval.ms": 100}
+    static = {"group.instance.id": "till-1", "session.timeout.ms": 6_000, "heartbeat.interval.ms": 100}
     with consumer(a, group, topic, 0, **static):
-        # One that lives comes back
-        step, why = operator.run("--remove-static-members", "--interval", 3)
-        assert (step, why[:41]) == ("2 stopped at the source", "static member till-1 came back after it w")
-    step, why = operator.run()
-    assert "(static: till-1)" in why
-    assert "static members stay until their sessions end, after at most 1800 s" in why
-    assert operator.run("--remove-static-members")[0] == "5 started at the target"
+        why = operator.run()[1]
+        assert "(static: till-1)" in why
+        assert "static members stay until their sessions end, after at most 1800 s" in why
+        # One that lives comes back, and is not removed again
+        back = "static member till-1 came back after it was removed, so it is alive"
+        assert operator.run("--remove-static-members", "--interval", 3) == ("2 stopped at the source", back)
+    assert operator.run("--remove-static-members") == ("2 stopped at the source", back)
+    while (step := operator.run("--remove-static-members")[0]).startswith("2"):
+        time.sleep(0.5)
+    assert step == "5 started at the target"
 
 
 def test_members_of_the_new_protocol_hold_up_a_group(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
@@ -208,9 +223,15 @@ def test_members_of_the_new_protocol_hold_up_a_group(clusters: TwoClusters, uniq
     assert operator.run("--wait", 3, "--remove-static-members")[0] == "5 started at the target"
 
 
-def test_a_written_group_must_not_go_on_at_the_source(clusters: TwoClusters, operator: Operator, unique: str) -> None:
+def test_a_written_group_must_not_go_on_at_the_source(
+    clusters: TwoClusters, operator: Operator, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group, topic, a = operator.group, f"{unique}-t", clusters.a
+    monkeypatch.chdir(operator.home)
+    operator.state = Path(operator.state.name)
     operator.run()
+    monkeypatch.chdir(operator.home.parent)
+    operator.state = Path(operator.home.name, operator.state.name)
     # Another program at the target, and a consumer at the source
     commit(f"kafka://{clusters.b}", group, topic, {0: 60})
     why = f"without a member at the target, {topic}-0 is at 60 and not at 57 as written"
@@ -224,25 +245,40 @@ def test_a_written_group_must_not_go_on_at_the_source(clusters: TwoClusters, ope
     assert operator.run() == ("5 started at the target", moved)
     # Then the group is taken back, and written again
     assert operator.look("--undo") == {group: ("4 written", "nothing")}
+    plan = next(operator.home.glob("*.plan"))
+    aside = plan.rename(operator.home / "aside")
+    assert operator.look("--undo", "--execute")[group][0] == "4 written"
+    aside.rename(plan)
+    # Also after a kill within an undo
+    state = json.loads(operator.state.read_text())
+    state["groups"][group]["undoing"] = True
+    operator.state.write_text(json.dumps(state))
+    assert operator.run() == ("4 written", "an undo was stopped before its end")
     assert operator.look("--undo", "--execute", code=0) == {group: ("taken back", "")}
     assert committed(f"kafka://{clusters.b}", group) == {}
     operator.run()
     assert committed(f"kafka://{clusters.b}", group) == {0: 62}
-    # A group that has consumed at the target is not taken back
-    with consumer(clusters.b, group, topic, 45):
-        operator.run()
+    # A group that has consumed at the target goes on there, and is not taken back
+    commit(f"kafka://{clusters.b}", group, topic, {0: 63})
+    operator.run()
+    with consumer(clusters.b, group, topic, 44):
+        clusters.commit(group, topic, {0: 56})
+        assert operator.run() == ("through", "")
+    assert f"records are repeated: {topic}-0 is at 56 at the source" in operator.notes[group]
+    assert f"before a member was seen, {topic}-0 is at 63 and not at 62 as written" in operator.notes[group]
     assert operator.look("--undo", "--execute") == {group: ("6 moving", "it has consumed at the target")}
 
 
 KILLED = """
-import os, signal, sys
+import json, os, signal, sys
+from offsetmgr.app import migrate  # once for all runs
 from offsetmgr.cli.app import main
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.migration import cutover
 from offsetmgr.migration.progress import Journal
 
-count, last = 0, int(sys.argv[1])
+count = 0
 
 def step():
     global count
@@ -267,42 +303,52 @@ async def sent(self, request, *arguments, **named):
 original_call, BrokerConnection.call = BrokerConnection.call, sent
 cutover.replace_file = patched(cutover.replace_file)
 Journal.append = patched(Journal.append)
-sys.argv = ["offsetmgr", *sys.argv[2:]]
-main()
+for last, arguments in enumerate(json.loads(sys.argv[1])):
+    if not (process := os.fork()):
+        sys.argv = ["offsetmgr", *arguments]
+        main()
+    _, status = os.waitpid(process, 0)
+    if not os.WIFSIGNALED(status):
+        sys.exit(f"{last} runs were killed, and the next one ended with {os.WEXITSTATUS(status)}")
 """
 
 
 def test_a_run_that_is_killed_anywhere_goes_on(clusters: TwoClusters, operator: Operator, unique: str) -> None:
-    topic, killed, moved = f"{unique}-t", 0, 0
-    for number in range(40):
-        # Given a command that is killed before or after it writes its state, the journal, or the offsets
-        group = operator.group = f"{unique}-{number}"
-        operator.state = operator.home / f"{number}.json"
-        clusters.commit(group, topic, {0: 50})
-        words = map(str, operator.arguments("--execute"))
-        run = subprocess.run([sys.executable, "-c", KILLED, str(number), *words], capture_output=True, check=False)
-        if run.returncode != -signal.SIGKILL:
-            break
-        killed += 1
+    topic, moved = f"{unique}-t", 0
+    groups = {f"{unique}-{number}": operator.home / f"{number}.json" for number in range(16)}
+    calls = []
+    for operator.group, operator.state in groups.items():
+        clusters.commit(operator.group, topic, {0: 50})
+        calls.append([*map(str, operator.arguments("--execute"))])
+    # Given commands that are killed before or after they write their state, the journal, or the offsets
+    run = subprocess.run([sys.executable, "-c", KILLED, json.dumps(calls)], capture_output=True, text=True, check=False)
+    killed = int(run.stderr.splitlines()[-1].split()[0])
+    assert 7 < killed < 16 and "ended with 1" in run.stderr, run.stderr
+    for number, (operator.group, operator.state) in enumerate([*groups.items()][:killed]):
         # And in two of three cases a consumer at the source that commits before the command is run again
-        position = 50 + bool(number % 3)
-        clusters.commit(group, topic, {0: position})
+        if number % 3:
+            clusters.commit(operator.group, topic, {0: 51})
         found = operator.run()
         if found[1].startswith("it committed after the write"):
             moved += 1
             operator.look("--undo", "--execute", code=0)
             found = operator.run()
         assert found == ("5 started at the target", "no consumer at the target"), number
-        assert committed(f"kafka://{clusters.b}", group) == {0: 7 + position}, number
-    assert run.returncode == 1 and killed > 7, run.stderr
+        assert committed(f"kafka://{clusters.b}", operator.group) == {0: 57 + bool(number % 3)}, number
     assert moved
 
 
 def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) -> None:
     group, topic, back = operator.group, f"{unique}-t", operator.home / "back.json"
+    # Given an offset in a topic that the group does not read any more
+    old = clusters.topic(f"{unique}-old")
+    clusters.copy(old)
+    clusters.commit(group, old, {0: 10})
     operator.run()
     with consumer(clusters.b, group, topic, 20):
-        operator.run()
+        assert operator.run() == ("6 moving", f"no commit at the target beyond the written one in {old}-0")
+    command("offsets", "delete", group, "-t", old, "--store", f"kafka://{clusters.b}", "--execute", "--yes")
+    assert operator.run() == ("through", "")
     # Before the producers move, records that the target lacks are no obstacle on the way back, and the source's offset,
     # which the first cutover left, is no other writer's
     produce(clusters.a, topic, *map(str, range(30)))
@@ -311,6 +357,8 @@ def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) 
     assert committed(f"kafka://{clusters.a}", group) == {0: 70}
     with consumer(clusters.a, group, topic, 1):
         assert operator.look(state=back, back=True, code=0) == {group: ("through", "")}
+    # The first cutover does not go on without the group
+    assert operator.run() == ("6 moving", f"it went back by the cutover with state file {back}")
 
 
 def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
@@ -323,9 +371,13 @@ def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
     operator.run()
     with consumer(clusters.b, group, topic, 50):
         assert operator.topic("--replicator-stopped")[0] == "10 producers at the target"
+    # If the producers and the replicator go on, groups may go back
+    produce(clusters.a, topic, "more")
+    clusters.copy(topic, RECORDS, RECORDS + 1)
+    options: dict[str, Any] = {"state": back, "back": True}
+    assert operator.look("--back-of", operator.state, **options)[group] == ("4 written", "nothing")
     # The producers start at the target, although the command has not seen it yet
     produce(clusters.b, topic, "new")
-    options: dict[str, Any] = {"state": back, "back": True}
     shown = command(*operator.arguments("--back-of", operator.state, "--execute", **options), code=1).stderr
     assert f"the producers of {topic} write at kafka://{clusters.b}, and no reverse replicator runs" in shown
     assert not back.exists()
@@ -333,10 +385,10 @@ def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
     assert operator.topic("--way-back", "running", code=0) == ("through", "")
     step, _ = operator.run("--back-of", operator.state, "--max-behind", 0, **options)
     assert step == "1 ready"
-    TwoClusters(clusters.b, clusters.a, clusters.make_topic).copy(topic, RECORDS, RECORDS + 1)
+    TwoClusters(clusters.b, clusters.a, clusters.make_topic).copy(topic, RECORDS + 1, RECORDS + 2)
     assert operator.run(**options)[0] == "5 started at the target"
-    with consumer(clusters.a, group, topic, 1) as values:
-        assert values == [b"new"]
+    with consumer(clusters.a, group, topic, 2) as values:
+        assert values == [b"more", b"new"]
         assert operator.topic("--replicator-stopped", **options)[0] == "10 producers at the target"
     produce(clusters.a, topic, "home")
     assert operator.topic(code=0, **options) == ("through", "")
@@ -363,18 +415,39 @@ def test_producers_wait_for_all_groups_of_the_source(clusters: TwoClusters, oper
                 "7 producers stopped",
                 f"the source's log still changes: {topic}-0",
             )
+        # A group without an offset, and partitions that the target lacks
+        with consumer(clusters.a, f"{unique}-new", topic, 0):
+            assert operator.topic() == ("7 producers stopped", f"1 group still at the source: {unique}-new")
+        admin = AdminClient({"bootstrap.servers": clusters.a})
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+        why = f"{topic} has 2 partitions at the source, and {topic} has 1 at the target"
+        assert operator.topic() == ("7 producers stopped", why)
 
 
 def test_a_job_that_writes_exactly_once_starts_with_its_whole_output(
     clusters: TwoClusters, operator: Operator, unique: str
 ) -> None:
     output = clusters.topic(f"{unique}-out")
-    job = ("--output-topic", f"{operator.group}={output}")
+    group, job = operator.group, ("--output-topic", f"{operator.group}={output}")
     clusters.copy(output, 0, 98)
+    # A group or a topic that cannot be right is named
+    other = clusters.topic(f"{unique}-odd", 2, partitions_of_copy=1)
+    why = f"{other} has 2 partitions at the source, and {other} has 1 at the target"
+    assert operator.run("--output-topic", f"{group}={other}") == ("1 ready", why)
+    assert "of no selected group" in command(*operator.arguments("--output-topic", f"nobody={output}"), code=2).stderr
     why = f"output topic: 2 records of {output}-0 not at the target"
     assert operator.run(*job) == ("3 translated", why)
+    # Later runs need not name it again
+    assert operator.run() == ("3 translated", why)
     clusters.copy(output, 98, 100)
-    assert operator.run(*job)[0] == "5 started at the target"
+    assert operator.run()[0] == "5 started at the target"
+    # Neither does the way back: what the job has written at the target must not be missing
+    with consumer(clusters.b, group, f"{unique}-t", 50):
+        operator.run()
+    produce(clusters.b, output, "result")
+    back: dict[str, Any] = {"state": operator.home / "back.json", "back": True}
+    why = f"output topic: 1 record of {output}-0 not at the target"
+    assert operator.run("--back-of", operator.state, **back) == ("3 translated", why)
 
 
 def test_a_runbook_says_who_does_what(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
@@ -389,7 +462,7 @@ def test_a_runbook_says_who_does_what(clusters: TwoClusters, unique: str, tmp_pa
     assert f"next: group {unique}: start the consumers of group {unique}-new at the target" in shown.stderr
     assert "so there is no way back after producers start at the target" in shown.stderr
     text = page.read_text()
-    assert "no consumer at the target" in text and "--back-of" in text
+    assert "no consumer at the target" in text and f"--group {unique}-new" in text.replace("\\", "")
     # And neither does the way back
     with consumer(clusters.b, f"{unique}-new", copied, 10):
         operator.run()
