@@ -227,4 +227,6 @@ def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
         in_doubt = applied.in_doubt
     if not steps:
         return None
-    return GroupWrite(group.name, group.target_group, tuple(steps), group.guard, in_doubt, keep_newer=True)
+    # In another cluster, a larger offset that apply did not write is not known to be newer.
+    keep = not any(step.is_translated for step in steps)
+    return GroupWrite(group.name, group.target_group, tuple(steps), group.guard, in_doubt, keep_newer=keep)

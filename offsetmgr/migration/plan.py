@@ -682,11 +682,14 @@ class PlanSummary:
         self.actions.update([step.action for step in plan.steps])
         for step in plan.writes():
             self.topic_ids.setdefault(step.tp.topic, "")
-            if step.origin is not None and step.origin.topic is not None:
-                self.source_topic_ids.setdefault(step.origin.topic, "")
+            if step.is_translated and step.origin is not None:
                 self.unsure += step.origin.evidence is not Confidence.SEEN
                 self.repeats += step.origin.repeats or 0
-        self.verdicts.update(step.origin.verdict for step in plan.steps if step.origin and step.origin.topic)
+        for step in plan.steps:
+            if step.origin is not None and step.origin.topic is not None:
+                self.verdicts[step.origin.verdict] += 1
+                self.topic_ids.setdefault(step.tp.topic, "")
+                self.source_topic_ids.setdefault(step.origin.topic, "")
         noted = (step.note for step in plan.steps if step.note and not step.action.rejects)
         self.dropped.update(form for note in noted if (form := dropped_form(note)))
 

@@ -219,7 +219,7 @@ class Planner:
             summary.topic_ids |= self.target.topic_ids(list(summary.topic_ids))
         else:
             for topic in summary.source_topic_ids:
-                here, there = self.translations.topic_ids[topic]
+                here, there = self.translations.topic_ids.get(topic, ("", ""))
                 summary.source_topic_ids[topic] = here or ""
                 summary.topic_ids[self.translations.rename(topic)] = there or ""
             read = self.translations.partitions

@@ -23,7 +23,7 @@ from offsetmgr.core.offset_store import AheadPolicy, GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.last_writes import GroupPair, LastWriter, LastWrites, skip_text
 from offsetmgr.kafka.cluster import Logs
-from offsetmgr.migration.apply import check_endpoint
+from offsetmgr.migration.apply import check_endpoint, recreated_topics
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.journaled_writer import read_pairs
@@ -243,8 +243,7 @@ def has_progressed(step: PlanStep | None, source: Committed, target: Committed |
     """Returns whether consumers have moved on in the target since apply, while the source stood still."""
     if step is None or step.source is None or step.after is None or target is None:
         return False
-    done = applied or not step.action.writes
-    return done and source.offset == step.source.offset and target.offset > step.after.offset
+    return applied and source.offset == step.source.offset and target.offset > step.after.offset
 
 
 def _compare_with_position(
@@ -417,13 +416,20 @@ class MigrationVerifier:
                 found, held, step = pair.source.offsets[tp], pair.target.offsets.get(copy), steps.get(copy)
                 if held is None:
                     positions.add((tp, position))
-                elif not has_progressed(step, found, held, applied=self._is_applied(plan.name, copy)):
+                elif not has_progressed(step, found, held, applied=self._is_applied(plan.name, copy, step)):
                     committed.add((tp, position, held.offset))
         translated.translations.load(positions, committed)
 
-    def _is_applied(self, group: str, tp: TopicPartition) -> bool:
-        if self.state.is_group_rolled_back(group):
+    @cached_property
+    def _recreated(self) -> Mapping[str, str]:
+        return recreated_topics(self.plan, self.target)
+
+    def _is_applied(self, group: str, tp: TopicPartition, step: PlanStep | None) -> bool:
+        """Whether the target's log has held the offset of the step, and is still the same."""
+        if step is None or self.state.is_group_rolled_back(group) or tp.topic in self._recreated:
             return False
+        if not step.action.writes:
+            return True
         done = self.state.partitions(self.state.apply, group)
         return tp in done.written or tp in done.unchanged or tp in done.in_doubt
 
@@ -515,7 +521,7 @@ class MigrationVerifier:
         """``tps`` are the partition of the source and its copy."""
         old, tp = tps
         source, target, end = pair.source.offsets.get(old), pair.target.offsets.get(tp), self._logs.end(tp)
-        applied, apart = self._is_applied(plan.name, tp), None
+        applied, apart = self._is_applied(plan.name, tp, step), None
         there: TranslatedOffset | OffsetMgrError | None = None
         outcome: VerifyOutcome
         if unreadable := pair.source.errors.get(old) or pair.target.errors.get(tp):

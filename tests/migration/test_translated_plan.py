@@ -256,6 +256,27 @@ def test_a_target_that_is_ahead_is_kept_by_the_users_word(clusters: TwoClusters,
     assert planned.verify(code=1) == [(0, "behind", "seen", 55, "seen", 5, 0)]
 
 
+def test_a_consumer_that_jumps_to_the_end_before_apply_or_in_a_new_log_is_no_progress(
+    clusters: TwoClusters, planned: Planned, unique: str
+) -> None:
+    topic = clusters.topic(unique)
+    clusters.copy(topic)
+    clusters.commit(unique, topic, {0: 20})
+    planned.plan(unique)
+    # A consumer starts too early in the target, at its end
+    commit(planned.b, unique, topic, {0: 100})
+    assert "another program may commit there" in planned.apply(code=1)
+    assert planned.verify(code=1) == [(0, "ahead-unproven", "unknown", 20, "seen", 0, 80)]
+    # Or the target's topic is recreated after apply, and the consumer starts at the end of the new one
+    set_back(planned.b, unique, topic, 20)
+    planned.plan(unique)
+    planned.apply()
+    recreate(clusters.b, topic, records=0)
+    clusters.copy(topic)
+    commit(planned.b, unique, topic, {0: 100})
+    assert planned.verify(code=1) == [(0, "ahead-unproven", "unknown", 20, "seen", 0, 80)]
+
+
 def test_groups_that_share_a_position_share_the_work(
     clusters: TwoClusters, planned: Planned, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
