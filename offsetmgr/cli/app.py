@@ -40,7 +40,8 @@ REGISTRY: Final[dict[str, str]] = {
     "groups": "Consumer groups: list, describe, delete, copy, rename.",
     "offsets": "Offsets: get, lag, peek, set, reset, export, import, diff, delete.",
     "edits": "The operation log: list, show and undo edits and migrations.",
-    "migrate": "Move groups between stores, and back: plan, apply, verify, finalize, rollback, mirror, readiness.",
+    "migrate": "Move groups between stores, and back: plan, apply, verify, finalize, rollback, mirror, readiness,"
+    " cutover.",
     "cluster": "Kafka clusters: the brokers' releases and capabilities.",
     "doctor": "Check every configured server and this machine; changes nothing.",
     "context": "Contexts of the config file: list, show, use, add.",
