@@ -132,13 +132,16 @@ async def describe_cluster(context: ApiContext, request: ApiRequest) -> Answer:
             "error_code": ErrorCode.NONE,
             "cluster_id": cluster_id,
             "controller_id": context.node_id,
-            "brokers": [
-                {"broker_id": node["node_id"], "host": node["host"], "port": node["port"], "is_fenced": False}
-                for node in _nodes(context)
-            ],
+            "brokers": managers_as_brokers(context),
             "cluster_authorized_operations": operations,
         },
     )
+
+
+def managers_as_brokers(context: ApiContext) -> list[dict[str, Any]]:
+    """Returns all managers as brokers of a DescribeCluster response."""
+    nodes = context.backend.nodes()
+    return [{"broker_id": one.node_id, "host": one.host, "port": one.port, "is_fenced": False} for one in nodes]
 
 
 def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:

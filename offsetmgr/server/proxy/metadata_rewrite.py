@@ -156,10 +156,7 @@ class MetadataRewriter:
         for broker in brokers:
             port = self._brokers.ports().get(broker["broker_id"])
             broker["host"], broker["port"] = (self._host, port) if port is not None else ("", -1)
-        message["brokers"] = brokers + [
-            {"broker_id": manager.node_id, "host": manager.host, "port": manager.port, "is_fenced": False}
-            for manager in self._context.backend.nodes()
-        ]
+        message["brokers"] = brokers + cluster_apis.managers_as_brokers(self._context)
         return encoded(request, message)
 
     async def _find_coordinator(self, request: ApiRequest) -> Answer:

@@ -53,10 +53,11 @@ class ReadBuffer:
 class ForwardedResponse:
     """The response to a forwarded request, which is streamed to the client; implements `api.Stream`."""
 
-    __slots__ = ("_upstream", "correlation", "end", "head", "on_head")
+    __slots__ = ("_upstream", "correlation", "end", "head", "lost", "on_head", "pause", "resume")
 
     def __init__(self, upstream: UpstreamConnection, correlation: int, on_head: Callable[[bytes], None] | None) -> None:
         self._upstream = upstream
+        self.pause, self.resume, self.lost = upstream.pause, upstream.resume, upstream.release
         self.correlation = correlation
         self.end: Callable[[], None] | None = None
         self.on_head = on_head
@@ -65,15 +66,6 @@ class ForwardedResponse:
     def begin(self, client: ClientSession, end: Callable[[], None]) -> None:
         self.end = end
         self._upstream.on_stream_begin(client)
-
-    def pause(self) -> None:
-        self._upstream.pause()
-
-    def resume(self) -> None:
-        self._upstream.resume()
-
-    def lost(self) -> None:
-        self._upstream.release()
 
 
 @dataclass(slots=True, eq=False)
