@@ -22,6 +22,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -247,13 +248,8 @@ def _seconds(value: object) -> float | None:
     """A number, a number as text, or an ISO 8601 time, in seconds; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
-    if isinstance(value, int | float):
-        return float(value)
-    try:
+    with suppress(ValueError):
         return float(str(value))
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError):
         return datetime.datetime.fromisoformat(str(value)).timestamp()
-    except ValueError:
-        return None
+    return None
