@@ -28,7 +28,7 @@ from offsetmgr.cli.options import (
     without_connection,
 )
 from offsetmgr.cli.render import (
-    GROUP_PARTITION,
+    OFFSETS,
     Column,
     Meter,
     OutputFormat,
@@ -310,12 +310,7 @@ def recover(
 
 
 _OFFSETS: Final = (
-    *GROUP_PARTITION,
-    Column("state", detail=True),
-    Column("offset", right=True),
-    Column("metadata", optional=True),
-    Column("leader_epoch", right=True, optional=True, title="EPOCH"),
-    Column("commit_timestamp", optional=True, title="COMMITTED-AT", time=True),
+    *(one._replace(detail=one.name == "state", rank=0) for one in OFFSETS),
     Column("expire_timestamp", optional=True, title="EXPIRES-AT", time=True),
     Column("log_offset", right=True, detail=True),
 )

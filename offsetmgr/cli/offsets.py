@@ -41,6 +41,7 @@ from offsetmgr.cli.render import (
     FAILED,
     GROUP_PARTITION,
     LONG_NAME,
+    OFFSETS,
     PROMETHEUS,
     Column,
     Meter,
@@ -80,14 +81,6 @@ if TYPE_CHECKING:
 app = command_group("Committed offsets.")
 
 
-OFFSETS: Final = (
-    *GROUP_PARTITION,
-    Column("state"),
-    Column("offset", right=True),
-    Column("metadata", optional=True, rank=1),
-    Column("leader_epoch", right=True, optional=True, title="EPOCH"),
-    Column("commit_timestamp", optional=True, title="COMMITTED-AT", time=True),
-)
 LAG: Final = (
     *(c if c.name in ("group", "topic", "partition", "offset") else c._replace(detail=True) for c in OFFSETS),
     Column("log_start_offset", right=True, detail=True),

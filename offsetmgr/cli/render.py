@@ -797,6 +797,15 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
 
 PARTITION: Final = (Column("topic"), Column("partition", right=True, title="PART"))
 GROUP_PARTITION: Final = (Column("group"), *PARTITION)
+OFFSETS: Final = (
+    *GROUP_PARTITION,
+    Column("state"),
+    Column("offset", right=True),
+    Column("metadata", optional=True, rank=1),
+    Column("leader_epoch", right=True, optional=True, title="EPOCH"),
+    Column("commit_timestamp", optional=True, title="COMMITTED-AT", time=True),
+)
+"""A committed offset."""
 PLANNED_WRITE: Final = (
     *GROUP_PARTITION,
     Column("current_offset", right=True, title="CURRENT"),
