@@ -28,6 +28,7 @@ from offsetmgr.manager.expiration import expires_at
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetValue
+from offsetmgr.records.json_values import CONSUMER_OFFSETS
 from offsetmgr.segments.broker_lock import Use, detect_broker, require_unused_parent
 from offsetmgr.segments.committed_offsets import Activity, SavedGroup, SavedOffset
 from offsetmgr.segments.offsets_partition import LogEnd, SavedPartition, log_end, read_decisions, read_partition
@@ -133,8 +134,6 @@ def _size(directory: Path) -> int:
 
 
 # Finds the directories of an offsets topic on the disks of a stopped Kafka cluster, and detects missing partitions.
-
-CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 
 @dataclass(slots=True)

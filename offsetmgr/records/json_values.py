@@ -12,7 +12,7 @@ from offsetmgr.records.base import GroupKey, Key, OffsetKey, RecordFormat, Unkno
 from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat, decode_group_metadata
 from offsetmgr.records.registry import FORMATS, format_of
 
-_KAFKA_OFFSETS: Final = "__consumer_offsets"
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 
 class ValueFormat(StrEnum):
@@ -32,7 +32,7 @@ class ValueDecoder:
 
     def __init__(self, decode: ValueFormat, topic: str | None) -> None:
         self._decode = decode
-        self._kafka = decode is ValueFormat.OFFSETS or topic == _KAFKA_OFFSETS
+        self._kafka = decode is ValueFormat.OFFSETS or topic == CONSUMER_OFFSETS
         self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
 
     def json(self, key: bytes | None, value: bytes | None) -> tuple[Any, Any]:

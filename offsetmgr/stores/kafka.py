@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
@@ -52,10 +51,7 @@ class KafkaStore(ProtocolStore[KafkaEdits]):
     kind = "kafka"
     capabilities = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="group-lock")
 
-    def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
-        super().__init__(bootstrap, config)
-        self._identity: StoreIdentity | None = None
-        self._offsets_topic: Callable[[], KafkaOffsetsTopic]
+    _offsets_topic: Callable[[], KafkaOffsetsTopic]
 
     def _new_thread(self, security: Security, timeout_s: float) -> StoreThread[KafkaEdits]:
         client = Client(self._bootstrap, security)
@@ -72,11 +68,13 @@ class KafkaStore(ProtocolStore[KafkaEdits]):
         return StoreThread(client, KafkaEdits, timeout_s)
 
     def identity(self) -> StoreIdentity:
-        if self._identity is None:
-            origin = self.log_origin()
-            how = "cluster id" if origin.cluster_id else "addresses of the brokers; their release has no cluster ids"
-            self._identity = StoreIdentity("kafka", origin.name, how)
         return self._identity
+
+    @cached_property
+    def _identity(self) -> StoreIdentity:
+        origin = self.log_origin()
+        how = "cluster id" if origin.cluster_id else "addresses of the brokers; their release has no cluster ids"
+        return StoreIdentity("kafka", origin.name, how)
 
     def logs(self) -> Logs:
         """Returns the topics and log ranges of the cluster, which are read with the connections of this store."""

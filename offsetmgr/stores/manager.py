@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
-from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation, value_of
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, NO_OFFSET, TopicPartition
@@ -53,10 +52,6 @@ class ManagerStore(ProtocolStore["ManagerEdits"]):
 
     kind = "manager"
 
-    def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
-        super().__init__(bootstrap, config)
-        self._identity: StoreIdentity | None = None
-
     def _new_thread(self, security: Security, timeout_s: float) -> StoreThread[ManagerEdits]:
         return StoreThread(Client(self._bootstrap, security, MANAGER_API_VERSIONS), ManagerEdits, timeout_s)
 
@@ -79,16 +74,17 @@ class ManagerStore(ProtocolStore["ManagerEdits"]):
     def identity(self) -> StoreIdentity:
         """Returns an id that consists of the cluster id and the managers' offsets topic. If the manager serves another
         store, the kind of that store replaces the topic in the id."""
-        if self._identity is None:
-            thread = self.store_thread()
-            cluster_id, _ = thread.run(thread.client.cluster)
-            offered = self._offered
-            topic = next((n.removeprefix(LOG_FEATURE) for n in offered if n.startswith(LOG_FEATURE)), "")
-            kind = self.served_store() or ""
-            how = "cluster id and offsets topic" if topic else "cluster id and kind of store" if kind else "cluster id"
-            store_id = "/".join(part for part in (cluster_id, topic or kind) if part)
-            self._identity = StoreIdentity("manager", store_id, f"{how}, as the server reports")
         return self._identity
+
+    @cached_property
+    def _identity(self) -> StoreIdentity:
+        thread = self.store_thread()
+        cluster_id, _ = thread.run(thread.client.cluster)
+        topic = next((n.removeprefix(LOG_FEATURE) for n in self._offered if n.startswith(LOG_FEATURE)), "")
+        kind = self.served_store() or ""
+        how = "cluster id and offsets topic" if topic else "cluster id and kind of store" if kind else "cluster id"
+        store_id = "/".join(part for part in (cluster_id, topic or kind) if part)
+        return StoreIdentity("manager", store_id, f"{how}, as the server reports")
 
     def served_store(self) -> str | None:
         """Returns the kind of the store whose groups the manager serves; None if the manager has its own offsets topic.
