@@ -218,11 +218,9 @@ class Cutover:
     def _opened(self, saved: CutoverState | None, options: CutoverOptions) -> CutoverState:
         ids = self._source.store.log_origin().name, self._target.store.log_origin().name
         if saved is not None and saved.clusters != ids:
-            raise OtherCluster(
-                f"state file {self._path}",
-                f"it is of a cutover from cluster {saved.clusters[0]} to {saved.clusters[1]}, not {ids[0]} to {ids[1]}",
-                Advice("name another {state} file"),
-            )
+            old = saved.clusters
+            why = f"it is of a cutover from cluster {old[0]} to {old[1]}, not {ids[0]} to {ids[1]}"
+            raise OtherCluster(f"state file {self._path}", why, Advice("name another {state} file"))
         state = saved or CutoverState(ids)
         if back := options.back_of or (Path(state.back_of) if state.back_of else None):
             self._first = self._way_back(back, ids[::-1])
@@ -232,13 +230,12 @@ class Cutover:
     def _way_back(self, path: Path, clusters: tuple[str, ...]) -> CutoverState:
         """Returns the state of the first cutover."""
         first = CutoverState.load(path)
+        named = Advice("{back_of} {}", str(path))
         if first is None:
-            raise UsageError(
-                Advice("{back_of} {}", str(path)), "there is no such file", "name the first cutover's state"
-            )
+            raise UsageError(named, "there is no such file", "name the first cutover's state")
         if first.clusters != clusters:
             why = f"belongs to a cutover from cluster {first.clusters[0]} to {first.clusters[1]}"
-            raise OtherCluster(Advice("{back_of} {}", str(path)), why, "swap the source and the target")
+            raise OtherCluster(named, why, "swap the source and the target")
         return first
 
     def _find_producers(self, first: CutoverState) -> None:
@@ -248,7 +245,7 @@ class Cutover:
         for name, topic in first.topics.items():
             ends = {_partition(tp): end for tp, end in topic.ends.items()}
             logs = self._source.cluster.log_ranges(ends).items()
-            grown = {tp: ends[tp] for tp, log in logs if isinstance(log, LogRange) and log.end > ends[tp]}
+            grown = {tp: ends[tp] for tp, log in logs if not isinstance(log, LogRange) or log.end > ends[tp]}
             if first.way_back is not ReverseReplicator.RUNNING:
                 if not self._are_copies(grown):
                     why = f"the producers of {name} write at {self._source.store.uri}, and no reverse replicator runs"
@@ -346,7 +343,7 @@ class Cutover:
         return problem
 
     def _begin_again(self, name: str, saved: GroupState) -> None:
-        saved.step, saved.plan, saved.seen = 0, "", None
+        saved.step, saved.plan, saved.seen, saved.doubt = 0, "", None, ""
         self._save()
         self._tell_first(name, "")
 
@@ -375,9 +372,8 @@ class Cutover:
             found.append(CutoverStatus("group", name, gate, self._note(name, groups[name], gate)))
         self._save()
         if writable and self._execute:
-            self._actions.confirm(
-                f"write the offsets of {count_of(len(writable), 'group')} at {self._target.store.uri}?"
-            )
+            written = count_of(len(writable), "group")
+            self._actions.confirm(f"write the offsets of {written} at {self._target.store.uri}?")
             wrote = {name: self._write(name, groups[name]) for name in writable}
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
         for topic in sorted(filter(self._has_steps, observed)):
@@ -482,19 +478,27 @@ class Cutover:
     def _positions(
         self, groups: Mapping[str, GroupObservation], topics: Mapping[str, TopicObservation], look: _Look
     ) -> set[tuple[TopicPartition, int]]:
-        """Returns the positions of the source that this round translates: the ends of the logs of topics that some gate
-        asks for, and the positions of groups that have stopped."""
+        """Returns the positions of the source that this round translates: for topics that some gate asks for, the ends
+        of their logs, and where groups resumed, because the target must hold all records from there on; and the
+        positions of groups that are not written yet."""
         unwritten = [one for name, one in groups.items() if self._groups[name].step < Gate.WRITTEN]
         held = {topic for one in unwritten for topic in one.topics}
         ended = {name for name, one in topics.items() if self._has_ended(one)}
-        asked = held | {topic.name for one in unwritten for topic in one.outputs}
+        outputs = {topic.name for one in unwritten for topic in one.outputs}
+        asked = held | outputs
         asked |= {topic for topic in self._consumed - held - ended if self._has_steps(topic)}
         ends = look.source_logs.items()
         wanted = {(tp, log.end) for tp, log in ends if tp.topic in asked and isinstance(log, LogRange)}
+        first: dict[TopicPartition, int] = {}
+        for saved in self.state.groups.values():
+            for tp, offset in ((_partition(text), offset) for text, offset in saved.source.items()):
+                first[tp] = min(offset, first.get(tp, offset))
+        for tp, end in list(wanted):
+            log, whole = look.source_logs[tp], tp.topic in outputs and self._is_back(tp.topic)
+            if isinstance(log, LogRange) and (whole or tp in first):
+                wanted.add((tp, log.start if whole else min(max(log.start, first[tp]), end)))
         for one in unwritten:
-            if stopped(one) is None:
-                offsets = one.source.now.offsets.items()
-                wanted |= {(tp, found.offset) for tp, found in offsets if tp in look.source_logs}
+            wanted |= {(tp, at.offset) for tp, at in one.source.now.offsets.items() if tp in look.source_logs}
         return wanted
 
     def _translated_by(self, topic: str) -> Translations:
@@ -599,9 +603,8 @@ class Cutover:
         rewind = one.target.positions == self._first_offsets(one)
         plan = self._actions.plan(name, path, back, rewind)
         problems = [plan.error] if plan.error else []
-        problems += [
-            f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action is Action.KEEP_NEWER
-        ]
+        left_out = (one for one in plan.steps if one.after is None or one.action is Action.KEEP_NEWER)
+        problems += [f"{step.tp}: {step.note}" for step in left_out]
         now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
         gate = ClosedGate(Gate.TRANSLATED, "; ".join(problems[:3]), "see the offsets of both clusters: offsets diff")
         if not problems:
@@ -615,8 +618,8 @@ class Cutover:
         saved.plan, saved.source = path.name, one.source.positions
         saved.written = {str(step.tp): step.after.offset for step in plan.steps if step.source and step.after}
         saved.step = Gate.TRANSLATED
-        self._save()
         self._tell_first(name, str(self._path.absolute()))
+        self._save()
         return self._apply(name, saved)
 
     def _apply(self, name: str, saved: GroupState) -> ClosedGate:

@@ -340,7 +340,9 @@ def waits_for_groups(groups: Iterable[str], moved: Collection[str], excused: Col
     if not (left := sorted(set(groups).difference(moved, excused))):
         return None
     text = f"{count_of(len(left), 'group')} still at the source: {_named(left)}"
-    return ClosedGate(Gate.PRODUCERS_STOPPED, text, Advice("move these groups first; {excuse} leaves one behind"))
+    return ClosedGate(
+        Gate.PRODUCERS_STOPPED, text, Advice("move these groups; {excuse} those that stay or moved without this file")
+    )
 
 
 def producers_stopped(one: TopicObservation) -> ClosedGate | None:
