@@ -206,6 +206,9 @@ class Cutover:
         self._first: CutoverState | None = None
         """The state of the cutover whose way back this one is."""
         self._translations: dict[bool, Translations] = {}
+        self._seen: dict[str, Mapping[str, int]] = {}
+        """The offsets in the target that an earlier run found. A change holds up a group until the command runs again,
+        so that a person has read of it."""
         self._ends: dict[TopicPartition, tuple[object, object]] = {}
         """The ends of both logs when their translations were made."""
         saved = CutoverState.load(path)
@@ -564,7 +567,9 @@ class Cutover:
             later = list_of(sorted(self._after.intersection(one.topics)), 3)
             why = f"the producers of {later} write at the source, and those of its other topics do not"
             return ClosedGate(Gate.READY, why, "move the producers of all topics of the group first")
-        seen, saved.seen = saved.seen if saved.seen is not None else self._first_offsets(one), one.target.positions
+        earlier = saved.seen if saved.seen is not None else self._first_offsets(one)
+        seen = self._seen.setdefault(name, one.target.positions if earlier is None else earlier)
+        saved.seen = one.target.positions
         removed = {*self._removed.get(name, ()), *saved.alive}
         saved.alive = sorted(removed.intersection(static_members(one.members[0])))
         gate = ready(one, seen, self.options.max_behind) or stopped(one, saved.alive) or translated(one)

@@ -165,9 +165,9 @@ def static_members(described: MemberAnswer) -> list[str]:
     return found if all(found) else []
 
 
-def ready(one: GroupObservation, seen: Positions | None, max_behind: int) -> ClosedGate | None:
+def ready(one: GroupObservation, seen: Positions, max_behind: int) -> ClosedGate | None:
     """Returns why the group must not be stopped yet. ``seen`` are the offsets that an earlier look found in the
-    target, and on the way back those of the first cutover; None if there was none."""
+    target, and on the way back those of the first cutover."""
 
     closed = partial(ClosedGate, Gate.READY)
     if error := one.source.now.error or one.target.now.error:
@@ -178,14 +178,15 @@ def ready(one: GroupObservation, seen: Positions | None, max_behind: int) -> Clo
     if text := members_text(one.members[1]):
         return closed(f"at the target, {text}", f"stop the consumers of group {one.target_name} at the target")
     if changed := _written_by_others(one, seen):
-        return closed(changed, "stop what commits there: MirrorMaker 2 does with sync.group.offsets.enabled")
+        then = "stop what commits there, such as MirrorMaker 2 with sync.group.offsets.enabled; then run it again"
+        return closed(changed, then)
     return _behind(one, max_behind)
 
 
-def _written_by_others(one: GroupObservation, seen: Positions | None) -> str:
+def _written_by_others(one: GroupObservation, seen: Positions) -> str:
     """Names an offset in the target that another program writes; empty if there is none."""
     now, before = one.target.positions, Reads(one.target.before, one.target.before).positions
-    for earlier in (before, now if seen is None else seen):
+    for earlier in (before, seen):
         for tp in {**now, **earlier}:
             if now.get(tp) != earlier.get(tp):
                 moved = f"{tp} went from {earlier.get(tp, 'no offset')} to {now.get(tp, 'no offset')}"

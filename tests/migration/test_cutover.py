@@ -160,7 +160,7 @@ def test_a_group_is_not_ready_while_its_copy_is_not(clusters: TwoClusters, opera
     # Another program that commits there, within the interval or since the last look
     commit(b, group, topic, {0: 20})
     changed = f"another program commits at the target: {topic}-0 went from"
-    assert operator.run() == ("1 ready", f"{changed} no offset to 20")
+    assert operator.run("--wait", 1) == ("1 ready", f"{changed} no offset to 20")
     numbers = iter(range(21, 10_000))
     with repeating(lambda: commit(b, group, topic, {0: next(numbers)})):
         step, why = operator.run("--interval", 1)
