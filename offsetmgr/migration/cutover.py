@@ -608,8 +608,12 @@ class Cutover:
         rewind = one.target.positions == self._first_offsets(one)
         plan = self._actions.plan(name, path, back, rewind)
         problems = [plan.error] if plan.error else []
-        left_out = (one for one in plan.steps if one.after is None or one.action is Action.KEEP_NEWER)
-        problems += [f"{step.tp}: {step.note}" for step in left_out]
+        ahead, larger = (
+            (Action.KEEP_NEWER, Action.REFUSE_REWIND),
+            "its offset at the target is larger; delete a useless one",
+        )
+        left_out = (one for one in plan.steps if one.after is None or one.action in ahead)
+        problems += [f"{one.tp}: {larger if one.action in ahead else one.note}" for one in left_out]
         now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
         gate = ClosedGate(Gate.TRANSLATED, "; ".join(problems[:3]), "see the offsets of both clusters: offsets diff")
         if not problems:

@@ -165,6 +165,10 @@ def test_a_group_is_not_ready_while_its_copy_is_not(clusters: TwoClusters, opera
     with repeating(lambda: commit(b, group, topic, {0: next(numbers)})):
         step, why = operator.run("--interval", 1)
         assert step == "1 ready" and why.startswith(changed)
+    commit(b, group, topic, {0: 90})
+    operator.run()
+    step, why = operator.run()
+    assert step == "3 translated" and "its offset at the target is larger" in why
     # A replicator that is behind
     command("offsets", "delete", group, "-t", topic, "--store", b, "--execute", "--yes")
     produce(clusters.a, topic, *map(str, range(30)))
