@@ -30,6 +30,7 @@ ONE = {
     "migrate report": (["p"], "a report is about one cluster"),
     "migrate verify": (["p"], "the plan names the servers of one migration"),
     "migrate renew": (["p", "-o", "q"], "the plan names the servers of one migration"),
+    "migrate readiness": (["--from", "kafka://h:1", "--to", "kafka://h:2", "--all-groups"], "it compares two clusters"),
     "runbook write": (["--to", "kafka", "-g", "shop"], "a runbook belongs to the groups of one cluster"),
     "manager serve": ([], "a manager serves one cluster"),
     "spark audit": ([], "Spark runs one job"),
