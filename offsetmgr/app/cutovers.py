@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.app.connections import Connections, SourceAndTarget
 from offsetmgr.app.translation import open_translations
-from offsetmgr.app.ui import Ui
+from offsetmgr.app.ui import Ui, interrupted_as
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.cutover_options import CutoverOptions
 from offsetmgr.core.errors import Conflict, GroupActive, JournalError, PlanError, UsageError
 from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.selection import GroupSelection, literal_pattern
+from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.groups.scan import choose_groups, require_known
 from offsetmgr.migration.bounce_checkpoint import exclusive
 from offsetmgr.migration.cutover import Cutover, CutoverActions, Side
@@ -74,7 +75,7 @@ class CutoverRun:
         source, target = map(pair.waiting, pair.clusters())
         sides = Side(pair.source, source), Side(pair.target, target)
         lock = exclusive(self._path.with_suffix(".lock"), "cutover") if execute else nullcontext()
-        with lock, ui.stop("the next run continues") as stop:
+        with lock, interrupted_as("run the same command again to go on"), ui.stop("the next run continues") as stop:
             actions = CutoverActions(self._plan, self._apply, self._undo, self._translations, ui.confirm, ui.note, stop)
             run = Cutover(sides, self._path, actions, self._options, execute=execute)
             self._rules, self._renames = run.options.rules, run.options.renames
@@ -101,16 +102,22 @@ class CutoverRun:
 
     def _selected(self, selection: GroupSelection, run: Cutover) -> list[str]:
         """Returns the selected groups of the source, and those of earlier runs. Raises `GroupNotFound`, and
-        `UsageError` for an output topic of another group."""
+        `UsageError` for a name in an option that means nothing."""
         source, known = self._pair.source, run.state.groups
         names = choose_groups(source, selection)
         names = sorted({*names, *(name for name in known if selection.matches(name))})
         found = {one.name for one in source.scan(names) if one.offsets or one.errors or one.error}
         require_known([source], [name for name in names if name not in found and name not in known])
-        if others := sorted(set(self._options.outputs).difference(names)):
-            raise UsageError(
-                Advice("{output_topic} {}", others[0]), "is of no selected group", "check the group's name"
-            )
+        for argument, given, meant in (
+            ("{output_topic} {}", self._options.outputs, "no selected group"),
+            ("{rename} {}", self._options.renames, "no selected group"),
+            ("{excuse} {}", self._options.excused, "no group of the source"),
+        ):
+            possible = names if meant == "no selected group" else {*source.groups(), *known}
+            if others := sorted(set(given).difference(possible)):
+                raise UsageError(Advice(argument, others[0]), f"{meant} has this name", "check the name")
+        topics = self._pair.clusters()[0].topics()
+        TopicRenames(self._options.rules.topics).require_matches(topics, topics)
         return [name for name in names if name in found or name in known]
 
     def _translations(self, back: bool) -> Translations:

@@ -277,7 +277,8 @@ class Cutover:
             state.renames = {new: old for old, new in first.renames.items()}
             state.outputs = {first.renames.get(one, one): [*map(there, found)] for one, found in first.outputs.items()}
         topics, renames = options.rules.topics or state.topic_rules, dict(options.renames) or state.renames
-        if state.groups and (topics, renames) != (state.topic_rules, state.renames):
+        begun = any(one.step for one in state.groups.values())
+        if begun and (topics, renames) != (state.topic_rules, state.renames):
             why = f"differ from those of state file {self._path}"
             raise UsageError(Advice("{rename_topic} and {rename}"), why, "leave them out: the state file has them")
         state.topic_rules, state.renames = topics, renames
@@ -366,6 +367,7 @@ class Cutover:
         first = self._look()
         self._pause()
         second = self._look()
+        self._end_if_stopped()  # a shorter interval shows nothing
         groups, observed = self._observe(first, second)
         found, writable = [], []
         for name in self.names:
@@ -375,6 +377,7 @@ class Cutover:
             found.append(CutoverStatus("group", name, gate, self._note(name, groups[name], gate)))
         self._save()
         if writable and self._execute:
+            self._end_if_stopped()
             written = count_of(len(writable), "group")
             self._actions.confirm(f"write the offsets of {written} at {self._target.store.uri}?")
             wrote = {name: self._write(name, groups[name]) for name in writable}
@@ -384,6 +387,10 @@ class Cutover:
             found.append(CutoverStatus("topic", topic, gate, left_behind(observed[topic])))
         self._save()
         return found
+
+    def _end_if_stopped(self) -> None:
+        if self._actions.stop():
+            raise KeyboardInterrupt
 
     def _pause(self) -> None:
         end = time.monotonic() + self.options.interval_s

@@ -4,6 +4,7 @@ a copier that does what replicators do."""
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from committed_offsets import commit, committed, pending_commit
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from in_process import command
+from processes import finish, start_command
 from two_clusters import RECORDS, TwoClusters
 
 pytestmark = pytest.mark.servers
@@ -143,6 +145,28 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     with consumer(clusters.a, group, topic, 0):
         assert operator.run()[1].startswith("at the source, 1 member: rdkafka")
     assert operator.topic()[0] == "8 copied to the end"
+
+
+def test_an_interrupted_look_opens_no_gate(clusters: TwoClusters, operator: Operator, unique: str) -> None:
+    words = [str(word) for word in operator.arguments("--execute", "--interval", 600)]
+    process = start_command(*words)
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    done = finish(process, 130)
+    assert "interrupted: run the same command again to go on" in done.stderr
+    assert committed(f"kafka://{clusters.b}", unique) == {}
+    assert not operator.state.exists()
+
+
+def test_a_name_that_means_nothing_is_refused(operator: Operator, unique: str) -> None:
+    for words in (["--rename", "x=y"], ["--excuse", "x"], ["--output-topic", "x=y"], ["--rename-topic", "x=y"]):
+        shown = command(*operator.arguments("--execute", *words), code=2).stderr
+        assert shown.startswith(f"error: {words[0]} ")
+        assert not operator.state.exists()
+    # A topic without a copy may get another name until something is written
+    assert operator.run("--rename-topic", f"{unique}-t=none")[1] == "the target has no topic none"
+    assert operator.run("--rename-topic", "(.*)=\\1")[0].startswith("5 ")
 
 
 def test_a_group_is_not_ready_while_its_copy_is_not(clusters: TwoClusters, operator: Operator, unique: str) -> None:
