@@ -118,7 +118,8 @@ class TranslatedGroups:
         refusal = PlanStep(copy, Action.REFUSE_UNTRANSLATED, position, current, None, origin=origin)
         place = _error_of(tp, found) or self._place(tp, found.offset)
         if isinstance(place, OffsetMgrError):
-            return refusal._replace(note=Advice.joined(filter(None, (place.text, place.hint))))
+            text = place.why if place.what == str(tp) else place.text
+            return refusal._replace(note=Advice.joined(filter(None, (text, place.hint))))
         there, origin = place
         if there.problem or there.answer.offset is None:
             return refusal._replace(action=Action.REFUSE_UNSURE, note=there.problem, origin=origin)

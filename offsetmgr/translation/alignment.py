@@ -220,13 +220,14 @@ class Alignment:
         return sum(of >= 0 for of in self._classes_b)
 
     def lacking(self, position: int) -> int | None:
-        """Returns the number of records of A from a position on that B does not hold; None if unknown."""
-        index, size = self.a.index_of(position), len(self.a.prints)
+        """Returns the number of records of A that B does not hold: those after B's last copy, and those before it that
+        lie from a position on. Returns None if it is unknown."""
+        size = len(self.a.prints)
         if self.a.whole and (self.a.empty or (self.b.empty and self.b.whole)):
-            return self._committed_between(index, size)
+            return self._committed_between(0, size)
         if self._end is None or self.may_be_copied_again or position < self.a.first:
             return None
-        return _number_from(self._missing, index) + self._committed_between(max(self._end + 1, index), size)
+        return _number_from(self._missing, self.a.index_of(position)) + self._committed_between(self._end + 1, size)
 
     @property
     def following(self) -> int | None:
