@@ -36,6 +36,8 @@ OTHER_ARGUMENTS = {
     "offsets diff": "--from file:saved.csv --to kafka://k1:9092",
     "offsets export": "exported.avro billing --bootstrap-server k1:9092",
     "migrate plan": "--all-groups --from zookeeper://z1:2181 --to kafka://k1:9092 -o new.plan",
+    "migrate readiness": "--all-groups --from kafka://k1:9092 --to kafka://z1:2181",
+    "migrate cutover": "--all-groups --from kafka://k1:9092 --to kafka://z1:2181 --state new.json",
     "migrate apply": "billing.plan --yes",
     "migrate renew": "billing.plan -o renewed.plan",
     "migrate status": "billing.plan --window 30",

@@ -294,8 +294,9 @@ class Operator:
 
     def _await(self, kind: str, count: int, step: Step) -> None:
         def passed() -> bool:
-            found = [one["step"] for one in self._saved().get(kind, {}).values()]
-            return len(found) >= count and min(found) >= step
+            found = self._saved().get(kind, {})
+            known = all(one.get("plan", "") == self._plans.get(name, "") for name, one in found.items())
+            return known and len(found) >= count and min(one["step"] for one in found.values()) >= step
 
         self._until(passed)
 
@@ -336,8 +337,8 @@ class Operator:
         plans = {name: one["plan"] for name, one in saved.get("groups", {}).items()}
         for group in self._groups.all:
             if (plan := plans.get(group.name, "")) != self._plans.get(group.name, ""):
-                self._plans[group.name] = plan
                 group.ends = {one: one.ends() for one in self._sides}
+                self._plans[group.name] = plan
         files = {one.suffix for one in self.state.parent.glob(f"{self.state.stem}-*")}
         steps = {f"{kind} {one['step']}" for kind in ("groups", "topics") for one in saved.get(kind, {}).values()}
         is_further = not files | steps <= self._passed
