@@ -46,6 +46,7 @@ READINESS: Final = (
     Column("reasons", detail=True),
     *(Column(name, detail=True) for name in ("only_source", "unknown_partitions", "current", "checked_at", "age_ms")),
     Column("why", optional=True),
+    Column("lives", detail=True),
 )
 
 
@@ -72,8 +73,9 @@ def readiness_command(
     offset there its consumers start by auto.offset.reset. Records that only --from holds would be lost.
 
     The exit code is 0 only if every position is known, no group skips records or has no offset, and the other numbers
-    are within the given bounds. If a cluster does not respond, the command shows the last complete check with the same
-    options, and its age; the exit code is 1. In JSON and CSV, the last row has the sums, and no group.
+    are within the given bounds. A group that already consumes at --to is named, and counts as ready. If a cluster does
+    not respond, the command shows the last complete check with the same options, and its age; the exit code is 1. In
+    JSON and CSV, the last row has the sums, and no group.
     """
     from offsetmgr.app import migrate
     from offsetmgr.app.metrics import readiness_samples
@@ -108,4 +110,13 @@ def _readiness_rows(
     for name, one in shown:
         numbers = (one.partitions, one.repeats, one.skips, one.absent, one.unknown, one.reasons_text or None)
         lost = (checked.only_source, checked.unknown_partitions) if name is None else (None, None)
-        yield (name, *numbers, *lost, checked.silent is None, checked.checked_at_ms, age_ms, one.why or None)
+        yield (
+            name,
+            *numbers,
+            *lost,
+            checked.silent is None,
+            checked.checked_at_ms,
+            age_ms,
+            one.why or None,
+            one.lives or None,
+        )

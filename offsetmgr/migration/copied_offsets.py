@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from offsetmgr.core.clock import CLOCK_BOUND_MS
 from offsetmgr.core.errors import OffsetMgrError
@@ -36,6 +36,9 @@ def transferred_steps(plan: GroupPlan, state: MigrationState) -> dict[TopicParti
     return {s.tp: s for s in expected if not s.action.writes or s.tp in transferred}
 
 
+StepsOf: TypeAlias = Callable[[GroupPlan, MigrationState], dict[TopicPartition, PlanStep]]
+
+
 def last_writes(
     source: OffsetStore, target: OffsetStore, *known: tuple[PlanFile, MigrationState], **options: Any
 ) -> LastWrites:
@@ -52,8 +55,9 @@ class CopiedOffsets:
         self._stores = (source, target)
         self._known = known
 
-    def of(self, source: str, target: str) -> dict[TopicPartition, LastCopy]:
-        """Returns the copies of a group's partitions, from its names in the two stores."""
+    def of(self, source: str, target: str, steps_of: StepsOf = copied_steps) -> dict[TopicPartition, LastCopy]:
+        """Returns the copies of a group's partitions, from its names in the two stores. `transferred_steps` returns
+        those of translated offsets too."""
         for plan, state, positions, reverse in self._plans:
             name, other = (target, source) if reverse else (source, target)
             if name not in positions or state.is_group_rolled_back(name):
@@ -64,7 +68,7 @@ class CopiedOffsets:
                 clock_ms = CLOCK_BOUND_MS + (plan.header.clock.correction_ms if plan.header.clock else 0)
                 at_ms = max(times, default=plan.header.created_at) + clock_ms
                 copies = {}
-                for tp, step in copied_steps(group, state).items():
+                for tp, step in steps_of(group, state).items():
                     if step.source is not None and step.after is not None:
                         here, there = step.source.offset, step.after.offset
                         pair = (there, here) if reverse else (here, there)

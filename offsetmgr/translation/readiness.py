@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation
@@ -19,6 +22,7 @@ from offsetmgr.core.errors import CorruptData, ErrorCode, FileFailure, OffsetMgr
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.stores.uri import parse_uri
 from offsetmgr.translation.comparison import ONLY_TO, PositionCounts
 
 VERSION: Final = 1
@@ -26,6 +30,7 @@ _MAX_FILES: Final = 50
 _MAX_GROUPS: Final = 10_000
 """The largest number of groups in a file. The groups that are not ready come first."""
 _MAX_NAMED: Final = 3
+_LOOPBACK: Final = re.compile(r"^(localhost|\[::1\])(?=:|$)")
 
 
 class GroupReadiness(NamedTuple):
@@ -33,7 +38,8 @@ class GroupReadiness(NamedTuple):
 
     It ``repeats`` and ``skips`` this number of records; both count only positions that are known. In ``absent``
     partitions it has no offset there, so that ``auto.offset.reset`` decides. ``reasons`` has the number of positions
-    that are not known, by reason, and ``why`` describes the first of them.
+    that are not known, by reason, and ``why`` describes the first of them. ``lives`` is the evidence that the group
+    consumes in the target already. Then the loss of the source changes nothing for it, and the numbers are 0.
     """
 
     name: str
@@ -43,9 +49,12 @@ class GroupReadiness(NamedTuple):
     absent: int = 0
     reasons: Mapping[str, int] = {}
     why: str = ""
+    lives: str = ""
 
     @classmethod
-    def of(cls, name: str, counts: PositionCounts) -> GroupReadiness:
+    def of(cls, name: str, counts: PositionCounts, lives: str = "") -> GroupReadiness:
+        if lives:
+            return cls(name, counts.total, lives=lives)
         unsure = {verdict: found.partitions for verdict, found in counts.unsure_skips.items()}
         reasons = counts.unknown + Counter(unsure)
         reasons += Counter({ONLY_TO: counts.only_to, "outside the log": counts.elsewhere})
@@ -98,10 +107,13 @@ class Readiness:
         counts: Mapping[str, PositionCounts],
         lacking: Mapping[TopicPartition, int | None],
         errors: Sequence[OffsetMgrError],
+        living: Mapping[str, str] = MappingProxyType({}),
     ) -> Readiness:
-        """Returns the check of a comparison. A group with offsets only in the target does not need the source. Raises
-        the first of the errors if no other group is left."""
-        groups = tuple(GroupReadiness.of(*one) for one in counts.items() if one[1].total > one[1].only_to)
+        """Returns the check of a comparison. A group with offsets only in the target does not need the source. The
+        groups ``living`` consume in the target, each with the evidence. Raises the first of the errors if no other
+        group is left."""
+        both = ((name, one) for name, one in counts.items() if one.total > one.only_to)
+        groups = tuple(GroupReadiness.of(name, one, living.get(name, "")) for name, one in both)
         if not groups:
             why = "no selected group has an offset in the source"
             raise next(iter(errors), OffsetMgrError("nothing to check", why))
@@ -143,8 +155,13 @@ class Readiness:
         else:
             at, ago = moment(self.checked_at_ms), duration(max(now_ms - self.checked_at_ms, 0))
             yield f"as of {at} UTC, {ago} ago, if {self.source} had been lost then:"
-        total, right = len(groups) + self.more_groups, sum(one.is_ready() for one in groups) + self.more_groups
+        living = [f"{one.name} ({one.lives})" for one in groups if one.lives]
+        total = len(groups) - len(living) + self.more_groups
+        right = sum(one.is_ready() for one in groups) - len(living) + self.more_groups
         yield f"  {right:,} of {count_of(total, 'group')} would resume at the right record"
+        if living:
+            live = f"{count_of(len(living), 'group')} already live{'s' * (len(living) == 1)} in the target"
+            yield f"  {live}: {list_of(living, _MAX_NAMED)}"
         if sums.repeats:
             repeating = count_of(sum(one.repeats > 0 for one in groups), "group")
             yield f"  {repeating} would repeat {count_of(sums.repeats, 'record')}"
@@ -170,13 +187,13 @@ class LastReadiness:
     def __init__(self, directory: Path, sides: tuple[str, str], arguments: Mapping[str, Any]) -> None:
         key = json.dumps([sides, dict(arguments)], sort_keys=True).encode()
         self.path = directory / f"{blake2b(key, digest_size=12).hexdigest()}.json"
-        self._sides = sides
+        self._sides, self._arguments = sides, json.loads(json.dumps(dict(arguments)))
 
     def instead(self, silent: OffsetMgrError, origins: Mapping[str, LogOrigin]) -> Readiness:
         """Returns the last check, because a cluster does not respond. ``silent`` is its error, and ``origins`` are
         those of the sides that respond. Raises ``silent``, with the reason as its hint, if there is no such check."""
         try:
-            known = _load(self.path)
+            known = _load(self.path) or self._of_other_addresses()
         except OffsetMgrError as error:
             silent.hint = f"{error}; {error.hint}" if error.hint else str(error)
             raise silent from None
@@ -189,24 +206,43 @@ class LastReadiness:
                 raise silent
         return replace(known, silent=silent)
 
-    def _others(self) -> str:
-        """Returns a hint at the latest check of other groups of these clusters, of all groups if there is one."""
+    def _of_other_addresses(self) -> Readiness | None:
+        """Returns the latest check of the same groups whose two clusters were named by other addresses."""
+        found = [one for one in self._saved() if one.arguments == self._arguments and self._is_of_sides(one)]
+        return max(found, key=attrgetter("checked_at_ms"), default=None)
+
+    def _is_of_sides(self, saved: Readiness) -> bool:
+        return all(map(_have_common_address, self._sides, (saved.source, saved.target)))
+
+    def _saved(self) -> list[Readiness]:
         found = list[Readiness]()
         for file in sorted(self.path.parent.glob("*.json"), key=_changed):
             with suppress(OffsetMgrError):
-                found += [one for one in (_load(file),) if one and (one.source, one.target) == self._sides]
-        if not found:
-            return "there is no last known state: no complete check of these clusters was saved"
-        last = max(found, key=lambda one: (one.arguments["all_groups"], one.checked_at_ms))
+                found += filter(None, [_load(file)])
+        return found
+
+    def _others(self) -> str:
+        """Returns a hint at the latest check of other groups of these clusters, of all groups if there is one. Without
+        one, names the clusters of other checks."""
+        if not (saved := self._saved()):
+            return "there is no last known state: no complete check was saved"
+        found = [one for one in saved if self._is_of_sides(one)]
+        last = max(found or saved, key=lambda one: (one.arguments["all_groups"], one.checked_at_ms))
         given = {name: tuple(one) if isinstance(one, list) else one for name, one in last.arguments.items()}
         call = Invocation("migrate readiness", (), {"from": last.source, "to": last.target, **given})
-        return Advice("a last known state is saved of other options, of {} UTC: {}", moment(last.checked_at_ms), call)
+        if found:
+            at = moment(last.checked_at_ms)
+            return Advice("a last known state is saved of other options, of {} UTC: {}", at, call)
+        states = {(one.source, one.target): moment(one.checked_at_ms) for one in saved}
+        named = list_of((f"from {one} to {other} of {at} UTC" for (one, other), at in states.items()), _MAX_NAMED)
+        why = "no last known state has an address in common with both clusters. There are states {}; to show one: {}"
+        return Advice(why, named, call)
 
     def save(self, checked: Readiness) -> None:
         """Writes a check, and removes the oldest files. Raises `FileFailure`."""
         with os_error_as(FileFailure, f"file {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        groups = sorted(checked.groups, key=GroupReadiness.is_ready)[:_MAX_GROUPS]
+        groups = sorted(checked.groups, key=lambda one: one.is_ready() and not one.lives)[:_MAX_GROUPS]
         values = {name: value for name, value in vars(checked).items() if name not in ("errors", "silent")}
         values |= {"groups": groups, "more_groups": len(checked.groups) - len(groups), "version": VERSION}
         body = json.dumps(values).encode()
@@ -232,6 +268,14 @@ def _load(path: Path) -> Readiness | None:
         raise UnknownVersion(what, why, "use the offsetmgr that wrote it, or a newer one")
     groups = tuple(GroupReadiness(*one) for one in values.pop("groups"))
     return Readiness(**values, groups=groups)
+
+
+def _have_common_address(one: str, other: str) -> bool:
+    """Returns whether two URIs name stores of one kind with a common address."""
+    here, there = parse_uri(one), parse_uri(other)
+    hosts = ({_LOOPBACK.sub("127.0.0.1", host) for host in uri.address.lower().split(",")} for uri in (here, there))
+    same = (here.kind, here.path, here.options) == (there.kind, there.path, there.options)
+    return same and not set.isdisjoint(*hosts)
 
 
 def _changed(path: Path) -> float:

@@ -124,15 +124,17 @@ class PositionTranslator:
         """Yields the translations of each partition. ``rename`` returns the name that a topic has in the target.
         ``earliest`` is the smallest offset in the target that will be compared, by the partition of the source.
 
-        First reads the ends of the target's logs, then those of the source. Errors of one partition, such as a missing
-        right to read, are in its result. Raises `Unreachable`, `TimedOut` if a cluster never responded.
+        First reads the ends of the copies, then those of the originals, so that the original of each copy that is read
+        is read too. Errors of one partition, such as a missing right to read, are in its result. Raises `Unreachable`,
+        `TimedOut` if a cluster never responded.
         """
         targets = {tp: TopicPartition(rename(tp.topic), tp.partition) for tp in positions}
         topics = {tp.topic: targets[tp].topic for tp in positions}
         ids = self.topic_ids(topics)
         refused = self._refused(topics)
+        in_copy = self._source.log_ranges(positions) if self._options.back else None
         in_target = self._target.log_ranges(targets.values())
-        in_source = self._source.log_ranges(positions)
+        in_source = in_copy or self._source.log_ranges(positions)
         for tp, wanted in positions.items():
             ranges = in_source[tp], in_target[targets[tp]]
             try:

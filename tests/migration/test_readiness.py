@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from conftest import MakeTopic
 from in_process import Output, command, rows
 from prometheus_client.openmetrics import parser as openmetrics
@@ -114,6 +115,39 @@ def test_each_group_has_the_records_that_it_would_repeat_and_skip(clusters: TwoC
 
 
 @pytest.mark.servers
+def test_a_group_that_consumes_in_the_target_skips_nothing(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
+    # Given a group that offsetmgr has moved, and one that may have members
+    topic, plan = clusters.topic(f"{unique}-t"), tmp_path / "plan"
+    clusters.foreign(topic, 7)
+    clusters.copy(topic)
+    moved, member = f"{unique}-a", f"{unique}-b"
+    clusters.commit(moved, topic, {0: 50})
+    command("migrate", "plan", moved, *arguments(clusters)[2:], "--translate", "auto", "-o", plan)
+    command("migrate", "apply", plan, "--yes")
+    clusters.commit(member, topic, {0: 50}, {0: 60})
+    assert [one[3] for one in numbers(clusters, f"{unique}-*")[0]] == [0, 3]
+    # When both have moved on in the target
+    clusters.commit(moved, topic, {}, {0: 60})
+    consumer = Consumer({"bootstrap.servers": clusters.b, "group.id": member})
+    consumer.subscribe([topic])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    # Then they are named with the evidence, and the loss of A changes nothing for them
+    assert [one[3] for one in numbers(clusters, f"{unique}-*", code=0)[0]] == [0, 0]
+    lines = shown(check(clusters, f"{unique}-*", code=0).stderr)
+    evidence = f"offsetmgr wrote 57 to {topic}-0 there, which is at 60 now, and the source still holds 50"
+    assert lines[0] == "0 of 0 groups would resume at the right record"
+    assert lines[1].startswith(
+        f"2 groups already live in the target: {moved} ({evidence}), {member} (1 member: rdkafka"
+    )
+    consumer.close()
+    assert [one[3] for one in numbers(clusters, f"{unique}-*")[0]] == [0, 3]
+    # and a group that goes on in the source lives there
+    clusters.commit(moved, topic, {0: 52})
+    assert [one[3] for one in numbers(clusters, f"{unique}-*")[0]] == [1, 3]
+
+
+@pytest.mark.servers
 def test_what_is_not_known_never_passes_and_is_never_zero(clusters: TwoClusters, unique: str) -> None:
     # Given a copy whose end equals no record of A, a topic that B lacks, and an offset that only B has
     changed, absent, good = clusters.topic(f"{unique}-x"), f"{unique}-y", clusters.topic(f"{unique}-z", 2)
@@ -185,6 +219,13 @@ def test_without_the_source_the_last_known_state_is_shown_with_its_age(
     other = check(clusters, "--all-groups").stderr
     assert f"hint: a last known state is saved of other options, of {moment(before[1]['checked_at'])}" in other
     assert f"--group {unique}" in other
+    # and the addresses may be other ones of the same cluster
+    a, b = f"localhost:{clusters.a.partition(':')[2]},127.0.0.1:1", f"127.0.0.1:1,{clusters.b}"
+    respelled = numbers(TwoClusters(a, b, make_topic), unique, *bounds)
+    assert (respelled[0], respelled[1]["checked_at"]) == (before[0], before[1]["checked_at"])
+    unknown = check(TwoClusters("127.0.0.1:1", clusters.b, make_topic), unique).stderr
+    assert f"There are states from kafka://{clusters.a} to kafka://{clusters.b} of " in unknown
+    assert f"to show one: offsetmgr migrate readiness --from kafka://{clusters.a}" in unknown
     # and a state of another cluster, a damaged one and one of a newer version are not shown
     (file,) = state.iterdir()
     content = file.read_bytes()

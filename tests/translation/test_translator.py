@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -332,7 +332,9 @@ def test_a_topic_that_is_recreated_meanwhile_is_no_answer(clusters: Clusters, ma
         assert "recreated" in str(next(found).error)
 
 
-def test_the_way_back_leads_from_a_copy_to_the_original(clusters: Clusters, small_pieces: None) -> None:
+def test_the_way_back_leads_from_a_copy_to_the_original(
+    clusters: Clusters, small_pieces: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The copier stopped after 80 of 100 records, and had copied some of them twice."""
     clusters.make()
     clusters.produce(clusters.a, values(100))
@@ -341,6 +343,16 @@ def test_the_way_back_leads_from_a_copy_to_the_original(clusters: Clusters, smal
     clusters.copy([*records[:60], *records[50:80]])
     with KafkaCluster(clusters.a) as original, KafkaCluster(clusters.b) as copy:
         translator = PositionTranslator(copy, original, TranslationOptions(back=True))
+        # When more is copied after the end of one of the logs was read
+        ends = original.log_ranges
+
+        def copying(partitions: Iterable[TopicPartition]) -> Any:
+            found = ends(partitions)
+            clusters.produce(clusters.a, values(1, 100))
+            clusters.copy(clusters.records()[80:])
+            return found
+
+        monkeypatch.setattr(original, "log_ranges", copying)
         found = next(translator.translate({TopicPartition(clusters.topic, 0): range(OTHERS, OTHERS + 91)}))
     right = [*range(50), *[50] * 10, *range(50, 81)]
     assert [one[:2] for one in found.translations.values()] == [(SEEN, at) for at in right]
