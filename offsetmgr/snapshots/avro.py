@@ -3,9 +3,9 @@
 The header is in the file's metadata (keys ``offsetmgr.*``), and each record is a group. Only the last record sets the
 field ``end``. This field contains the number of groups and offsets in the file, and the CRC-32 of all bytes before the
 last block. The checksum is necessary because raw deflate has none: with the checksum, a reader can detect a truncated
-or damaged file. Any Avro reader can read the records; ``schemas/snapshot.avsc`` is the schema. A snapshot also records
-each read error and its class. Therefore an offset that could not be read never counts as absent (data rule "absent is
-not zero").
+or damaged file. Any Avro reader can read the records; ``snapshot.avsc`` is the schema. A snapshot also records each
+read error and its class. Therefore an offset that could not be read never counts as absent (data rule "absent is not
+zero").
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import fastavro
@@ -42,53 +43,10 @@ _META: Final = "offsetmgr."
 _TEXTS: Final = ("source_uri", "source_kind", "tool_version", "cluster_id", "log_cluster_id")
 """The fields of the header that the metadata contains unchanged, unless they are None."""
 _NULL: Final = ("null", None)
-
-
-def array_of(name: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the type of an array of records."""
-    return {"type": "array", "items": {"type": "record", "name": name, "fields": fields}}
-
-
-PARTITION: Final[list[dict[str, Any]]] = [{"name": "topic", "type": "string"}, {"name": "partition", "type": "int"}]
-_OFFSET: Final = [
-    *PARTITION,
-    {"name": "offset", "type": "long", "doc": "the next offset that the group will consume"},
-    {"name": "metadata", "type": "string"},
-    {"name": "leader_epoch", "type": ["null", "int"]},
-    {"name": "commit_timestamp", "type": ["null", "long"], "doc": "ms since 1970"},
-]
-_ERROR: Final[list[dict[str, Any]]] = [
-    {"name": "topic", "type": ["null", "string"]},
-    {"name": "partition", "type": ["null", "int"]},
-    {"name": "kind", "type": "string", "doc": "class name of offsetmgr.errors"},
-    {"name": "what", "type": "string"},
-    {"name": "why", "type": "string"},
-    {"name": "hint", "type": "string"},
-]
-_END: Final = [
-    {"name": "groups", "type": "long"},
-    {"name": "offsets", "type": "long"},
-    {"name": "crc32", "type": "long", "doc": "of all bytes of the file before this block"},
-]
-SCHEMA: Final[dict[str, Any]] = {
-    "type": "record",
-    "name": "Group",
-    "namespace": "offsetmgr.snapshot",
-    "doc": "A consumer group's committed offsets; the last record of a file holds only `end`.",
-    "fields": [
-        {"name": "group", "type": "string"},
-        {"name": "offsets", "type": array_of("Offset", _OFFSET)},
-        {
-            "name": "errors",
-            "doc": "what could not be read; topic null: the whole group",
-            "type": array_of("Error", _ERROR),
-        },
-        {"name": "end", "type": ["null", {"type": "record", "name": "End", "fields": _END}]},
-    ],
-}
-_PARSED: Final = fastavro.parse_schema(SCHEMA)
+_SCHEMA: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("snapshot.avsc").read_text(encoding="utf-8"))
+_PARSED: Final = fastavro.parse_schema(_SCHEMA)
 _NAMES_ONLY: Final = fastavro.parse_schema(
-    {**SCHEMA, "fields": [f for f in SCHEMA["fields"] if f["name"] in ("group", "end")]}
+    {**_SCHEMA, "fields": [f for f in _SCHEMA["fields"] if f["name"] in ("group", "end")]}
 )
 
 
@@ -223,7 +181,7 @@ class RecordWriter:
     """Writes the records of one file with fastavro."""
 
     def __init__(self, stream: BinaryIO, schema: Any, metadata: dict[str, str]) -> None:
-        """``schema`` is parsed. It has the fields of `SCHEMA`, and perhaps more."""
+        """``schema`` is parsed. It has the fields of ``snapshot.avsc``, and perhaps more."""
         self._checked = _ChecksumWriter(stream)
         self._writer = Writer(
             self._checked,  # type: ignore[arg-type]

@@ -27,36 +27,10 @@ from offsetmgr.core.errors import CorruptData, MalformedData, UnknownVersion
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import SavedNode
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
-from offsetmgr.snapshots.avro import (
-    PARTITION,
-    SCHEMA,
-    AvroFormat,
-    RecordWriter,
-    array_of,
-    checked_int,
-    to_file_metadata,
-)
+from offsetmgr.snapshots.avro import AvroFormat, RecordWriter, checked_int, to_file_metadata
 from offsetmgr.snapshots.base import SnapshotHeader, is_avro
 
-IMAGES_SCHEMA: Final[dict[str, Any]] = {
-    **SCHEMA,
-    "fields": [
-        *SCHEMA["fields"],
-        {
-            "name": "after",
-            "doc": "the planned offset of each partition that the edit changes; null: the edit deletes the commit",
-            "type": array_of("OffsetAfter", [*PARTITION, {"name": "offset", "type": ["null", "long"]}]),
-        },
-        {
-            "name": "tree",
-            "doc": "all znodes of a deleted group, parents first; JSON: [[PATH, BASE64, [[PERMISSIONS, SCHEME, ID]]]]",
-            "default": None,
-            "type": ["null", "string"],
-        },
-    ],
-}
-_PARSED: Final = fastavro.parse_schema(IMAGES_SCHEMA)
-
+_SCHEMA: Final = fastavro.schema.load_schema(str(Path(__file__).with_name("before-images.avsc")))
 _NO_OFFSET: Final = "its data was no offset"
 VERSION: Final = 2
 """The version of a file without znodes."""
@@ -112,7 +86,7 @@ def write_images(
     partitions. Raises `UnsupportedOperation` if Avro cannot contain a value.
     """
     of_copy = {} if copied is None else {_COPIED_KEY: json.dumps([copied[0], copied[1].texts])}
-    writer = RecordWriter(stream, _PARSED, to_file_metadata(header) | {_VERSION_KEY: str(version)} | of_copy)
+    writer = RecordWriter(stream, _SCHEMA, to_file_metadata(header) | {_VERSION_KEY: str(version)} | of_copy)
     partitions = 0
     for group, rows, nodes, raw in groups:
         before = [(row[0], row[1]) for row in rows if isinstance(row[1], Committed)]

@@ -369,14 +369,6 @@ def test_before_images_of_an_unknown_version_are_rejected_with_it(saved: Cli) ->
     assert "version 9 is not known (known: 2, 3, 4)" in saved("offsets", "import", "i.avro", *DO, code=1).stderr
 
 
-def test_the_schema_of_before_images_is_that_of_the_files(saved: Cli) -> None:
-    published = json.loads((Path(__file__).parents[2] / "schemas" / "before-images.avsc").read_text())
-    saved(*DELETE, "--before-image", "i.avro")
-    written: Any = fastavro.reader(io.BytesIO(Path("i.avro").read_bytes())).writer_schema
-    assert written["name"].rpartition(".")[2] == published["name"].rpartition(".")[2]
-    assert [field["name"] for field in written["fields"]] == [field["name"] for field in published["fields"]]
-
-
 def test_names_of_before_images_sort_by_time_and_killed_edits_leave_no_temporary_files(saved: Cli) -> None:
     """A living writer holds a lock on its temporary file. Other files stay."""
     directory = Path("state/offsetmgr/before-images")

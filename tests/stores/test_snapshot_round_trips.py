@@ -20,7 +20,8 @@ from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
 
-SCHEMAS = Path(__file__).parents[2] / "schemas"
+PROJECT = Path(__file__).parents[2]
+SCHEMA = PROJECT / "offsetmgr" / "snapshots" / "snapshot.avsc"
 HEADER = SnapshotHeader(
     "5f0c6f0e-9b1c-4c55-8b52-0d8f4f4f9a10",
     1_700_000_000_000,
@@ -156,7 +157,7 @@ def content(data: bytes) -> tuple[list[Any], dict[str, str]]:
 
 
 def test_golden_avro_of_version_1_is_read_and_written() -> None:
-    golden = (SCHEMAS / "golden" / "snapshot-v1.avro").read_bytes()
+    golden = (PROJECT / "schemas" / "golden" / "snapshot-v1.avro").read_bytes()
     orders = {TopicPartition("orders", 0): Committed(42, "by hand, ü", 7, 1_699_999_999_999)}
     groups = [
         GroupOffsets("billing", {**orders, TopicPartition("orders", 1): Committed(0)}),
@@ -171,7 +172,7 @@ def test_golden_avro_of_version_1_is_read_and_written() -> None:
     assert found[2].error.args == ("group broken", "no answer within 5 s", "try again")
     written = content(write("avro", groups, keep_errors=True))
     assert written == content(golden)
-    published = json.loads((SCHEMAS / "snapshot.avsc").read_text())
+    published = json.loads(SCHEMA.read_text())
     assert canonical(json.loads(written[1]["avro.schema"])) == canonical(published)
 
 
@@ -465,7 +466,7 @@ def test_a_value_outside_the_range_of_its_avro_field_is_rejected(partition: int,
 
 def test_another_avro_file_an_unknown_version_and_a_duplicate_group_are_named() -> None:
     stream = io.BytesIO()
-    schema = json.loads((SCHEMAS / "snapshot.avsc").read_text())
+    schema = json.loads(SCHEMA.read_text())
     fastavro.writer(stream, fastavro.parse_schema(schema), [])
     assert why("avro", stream.getvalue()) == "it is an Avro file, but not an offsetmgr snapshot: its header is missing"
     assert why("avro", b"g,t,0,1\n") == "not an Avro file"
