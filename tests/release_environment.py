@@ -21,9 +21,8 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.sandbox import OldConsumer, jars, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KRAFT_JARS, NEWEST_VERSION
-from offsetmgr.sandbox.java import QUICK_START, java_command
+from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
-from offsetmgr.sandbox.log_settings import log4j_flags
 from offsetmgr.sandbox.process import ServerProcess
 
 RELEASES: Final = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1", "2.8.2")
@@ -138,7 +137,7 @@ class NewConsumer(ServerProcess):
             [jars.resolve(name) for name in BROKER_JARS[self.release]],
             "kafka.tools.ConsoleConsumer",
             [*(["--new-consumer"] if self.release == "0.9.0.1" else []), *where, "--from-beginning"],
-            jvm=("-Xmx128m", *QUICK_START, *log4j_flags(self.directory)),
+            jvm=("-Xmx128m", *QUICK_START, *LOG4J_FLAGS),
         )
 
     def _is_ready(self) -> bool:

@@ -17,17 +17,14 @@ from offsetmgr.app.runbook import (
     Restart,
 )
 from offsetmgr.app.ui import Interrupted
-from offsetmgr.cli.connect_flags import ConnectFlags, command
+from offsetmgr.cli.connect_flags import ConnectFlags, RunFlags, command
 from offsetmgr.cli.options import (
     ExcludeGroup,
-    Execute,
     FormatOption,
     GroupsOption,
     OneGroup,
     PlanScope,
-    Reason,
     WaveOption,
-    Yes,
     command_group,
     file_to_write,
     flag,
@@ -290,10 +287,7 @@ def bounce(
     command_timeout_s: Annotated[
         float, opt("--command-timeout", "SECONDS", "Maximum run time of the command.", min=0)
     ] = 600,
-    execute: Execute = False,
-    yes: Yes = False,  # noqa: ARG001 - `command` gives it to the terminal
-    reason: Reason = None,
-    output: FormatOption = OutputFormat.TABLE,
+    execution: RunFlags,
 ) -> None:
     """Restart the members one at a time into a phase, with a gate after each.
 
@@ -318,13 +312,13 @@ def bounce(
             evidence.window(window_s),
             restart_timeout_s,
         ),
-        execute=execute,
-        reason=reason or "",
+        execute=execution.execute,
+        reason=execution.reason or "",
     )
     if run.tests:
-        write_rows(TESTS, rows_of(TESTS, run.tests), output)
+        write_rows(TESTS, rows_of(TESTS, run.tests), execution.output)
     elif run.groups:
-        _show_results(run.found, output)
+        _show_results(run.found, execution.output)
     for line in run.lines():
         note(line)
     if run.stopped:

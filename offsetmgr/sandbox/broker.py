@@ -13,8 +13,7 @@ from typing import ClassVar, Final, Self, TypedDict, Unpack
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars, ports
-from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.log_settings import log4j_flags
+from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
 from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import log_tail, properties
 from offsetmgr.sandbox.process_ref import wait_until
@@ -112,7 +111,7 @@ class _Broker(ListeningServer):
         return file
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        flags = (*self.jvm, *log4j_flags(self.directory))
+        flags = (*self.jvm, *LOG4J_FLAGS)
         return java_command(map(jars.resolve, self.RELEASES[self.version]), main, arguments, jvm=flags)
 
     def _is_ready(self) -> bool:

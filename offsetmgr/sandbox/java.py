@@ -18,6 +18,12 @@ MIN_JAVA_VERSION = 17
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 """JVM flags for servers that run only for seconds: they disable the parallel garbage collector and the optimizing
 compiler. Benchmarks of warmed-up servers use other flags."""
+LOG4J_FLAGS = (
+    f"-Dlog4j.configuration={Path(__file__).with_name('log4j.properties').as_uri()}",
+    f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
+)
+"""JVM flags for a log on stderr, of level INFO, with one line for each message. The first one is for log4j 1 and its
+replacement reload4j."""
 
 
 def java_program(environ: Mapping[str, str] | None = None) -> str:

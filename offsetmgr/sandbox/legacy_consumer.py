@@ -18,8 +18,7 @@ from typing import Final, Literal, NamedTuple
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars
 from offsetmgr.sandbox.broker import BROKER_JARS
-from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.log_settings import log4j_flags
+from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
 from offsetmgr.sandbox.process import ServerProcess, properties
 
 JARS: Final = {release: sets[0] for release, sets in BROKER_JARS.items() if release < "2"}
@@ -131,7 +130,7 @@ class OldConsumer(ServerProcess):
             [jars.resolve(JARS[self.version]), jars.resolve("janino")],
             "org.codehaus.janino.SimpleCompiler",
             [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self.streams)],
-            jvm=(*self.jvm, *log4j_flags(self.directory)),
+            jvm=(*self.jvm, *LOG4J_FLAGS),
         )
 
     def _stdout(self) -> Path:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from offsetmgr.sandbox import jars
-from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.log_settings import log4j_flags
+from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
 from offsetmgr.sandbox.process import ServerProcess, properties
 
 VERSION: Final = "4.1.1"
@@ -83,7 +82,7 @@ class MirrorMaker(ServerProcess):
     def _command(self) -> list[str]:
         file = self.directory / "mm2.properties"
         file.write_text(properties(list(self.settings().items())), encoding="utf-8")
-        jvm = (*self.jvm, *log4j_flags(self.directory))
+        jvm = (*self.jvm, *LOG4J_FLAGS)
         return java_command([jars.resolve(JARS)], "org.apache.kafka.connect.mirror.MirrorMaker", [str(file)], jvm=jvm)
 
     def _is_ready(self) -> bool:

@@ -8,8 +8,7 @@ from typing import Final, Literal
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars, ports
-from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.log_settings import log4j_flags
+from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
 from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import properties
 
@@ -73,7 +72,7 @@ class ZooKeeperServer(ListeningServer):
             [str(config)],
             # Without this property ZooKeeper 3.4 would register log4j with JMX, which requires classes that Java 17 no
             # longer has.
-            jvm=(*self.jvm, "-Dzookeeper.jmx.log4j.disable=true", *log4j_flags(self.directory)),
+            jvm=(*self.jvm, "-Dzookeeper.jmx.log4j.disable=true", *LOG4J_FLAGS),
         )
 
     def _is_ready(self) -> bool:

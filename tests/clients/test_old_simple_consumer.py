@@ -20,8 +20,7 @@ from offsetmgr.consumer import EARLIEST, LATEST, FetchResult, SimpleConsumer
 from offsetmgr.core.errors import OffsetOutOfRange, PartialFailure, UnknownTopicOrPartition
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
-from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.log_settings import log4j_flags
+from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -58,7 +57,7 @@ class OldSimpleConsumer:
             [jars.resolve("kafka-0.10.2"), jars.resolve("janino")],
             "org.codehaus.janino.SimpleCompiler",
             [str(program), "OldSimpleConsumer", "127.0.0.1", str(broker.port)],
-            jvm=("-Xmx128m", *QUICK_START, *log4j_flags(directory)),
+            jvm=("-Xmx128m", *QUICK_START, *LOG4J_FLAGS),
         )
         self._errors = (directory / "errors.txt").open("w")
         self._process = subprocess.Popen(
