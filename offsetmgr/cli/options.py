@@ -546,89 +546,8 @@ def _is_variable_argument(parameter: inspect.Parameter) -> bool:
 
 # The help of commands: examples, and connection options that are described once, by ``offsetmgr help connection``.
 
-# The examples in the help of each command.
-
-EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "groups list": ("--bootstrap-server k1:9092 --state", "'billing-*' --context prod"),
-    "groups describe": ("billing --bootstrap-server k1:9092", "--all-groups --top 10", "billing --watch 5"),
-    "groups delete": ("old-billing --bootstrap-server k1:9092 --execute",),
-    "groups copy": ("billing billing-test --bootstrap-server k1:9092 --execute",),
-    "groups rename": ("billing invoices --bootstrap-server k1:9092 --execute",),
-    "offsets get": ("billing --bootstrap-server k1:9092", "billing -t orders:0,1 --format json"),
-    "offsets lag": ("billing --bootstrap-server k1:9092", "--all-groups --totals --sort lag", "billing --watch"),
-    "offsets peek": ("billing --bootstrap-server k1:9092", "billing -t orders:3 --format json"),
-    "offsets set": ("billing -t orders:0 --to-offset 4200 --bootstrap-server k1:9092 --execute",),
-    "offsets reset": (
-        "billing -t orders --to-earliest --bootstrap-server k1:9092",
-        "billing -t orders --by-duration 1h30m --execute",
-        "billing --all-topics --to-datetime 'yesterday 14:00' --execute",
-    ),
-    "offsets delete": ("billing -t orders --bootstrap-server k1:9092 --execute",),
-    "offsets export": ("saved.avro --all-groups --bootstrap-server k1:9092", "- billing --as csv"),
-    "offsets import": ("saved.avro --bootstrap-server k1:9092 --execute", "saved.avro billing"),
-    "offsets diff": (
-        "--from zookeeper://z1:2181 --to kafka://k1:9092",
-        "billing --from file:saved.avro --to kafka://k1:9092",
-        r"--from kafka://east:9092 --to kafka://west:9092 --translate auto --rename-topic '(.*)=east.\1'",
-    ),
-    "groups where": ("billing --context prod", "--all-groups --window 30"),
-    "edits list": ("--last 10", "--group billing"),
-    "edits show": ("20261126-001122-a1b2",),
-    "edits undo": ("20261126-001122-a1b2", "20261126-001122-a1b2 --execute"),
-    "doctor": ("--context 'prod-*'", "--bootstrap-server k1:9092 --zookeeper z1:2181 -g billing"),
-    "mcp": ("--context prod,test", "--bootstrap-server k1:9092 --command-config read-only.properties"),
-    "context show": ("prod",),
-    "context use": ("prod",),
-    "context add": ("prod --bootstrap-server k1:9092 --command-config prod.properties",),
-    "sandbox restart": ("shop-0 offsets.storage=kafka dual.commit.enabled=true",),
-    "migrate plan": ("billing --from zookeeper://z1:2181 --to kafka://k1:9092 -o billing.plan",),
-    "migrate apply": ("billing.plan",),
-    "migrate renew": ("fleet.plan --wave 3 -o fleet-2.plan",),
-    "migrate readiness": (
-        "--all-groups --from kafka://east:9092 --to kafka://west:9092",
-        r"billing --from kafka://east:9092 --to kafka://west:9092 --rename-topic '(.*)=east.\1' --max-repeats 1000",
-    ),
-    "migrate status": ("billing.plan",),
-    "migrate report": ("fleet.json --context prod", "--context prod --format html -o report.html"),
-    "migrate verify": ("billing.plan",),
-    "migrate rollback": ("billing.plan",),
-    "migrate finalize": ("billing.plan",),
-    "migrate cutover": ("billing --from kafka://east:9092 --to kafka://west:9092 --state billing.json --execute",),
-    "migrate mirror": ("billing --from zookeeper://z1:2181 --to kafka://k1:9092 --once",),
-    "cluster describe": ("--bootstrap-server k1:9092",),
-    "runbook write": ("billing --to kafka --zookeeper z1:2181 --bootstrap-server k1:9092 -o billing.json",),
-    "runbook check": ("billing --phase dual --baseline billing.json --zookeeper z1:2181 --bootstrap-server k1:9092",),
-    "runbook bounce": ("billing --to-phase dual --command './restart {host} {settings}' --baseline billing.json",),
-    "zk tree": ("/consumers --zookeeper z1:2181",),
-    "zk brokers": ("--zookeeper z1:2181",),
-    "zk topics": ("-t 'ord*' --zookeeper z1:2181",),
-    "zk members": ("billing --zookeeper z1:2181",),
-    "zk owners": ("billing --zookeeper z1:2181",),
-    "zk check": ("billing --zookeeper z1:2181", "--all-groups --zookeeper z1:2181"),
-    "zk elect": ("-t orders --zookeeper z1:2181 --execute",),
-    "zk reassign": ("--reassignment-json-file moves.json --zookeeper z1:2181 --execute",),
-    "zk delete-topic": ("--topic old-orders --zookeeper z1:2181 --execute",),
-    "manager serve": ("--listen 0.0.0.0:9095 --bootstrap-server k1:9092",),
-    "manager status": ("--bootstrap-server k1:9092",),
-    "manager dump": ("--shard 3 --bootstrap-server k1:9092",),
-    "log dump": ("/var/kafka/orders-0",),
-    "log verify": ("/var/kafka",),
-    "log recover": ("/var/kafka/orders-0 --to /tmp/repaired --execute",),
-    "log offsets": ("/disks/broker1 /disks/broker2 --to file:saved.avro --execute",),
-    "spark audit": ("-o audit --bootstrap-server k1:9092",),
-    "spark diff": ("--from zookeeper://z1:2181 --to kafka://k1:9092",),
-    "spark copy": ("--from zookeeper://z1:2181 --to kafka://k1:9092 --all-groups --execute",),
-    "period status": ("--root /offsetmgr/periods/daily --zookeeper z1:2181",),
-    "period history": ("--root /offsetmgr/periods/daily --zookeeper z1:2181",),
-    "period rerun": (
-        "--root /offsetmgr/periods/daily --from 2026-11-21T00:00:00 --length PT1H --name again --zookeeper z1:2181",
-    ),
-    "period abort": ("--root /offsetmgr/periods/daily --zookeeper z1:2181 --execute",),
-    "sandbox up": ("--old-consumers 2 --group shop --topic orders", "--clusters 2 --mirror"),
-}
-"""Command -> the arguments of its examples (default: none)."""
-
-
+_EXAMPLES: Final = Path(__file__).with_name("examples.sh")
+"""The examples in the help of the commands. A command without one is an example itself."""
 _CONNECTION: Final = """\b
 Connection options (see offsetmgr help connection): --bootstrap-server,
 --zookeeper, --store, --context, --command-config, --timeout,
@@ -658,6 +577,8 @@ def complete_help(command: Any, path: str) -> None:
         for name in ConnectionFlags._fields:
             parameters[name].get_help_record = lambda ctx: None  # noqa: ARG005 - click passes it by name
         paragraphs.append(_CONNECTION)
-    lines = [f"  offsetmgr {path} {arguments}".rstrip() for arguments in EXAMPLES.get(path, ("",))]
-    paragraphs.append("\n".join(["\b", "Example:" if len(lines) == 1 else "Examples:", *lines]))
+    call = f"offsetmgr {path}"
+    examples = [one for one in _EXAMPLES.read_text("utf-8").splitlines() if one.startswith(f"{call} ")] or [call]
+    title = "Example:" if len(examples) == 1 else "Examples:"
+    paragraphs.append("\n".join(["\b", title, *(f"  {one}" for one in examples)]))
     command.epilog = "\n\n".join(paragraphs)
