@@ -1,5 +1,7 @@
 """Two real clusters, and a copier that does what replicators do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -70,6 +72,16 @@ class TwoClusters:
         if b:
             commit(f"kafka://{self.b}", group, copy or topic, b)
 
+    def twice(self, name: str) -> str:
+        """Creates a topic with a copy behind 7 foreign records in partition 0. In partition 1, the copier wrote 40 to
+        59 twice after a restart."""
+        topic = self.topic(name, 2)
+        self.foreign(topic, 7)
+        self.copy(topic)
+        self.copy(topic, 0, 60, partition=1)
+        self.copy(topic, 40, RECORDS, partition=1)
+        return topic
+
     def arguments(self, *words: str) -> list[str]:
         sides = ["--from", f"kafka://{self.a}", "--to", f"kafka://{self.b}"]
         return ["offsets", "diff", *sides, "--translate", "auto", *words]
@@ -78,6 +90,20 @@ class TwoClusters:
         """The rows: group, partition, from, to, right, repeats, skips, verdict."""
         names = ("group", "partition", "from_offset", "to_offset", "right_offset", "repeats", "skips", "verdict")
         return [tuple(row[name] for name in names) for row in rows(*self.arguments(*words), code=code)]
+
+
+@contextmanager
+def consuming(bootstrap: str, group: str, topic: str) -> Iterator[tuple[Consumer, bytes | None]]:
+    """A member of a group, which commits nothing by itself, and the value of the first record that it gets."""
+    settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
+    try:
+        consumer.subscribe([topic])
+        while (found := consumer.poll(120)) is not None and found.error():
+            pass
+        yield consumer, None if found is None else found.value()
+    finally:
+        consumer.close()
 
 
 @pytest.fixture

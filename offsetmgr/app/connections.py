@@ -800,8 +800,20 @@ class SourceAndTarget:
         translations = self.open_translations()
         with self.legacy_members() as members:
             cluster = self.cluster()
-            planner = Planner(self.source, self.target, options, SystemClock(), cluster, members, translate=translate)
-            yield replace(planner, translations=translations)
+            planner = Planner(self.source, self.target, options, SystemClock(), cluster, members, self.running)
+            yield replace(planner, translate=translate, translations=translations)
+
+    def running(self, groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Returns the members of the groups that still run in the source's cluster, by group, if positions are
+        translated; otherwise nothing."""
+        if not self.translates:
+            return {}
+        described = self.waiting(self.clusters()[0]).describe_groups(list(groups))
+        found = {
+            name: (f"unknown: {one.text}",) if isinstance(one, OffsetMgrError) else tuple(map(str, one.members))
+            for name, one in described.items()
+        }
+        return {name: members for name, members in found.items() if members}
 
     @contextmanager
     def changes(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -27,12 +27,12 @@ from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, U
 from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.offset_store import AheadPolicy
-from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.core.selection import GroupsArgument, GroupSelection, accept_names, is_pattern, literal_pattern
 from offsetmgr.migration.journaled_writer import PlanRun, journaled_writer, open_plan, open_renewed
 from offsetmgr.migration.journaled_writer import Report as Report
-from offsetmgr.migration.plan import GroupPlan as GroupPlan
 from offsetmgr.migration.plan import (
+    STILL_RUNNING,
     GroupScope,
     comparison_lines,
     count_lines,
@@ -43,6 +43,7 @@ from offsetmgr.migration.plan import (
     summary_of,
     write_plan,
 )
+from offsetmgr.migration.plan import GroupPlan as GroupPlan
 from offsetmgr.migration.plan import PlanFile as PlanFile
 from offsetmgr.migration.plan import PlanOptions as PlanOptions
 from offsetmgr.migration.plan import PlanStep as PlanStep
@@ -304,6 +305,14 @@ class _Step:
                 raise
             raise Interrupted("this run wrote nothing; run the same command again") from None
 
+    def warn_of_running(self, groups: Iterable[str]) -> bool:
+        """Warns of the groups that still run in the source, if that is another cluster. Returns whether any does."""
+        running = self.stores.running(groups)
+        for group, members in islice(running.items(), SHOWN):
+            text = f"group {group} still runs in the source ({'; '.join(members)}): {STILL_RUNNING}"
+            self.ui.note(text, warning=True)
+        return bool(running)
+
     def tell(self, lines: Iterable[str]) -> None:
         """Notes the lines."""
         for line in lines:
@@ -335,15 +344,16 @@ def apply(
     """Writes the offsets of a plan, or continues an interrupted run. A target offset that has changed since the plan is
     not overwritten.
 
-    If the plan is older than a day, or with ``if_unchanged``, the function first compares the source, and raises
-    `PlanError` if a group has moved on. ``accept_stale`` writes the old offsets, and excludes ``if_unchanged``.
-    ``wait_empty_s`` is the time in seconds to wait until groups with members are empty. Raises `PlanError` if a store
-    is not the planned one, `JournalError` if the plan was rolled back or finalized, or another process executes it,
-    `Unreachable`, `TimedOut`.
+    If the plan is older than a day, if a group still runs in the other cluster that is the source, or with
+    ``if_unchanged``, the function first compares the source, and raises `PlanError` if a group has moved on.
+    ``accept_stale`` writes the old offsets, and excludes ``if_unchanged``. ``wait_empty_s`` is the time in seconds
+    to wait until groups with members are empty. Raises `PlanError` if a store is not the planned one,
+    `JournalError` if the plan was rolled back or finalized, or another process executes it, `Unreachable`,
+    `TimedOut`.
     """
     from offsetmgr.migration.apply import ApplyReport, check_endpoint, require_comparison
     from offsetmgr.migration.apply import apply as write
-    from offsetmgr.migration.renewal import reject_stale, unplanned_groups
+    from offsetmgr.migration.renewal import is_waiting, reject_stale, unplanned_groups
 
     if accept_stale and if_unchanged:
         raise UsageError(Advice("{if_unchanged} and {accept_stale}"), "are both given", "only one of them")
@@ -361,12 +371,13 @@ def apply(
         step.ui.note(Advice(text))
     if state.apply.opened and not state.is_rolled_back:
         step.ui.note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
+    any_runs = step.warn_of_running(group.name for group in plan.groups_of(step.only) if is_waiting(group, state))
     if not accept_stale:
         named = {"output": "FILE", **selection.arguments, **step.arguments}
         renew_again = Invocation("migrate renew", (str(plan.path),), named)
         stale = "" if if_unchanged else "; or write the old offsets with {accept_stale}"
         hint = Advice("plan them again: {}" + stale, renew_again)
-        reject_stale(plan, state, step.stores.source, step.only, hint, always=if_unchanged)
+        reject_stale(plan, state, step.stores.source, step.only, hint, always=if_unchanged or any_runs)
     if if_unchanged and step.only is None and (new := unplanned_groups(plan, step.stores.source)):
         text = f"the selection of the plan matches {count_of(len(new), 'more group')} now: {list_of(new, 3)}"
         step.ui.note(text, warning=True)
@@ -478,7 +489,8 @@ def rollback(
     plan, target, ui = step.plan, step.stores.target, step.ui
     report = RollbackReport(planned=plan.summary.groups, plan=plan.path, target=target.uri, whole=only is None)
     step.announce(only)
-    if step.state.apply.intents and step.state.finalized_at is None:
+    changed_groups = step.state.apply.written if only is None else step.state.apply.written & only
+    if changed_groups and step.state.finalized_at is None:
         ui.note(
             f"restores {target.uri} to what it held before "
             + (f"the run {run} of migrate apply" if run else f"{plan.path} was applied")
@@ -490,8 +502,7 @@ def rollback(
         checks.count(Rollback(plan, step.state, target, only, step.state.run(run)).restored_offsets())
         for text in checks.warnings():
             connections.warn(text)
-        started = len(step.state.apply.intents.keys() & only) if only is not None else len(step.state.apply.intents)
-        ui.confirm(f"roll back {count_of(started, 'group')}?")
+        ui.confirm(f"roll back {count_of(len(changed_groups), 'group')}?")
     undo = PlanRun("undo", only, reason, undoes_run=run or "", wait_empty_s=wait_empty_s)
     with step.writer(undo, target, report) as (writer, state):
         report.recorded = len(state.apply.intents)

@@ -866,12 +866,16 @@ STEP_COLUMNS: Final = (
 )
 
 TRANSLATED_COLUMNS: Final = (
-    *STEP_COLUMNS[:-1],
-    Column("source_topic", optional=True),
+    *STEP_COLUMNS[:-5],
+    Column("action", rank=1),
+    Column("source", right=True, rank=11),
+    Column("target", right=True, rank=12),
+    Column("after", right=True),
+    Column("source_topic", optional=True, rank=13),
     Column("verdict"),
-    Column("repeats", right=True, rank=12),
-    Column("skips", right=True, rank=12),
-    STEP_COLUMNS[-1],
+    Column("repeats", right=True),
+    Column("skips", right=True),
+    Column("note", optional=True, rank=14),
 )
 
 VERIFY_COLUMNS: Final = (

@@ -191,7 +191,8 @@ class Report:
             yield Advice("  ! {} left as it is: {}", group, why)
         if self.failed:
             failed = sum(len(outcome.failed) for outcome in self.failed.values())
-            yield f"failed: {count_of(failed, 'partition')} of {count_of(len(self.failed), 'group')}; the rest is done"
+            rest = "the rest is done" if self.written or self.unchanged or self.skipped else "nothing is done"
+            yield f"failed: {count_of(failed, 'partition')} of {count_of(len(self.failed), 'group')}; {rest}"
 
 
 @dataclass(slots=True)

@@ -59,6 +59,7 @@ PLAN_VERSION_TRANSLATED: Final = 6
 """The version of a plan between clusters, in which both offsets of a step belong to different logs."""
 
 
+STILL_RUNNING: Final = "the group goes on there, and repeats in the target what it consumes from now on; stop it first"
 LEFT_OUT: Final = "left out: "
 """The beginning of the note of a group of which a reverse plan writes nothing, because it was never copied."""
 
@@ -256,8 +257,9 @@ class GroupPlan:
     """The plan of one group.
 
     ``guard`` is the guard of the group's writes; ``guard_note`` is the reason for this guard. ``old_members`` are the
-    live members in ZooKeeper's registry, and ``members`` are the members that the Kafka coordinator reported. If the
-    whole group could not be planned, ``error`` is the reason and ``steps`` is empty. ``note`` is the reason why nothing
+    live members in ZooKeeper's registry, ``members`` are the members that the target's coordinator reported, and
+    ``source_members`` those that still run in the source, if that is another cluster. If the whole group could not be
+    planned, ``error`` is the reason and ``steps`` is empty. ``note`` is the reason why nothing
     is planned for a group that the user named, or names data of the source that is not copied.
     """
 
@@ -271,6 +273,7 @@ class GroupPlan:
     state: str = ""
     error: str = ""
     note: str = ""
+    source_members: tuple[str, ...] = ()
     wave: int | None = None
     """The wave in which the operator moves the group; None if the plan has no waves."""
     owner: str = ""
@@ -459,7 +462,7 @@ def _against_target(copy: PlanStep, options: PlanOptions, writer: LastWriter | N
 # truncated or reformatted, the hash does not match and the file is rejected. Texts are stored as the command line words
 # them.
 
-_OPTIONAL = ("guard_note", "old_members", "members", "state", "error", "note", "wave", "owner")
+_OPTIONAL = ("guard_note", "old_members", "members", "state", "error", "note", "source_members", "wave", "owner")
 """The fields of `GroupPlan` that a plan file contains only if they are not empty."""
 _ACTIONS = {action.value: action for action in Action}
 
@@ -551,8 +554,7 @@ def encode_steps(steps: Iterable[PlanStep], *, whole: bool = True) -> str:
 def decode_group(line: bytes) -> GroupPlan:
     encoded = json.loads(line)
     steps = tuple(decode_step(topic, step) for topic, steps in encoded["topics"].items() for step in steps)
-    found = ((name, encoded[name]) for name in _OPTIONAL if name in encoded)
-    optional: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found}
+    optional = _with_tuples({name: encoded[name] for name in _OPTIONAL if name in encoded})
     return GroupPlan(encoded["group"], encoded["target_group"], steps, Guard(encoded["guard"]), **optional)
 
 
@@ -579,7 +581,10 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
     }
     if (found := header.compared) is not None:
         encoded["logs"] = {"relation": found.relation.value, "how": found.how, "recreation": header.recreation}
-        encoded["logs"] |= _encode_choice(header.translate)
+        if header.translate is not None:
+            encoded["logs"]["translate"] = "auto" if header.rules else header.translate
+        if header.rules is not None:
+            encoded["logs"]["rules"] = header.rules._asdict()
     optional = {
         "weaknesses": list(header.weaknesses),
         "clock": header.clock and header.clock._asdict(),
@@ -588,17 +593,9 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
     return encoded | {name: value for name, value in optional.items() if value}
 
 
-def _encode_choice(translate: TranslationChoice | None) -> dict[str, Any]:
-    if isinstance(translate, TranslationRules):
-        return {"translate": "auto", "rules": translate._asdict()}
-    return {} if translate is None else {"translate": translate.value}
-
-
-def _decode_choice(logs: Mapping[str, Any]) -> TranslationChoice | None:
-    if "rules" in logs:
-        rules: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in logs["rules"].items()}
-        return TranslationRules(**rules)
-    return OffsetTranslation(logs["translate"]) if "translate" in logs else None
+def _with_tuples(encoded: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a JSON object with tuples instead of lists, as the fields of values are."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in encoded.items()}
 
 
 def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
@@ -612,7 +609,10 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         relation = Relation(logs["relation"])  # a plan of unknown clusters has the caller's word, if it needs one
         is_accepted = relation is Relation.UNKNOWN and "translate" in logs
         found |= {"compared": OriginComparison(relation, logs["how"], is_accepted), "recreation": logs["recreation"]}
-        found["translate"] = _decode_choice(logs)
+        if "rules" in logs:
+            found["translate"] = TranslationRules(**_with_tuples(logs["rules"]))
+        elif "translate" in logs:
+            found["translate"] = OffsetTranslation(logs["translate"])
     return PlanHeader(
         source=StoreEndpoint(**encoded["source"]),
         target=StoreEndpoint(**encoded["target"]),
@@ -666,6 +666,10 @@ class PlanSummary:
     """The number of planned writes at places that are not sure, which the user accepted."""
     repeats: int = 0
     """The number of records that the groups repeat at most there."""
+    skips: int = 0
+    """The number of records that the groups do not get there, because the target lacks them."""
+    running: int = 0
+    """The number of groups that still run in the source, which is another cluster."""
     source_topic_ids: dict[str, str] = field(default_factory=dict)
     """Like ``topic_ids``, for the translated topics of the source."""
     digests: dict[str, str] = field(default_factory=dict)
@@ -679,12 +683,14 @@ class PlanSummary:
         self.left_out_groups += plan.note.startswith(LEFT_OUT)
         self.noted_groups += bool(plan.note) and not plan.note.startswith(LEFT_OUT)
         self.unlocked_groups += plan.guard is Guard.COMPARE and bool(plan.writes())
+        self.running += bool(plan.source_members)
         self.actions.update([step.action for step in plan.steps])
         for step in plan.writes():
             self.topic_ids.setdefault(step.tp.topic, "")
             if step.is_translated and step.origin is not None:
                 self.unsure += step.origin.evidence is not Confidence.SEEN
                 self.repeats += step.origin.repeats or 0
+                self.skips += step.origin.skips or 0
         for step in plan.steps:
             if step.origin is not None and step.origin.topic is not None:
                 self.verdicts[step.origin.verdict] += 1
@@ -698,7 +704,7 @@ class PlanSummary:
         """Whether the operator should read the plan before applying it. This is the case if a step is refused or is a
         rewind, or if a group could not be planned, has members, or was left out."""
         groups = self.failed_groups or self.active_groups or self.left_out_groups or self.noted_groups
-        return bool(self.refused or groups or self.unsure or self.actions[Action.REWIND])
+        return bool(self.refused or groups or self.unsure or self.running or self.actions[Action.REWIND])
 
     @property
     def writes(self) -> int:
@@ -722,7 +728,7 @@ class PlanSummary:
 
     def encode(self) -> dict[str, Any]:
         """Returns the JSON object in which the plan file stores the summary."""
-        names = ("verdicts", "unsure", "repeats", "source_topic_ids", "digests")
+        names = ("verdicts", "unsure", "repeats", "skips", "running", "source_topic_ids", "digests")
         translated = {name: found for name in names if (found := getattr(self, name))}
         return {
             **{name: getattr(self, name) for name in _COUNTS},
@@ -982,6 +988,7 @@ def count_lines(summary: PlanSummary) -> Iterator[str]:
                 " {wait_empty_s:wait_empty} SECONDS"
             ),
         ),
+        (summary.running, f"still running in the source: {STILL_RUNNING}"),
         (
             summary.unlocked_groups,
             "not atomic: old consumers of the group are registered in ZooKeeper, and a group lock would break their"

@@ -144,6 +144,8 @@ class Planner:
     clock: Clock
     cluster: KafkaCluster | None = None
     old_members: ReadLegacyMembers | None = None
+    running: Callable[[Iterable[str]], Mapping[str, tuple[str, ...]]] = lambda _: {}
+    """Returns the members of groups that still run in the source, if that is another cluster."""
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None
     """The map that translates byte positions of Kafka 0.7 for a target that cannot hold them."""
@@ -269,6 +271,7 @@ class Planner:
         # The list of groups does not contain all kinds of groups that a new group would meet.
         described = {n: d for n, d in described.items() if n in existing or isinstance(d, OtherGroupKind)}
         old = self.old_members({*names, *names.values()}) if self.old_members else {}
+        running = self.running(names)
         # Offsets and times of different clusters do not show which store was written last.
         pairs = self._last_writes.find(read) if self._translated is None else read
         self._load_logs([pair.source for pair in pairs], log)
@@ -276,7 +279,10 @@ class Planner:
         for source, target, writers in pairs:
             errors = {**target.errors, **pending.get(target.name, {})}
             pair = GroupPair(source, replace(target, errors=errors), writers)
-            yield self._plan_group(pair, described.get(target.name), old, log)
+            planned = self._plan_group(pair, described.get(target.name), old, log)
+            if self._translated is not None:
+                planned = replace(planned, source_members=(*running.get(source.name, ()), *planned.old_members))
+            yield planned
 
     def _pending(self, pairs: Iterable[GroupPair]) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
         """Finds partitions whose offset in the target is still unknown, although the scan returned no offset. An
@@ -500,6 +506,8 @@ def _attention(plan: PlanFile) -> Iterator[str]:
             yield f"  {group.name}: {group.note}"
         if group.members:
             yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
+        if group.source_members:
+            yield f"  ! {group.name} still runs in the source: {'; '.join(group.source_members)}"
         for step in group.steps:
             if step.action.rejects or step.action is Action.REWIND or (step.note and step.action.writes):
                 yield f"  ! {group.name} {step.tp}: {step.action}: {step.note}"
@@ -528,8 +536,9 @@ def _translation_lines(summary: PlanSummary) -> Iterator[str]:
     yield f"records {kinds or 'no position to translate'}; read {logs} in both clusters (digest {summary.digest[:16]})"
     if summary.unsure:
         repeats = f"groups repeat up to {count_of(summary.repeats, 'record')} there"
+        lacks = f", and skip {count_of(summary.skips, 'record')} that the target lacks" if summary.skips else ""
         places = f"{count_of(summary.unsure, 'place')} {'is' if summary.unsure == 1 else 'are'}"
-        yield f"warning {places} not sure, which the user accepts; {repeats}"
+        yield f"warning {places} not sure, which the user accepts; {repeats}{lacks}"
 
 
 def _expiry_lines(header: PlanHeader, summary: PlanSummary) -> Iterator[str]:

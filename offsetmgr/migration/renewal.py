@@ -202,8 +202,11 @@ def _check(plan: PlanFile, state: MigrationState) -> None:
         and not state.is_group_rolled_back(group.name)
     ]
     if partial:
-        why = f"{count_of(len(partial), 'group')} applied in part: {', '.join(partial[:3])}"
-        again = Invocation("migrate apply", (str(plan.path),), {"group": partial[0]})
+        written = [group for group in partial if group in state.apply.written]
+        why = f"{count_of(len(written), 'group')} applied in part: {', '.join(written[:3])}"
+        if not written:
+            why = f"apply began {count_of(len(partial), 'group')}, and wrote nothing: {', '.join(partial[:3])}"
+        again = Invocation("migrate apply", (str(plan.path),), {"group": (written or partial)[0]})
         raise JournalError(what, why, Advice("run: {}", again))
 
 

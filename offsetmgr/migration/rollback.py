@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import TranslationChoice
 from offsetmgr.core.model import TopicPartition
@@ -42,6 +42,7 @@ from offsetmgr.migration.plan import (
 )
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import GroupProgress, MigrationState
+from offsetmgr.translation.alignment import Verdict
 
 MAX_DIFFERENCES: Final = 1000
 """The number of differences that a `RollbackReport` lists."""
@@ -133,8 +134,8 @@ class RollbackReport(Report):
             yield f"  ! and {self.differing - SHOWN:,} more"
         yield f"{compared}: {count_of(self.differing, 'offset')} differ from their before-images; they were not changed"
         yield (
-            "hint: the journal may be truncated or older than the last apply; restore a complete copy and roll back"
-            " again, or restore a snapshot of the target"
+            "hint: another client has committed, or the journal is truncated or older than the last apply: in that case"
+            " restore a complete copy and roll back again, or restore a snapshot of the target"
         )
 
     def uncompared(self) -> str:
@@ -186,7 +187,7 @@ class Rollback:
         if not (report.groups or report.skipped or closed or report.interrupted):
             raise JournalError(
                 f"plan {self.plan.path}",
-                "according to its journal, apply wrote nothing, so nothing was rolled back",
+                "according to its journal, apply wrote nothing, so there is nothing to roll back",
                 f"the journal is {writer.journal.path}: check that it is the journal of the run that applied the plan",
             )
 
@@ -358,12 +359,24 @@ def reverse_options(plan: PlanFile, only: GroupScope | None = None, if_ahead: Ah
 
 def reverse_choice(plan: PlanFile) -> TranslationChoice | None:
     """Returns how a reverse plan treats offsets of another cluster. With rules, topics get their original names, and
-    the records that the old store's cluster holds beyond the copies do not count as missing."""
+    the records that the old store's cluster holds beyond the copies do not count as missing. The user has accepted that
+    the copy lacks records, but not that the old store's cluster lacks some."""
     if (rules := plan.header.rules) is None:
         return plan.header.translate
     topics = {step.tp.topic: step.source_tp.topic for group in plan.groups() for step in group.steps if step.origin}
     back = tuple(f"{re.escape(copy)}={topic}" for copy, topic in sorted(topics.items()) if copy != topic)
-    return rules._replace(topics=back, back=not rules.back)
+    accepts = tuple(verdict for verdict in rules.accepts if verdict != Verdict.MISSING)
+    return rules._replace(topics=back, accepts=accepts, back=not rules.back)
+
+
+def _skipped_on_the_way_back(forward: PlanStep, back: PlanStep) -> str:
+    """Returns the records that a group would never get if it goes back, because the copy lacked them; "" if none."""
+    lacked = 0 if forward.origin is None else forward.origin.skips or 0
+    if not lacked or forward.source is None or back.after is None or back.after.offset <= forward.source.offset:
+        return ""
+    records = f"the copy lacked {count_of(lacked, 'record')} from offset {forward.source.offset} on"
+    text = "{}, which {} skips; to skip them, plan the way back as another move: {}"
+    return Advice(text, records, back.after.offset, Invocation("migrate plan"))
 
 
 @dataclass(frozen=True)
@@ -418,11 +431,14 @@ class ReversePlanner:
         steps = {step.tp: step for step in reverse.steps}
         is_translated = self.base.translations is not None
         copied = transferred_steps(forward, self.state) if is_translated else copied_steps(forward, self.state)
-        for tp in sorted(one.source_tp for one in copied.values()):
+        for one in copied.values():
+            tp = one.source_tp
             step = steps.get(tp)
             if step is None or step.action is Action.TARGET_ONLY:
                 why = f"it was copied to {self.base.source.uri}, and is gone from there: deleted, or expired"
                 steps[tp] = PlanStep(tp, Action.REFUSE_LOST, None, step.target if step else None, None, why)
+            elif step.action.writes and (skips := _skipped_on_the_way_back(one, step)):
+                steps[tp] = step._replace(action=Action.REFUSE_UNSURE, after=None, note=skips)
         planned = tuple(steps[tp] for tp in sorted(steps))
         if any(step.action is not Action.TARGET_ONLY for step in planned):
             return replace(reverse, steps=planned)

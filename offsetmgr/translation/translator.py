@@ -36,6 +36,7 @@ _FIRST_OFFSETS: Final = 200_000
 _NEIGHBOURS: Final = 50
 """The number of records on each side of a position that must be equal if not everything was read."""
 _DIGEST_BYTES: Final = 16
+_MEGABYTE: Final = 1_000_000
 _RECORD_BYTES: Final = 128
 """The memory that a fingerprint takes, so that a log of tiny records is not read without a limit."""
 _EQUAL_SHARE: Final = 10
@@ -76,6 +77,8 @@ class TranslatedPartition(NamedTuple):
     """The number of records of the source that the target lacks, from the first position on; None if unknown."""
     digest: str = ""
     """A hash of the records that were read of both logs."""
+    enough: int = 0
+    """The ``max_read`` that would read far enough, estimated from what was read; 0 if it was large enough."""
 
     def difference(self, position: int, committed: int) -> tuple[int, int] | None:
         """Returns the numbers of records that a group repeats and skips if it resumes at ``committed`` in the target
@@ -159,7 +162,7 @@ class PositionTranslator:
     def _partition(self, logs: _Pair, wanted: Collection[int], earliest: int, ids: _Ids) -> TranslatedPartition:
         """Raises the error of the partition."""
         source, target = logs
-        alignment, note = None, ""
+        alignment, note, enough = None, "", 0
         found: Mapping[int, Translation]
         _allow(logs, self._options)
         lacking: int | None = source.range.end - target.range.end
@@ -176,6 +179,7 @@ class PositionTranslator:
                 digest.update(stretch.offsets)
                 digest.update(b"".join(stretch.prints))
             found = {one: reading.translate(one) for one in wanted}
+            enough = reading.enough(inside)
             if alignment.first_copied is None and inside:
                 self._refuse_other_partitions(logs)
         now = self.topic_ids({source.tp.topic: target.tp.topic})
@@ -184,7 +188,7 @@ class PositionTranslator:
                 raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
         shown = None if self._options.back else alignment
         return TranslatedPartition(
-            source.tp, target.tp, found, None, note, shown, target.range, lacking, digest.hexdigest()
+            source.tp, target.tp, found, None, note, shown, target.range, lacking, digest.hexdigest(), enough
         )
 
     def _read(self, logs: _Pair, wanted: Collection[int], earliest: int) -> _AlignedLogs:
@@ -328,6 +332,8 @@ class Translations:
             problem = how if answer.offset is None else Advice("{}; {accept} {} writes it", how, answer.verdict)
         elif answer.offset is None:
             problem = how
+        if problem and found.enough and (answer.earlier_a or answer.earlier_b):
+            problem = Advice("{}; {max_read} {}MB reads far enough", problem, found.enough // _MEGABYTE)
         return TranslatedOffset(found.target, answer, problem, how, found.digest)
 
     def difference(self, tp: TopicPartition, position: int, committed: int) -> tuple[int, int] | None:
@@ -543,6 +549,19 @@ class _AlignedLogs:
             if log.bytes_per_record is None and log.range.end > log.range.start:
                 log.checksums(log.range.end - 1)
         return max(min(int(log.left / (2 * (log.bytes_per_record or 1024))) for log in self._logs), 1)
+
+    def enough(self, inside: Collection[int]) -> int:
+        """Returns the number of bytes that would be enough to read to these positions, in whole megabytes; 0 if they
+        were read. Each read doubles what was read, so up to twice as much is read; samples need the last quarter."""
+        if not self._stopped:
+            return 0
+        size = 0.0
+        for log in self._logs:
+            records = log.range.end - log.range.start
+            if log is self._logs[0]:
+                records = min(records, 4 * (log.range.end - min(inside, default=log.range.end) + _MARGIN))
+            size = max(size, records * max(log.bytes_per_record or 1024, _RECORD_BYTES))
+        return (int(size * 8 / 3 * 1.2) // _MEGABYTE + 1) * _MEGABYTE
 
     @property
     def _rules(self) -> FingerprintRules:

@@ -23,12 +23,7 @@ from offsetmgr.translation.translator import TooMuch, TranslatedPartition
 def test_each_position_is_compared_with_the_place_of_its_record(
     clusters: TwoClusters, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a copy behind 7 foreign records, and one in which the copier wrote 40 to 59 twice after a restart
-    topic = clusters.topic(unique, 2)
-    clusters.foreign(topic, 7)
-    clusters.copy(topic)
-    clusters.copy(topic, 0, 60, partition=1)
-    clusters.copy(topic, 40, RECORDS, partition=1)
+    topic = clusters.twice(unique)
     for group, b in {"right": {0: 57, 1: 70}, "early": {0: 47, 1: 50}, "late": {0: 60, 1: 71}}.items():
         clusters.commit(f"{unique}-{group}", topic, {0: 50, 1: 50}, b)
     clusters.commit(f"{unique}-only-a", topic, {1: 20, 0: RECORDS})

@@ -49,6 +49,8 @@ def test_a_group_that_apply_refused_is_not_rolled_back(migration):
     commit(migration.target, "g", 95, 95)  # the consumer went on, and left
     with pytest.raises(JournalError, match="apply wrote nothing"):
         migration.rollback(force=True)
+    shown = migration.run("rollback", "--yes", code=1)
+    assert "restores" not in shown and "hint: another client has committed" in shown
     assert migration.target_offsets() == {"g": {ORDERS[0]: 95, ORDERS[1]: 95}}
 
 

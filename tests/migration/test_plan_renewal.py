@@ -177,6 +177,11 @@ def test_only_the_named_groups_are_planned_again_and_the_old_plan_is_replaced(fl
 
 
 def test_a_group_that_is_applied_in_part_prevents_a_renewal(fleet: Migration) -> None:
+    commit(fleet.target, "c3", 3, 5)
+    assert "failed: 2 partitions of 1 group; nothing is done" in fleet.run(
+        "apply", "--accept-stale", "--yes", "c3", code=1
+    )
+    assert "apply began 1 group, and wrote nothing: c3" in renew(fleet, code=1)
     commit(fleet.target, "b2", None, 5)
     assert not fleet.apply("b2", accept_stale=True).ok
     refused = renew(fleet, code=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Any
 
 import pytest
 from committed_offsets import commit, committed, offsets_of, pending_commit
-from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from in_process import command, rows
 from processes import delete_topic, finish, start_command, until
-from two_clusters import TwoClusters
+from two_clusters import TwoClusters, consuming
 
 from offsetmgr import KafkaCluster, OffsetAndMetadata, PlanOptions, TopicPartition, open_store
 from offsetmgr.core.clock import SystemClock
@@ -185,41 +183,26 @@ def test_offsets_that_the_target_has_at_the_start(mirrored: Mirrored, unique: st
     assert mirrored.at(ahead) == {0: 50, 1: 53}
 
 
-def joined(bootstrap: str, group: str, topic: str) -> Consumer:
-    settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
-    consumer.subscribe([topic])
-    return consumer
-
-
-def next_value(consumer: Consumer) -> bytes | None:
-    while (found := consumer.poll(120)) is not None and found.error():
-        pass
-    return None if found is None else found.value()
-
-
 def test_a_consumer_that_starts_in_the_target_continues_at_the_same_record(mirrored: Mirrored, unique: str) -> None:
     topic = mirrored.clusters.topic(unique)
     mirrored.clusters.foreign(topic, 7)
     mirrored.clusters.copy(topic)
-    mirrored.clusters.commit(unique, topic, {0: 50})
-    with mirrored.following(unique, code=None) as found:
-        until(lambda: mirrored.at(unique) == {0: 57})
+    other = f"{unique}-other"
+    for group in (unique, other):
+        mirrored.clusters.commit(group, topic, {0: 50})
+    with mirrored.following(f"{unique}*", code=None) as found:
+        until(lambda: [mirrored.at(group) for group in (unique, other)] == [{0: 57}] * 2)
         # When a consumer of the group comes and goes between two rounds
-        with ExitStack() as stack:
-            consumer = joined(mirrored.clusters.b, unique, topic)
-            stack.callback(consumer.close)
-            assert next_value(consumer) == b"record 50"
+        with consuming(mirrored.clusters.b, unique, topic) as (_, value):
+            assert value == b"record 50"
         # Then the group lives in the target
-        mirrored.clusters.commit(unique, topic, {0: 60})
-        time.sleep(2)
-    assert [row["state"] for row in found] == ["taken"]
+        for group in (unique, other):
+            mirrored.clusters.commit(group, topic, {0: 60})
+        until(lambda: mirrored.at(other) == {0: 67})
+    assert [(row["group"], row["state"]) for row in found] == [(unique, "taken")]
     assert mirrored.at(unique) == {0: 57}
     # And a mirror that is started while the consumer is there refuses the group
-    with ExitStack() as stack:
-        consumer = joined(mirrored.clusters.b, unique, topic)
-        stack.callback(consumer.close)
-        next_value(consumer)
+    with consuming(mirrored.clusters.b, unique, topic):
         (row,) = mirrored.once(unique, code=1)
         assert (row["state"], "the group has members in the target" in row["detail"]) == ("rejected", True)
 
@@ -270,14 +253,17 @@ def test_zookeeper_of_the_target(clusters: TwoClusters, zookeeper: ZooKeeperServ
     topic = back.topic(unique)
     back.foreign(topic, 7)
     back.copy(topic)
-    back.commit(unique, topic, {0: 50})
-    with mirrored.following(unique, code=1) as found:
+    other = f"{unique}-other"
+    for group in (unique, other):
+        back.commit(group, topic, {0: 50})
+    with mirrored.following(f"{unique}*", code=1) as found:
         until(lambda: mirrored.at(unique) == {0: 57})
         back.commit(unique, topic, {0: 60})
         until(lambda: mirrored.at(unique) == {0: 67})
         commit(mirrored.b, unique, topic, {0: 80})
-        time.sleep(2)
-    assert [row["state"] for row in found] == ["rejected"]
+        back.commit(other, topic, {0: 70})
+        until(lambda: mirrored.at(other) == {0: 77})
+    assert [(row["group"], row["state"]) for row in found] == [(unique, "rejected")]
     assert mirrored.at(unique) == {0: 80}
 
 

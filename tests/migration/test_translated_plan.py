@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from committed_offsets import commit, committed
+from confluent_kafka import TopicPartition as Position
 from in_process import command, rows
 from processes import finish, start_command
 from recreation import recreate
-from two_clusters import RECORDS, TwoClusters
+from two_clusters import RECORDS, TwoClusters, consuming
 
 from offsetmgr import (
     Change,
@@ -75,26 +76,25 @@ def planned(clusters: TwoClusters, tmp_path: Path) -> Planned:
 
 
 def test_groups_are_written_at_the_records_that_they_have_committed(
-    clusters: TwoClusters, planned: Planned, unique: str
+    clusters: TwoClusters, planned: Planned, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a copy behind 7 foreign records, and one in which the copier wrote 40 to 59 twice after a restart
-    topic = clusters.topic(unique, 2)
-    clusters.foreign(topic, 7)
-    clusters.copy(topic)
-    clusters.copy(topic, 0, 60, partition=1)
-    clusters.copy(topic, 40, RECORDS, partition=1)
+    topic = clusters.twice(unique)
     clusters.commit(unique, topic, {0: 50, 1: 50})
     with open_store(planned.a) as store:
         store.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(50, "mine", leader_epoch=0)})
     # When they are planned
-    shown = command(*planned.words(unique)).stderr
+    monkeypatch.setattr("offsetmgr.cli.render.table_width", lambda: 80)
+    table, shown = command(*planned.words(unique))
     assert "cluster translated by the records (--translate auto): the source belongs to cluster" in shown
     assert "records 2 seen; read 2 partitions in both clusters (digest " in shown
+    # Then a narrow table has what the user must know
+    assert {"AFTER", "VERDICT", "REPEATS", "SKIPS"} < {*table.splitlines()[0].split()}
+    assert max(map(len, table.splitlines())) <= 80
     assert planned.plan(unique) == [
         (unique, 0, "copy", 50, 57, "seen", 0, 0),
         (unique, 1, "copy", 50, 70, "seen", 0, 0),
     ]
-    # Then the plan can be read again, and only by releases that know such plans
+    # And the plan can be read again, and only by releases that know such plans
     text = planned.path.read_text()
     assert text.startswith('{"offsetmgr_plan": 6')
     rules = Migration(planned.path).header.translate
@@ -146,12 +146,36 @@ def test_a_place_that_is_not_sure_needs_the_users_word(clusters: TwoClusters, pl
     assert "--accept missing writes it" in planned.note()
     # When the user accepts it, then the plan writes the earliest place, and tells how much repeats there
     assert planned.plan(unique, "--accept", "missing") == [(unique, 0, "copy", 51, 50, "missing", 3, 2)]
-    shown = command(*planned.words(unique, "--accept", "missing")).stderr
+    shown = command(*planned.words(unique, "--accept", "missing", "--accept", "bracketed")).stderr
     assert "warning 1 place is not sure, which the user accepts; groups repeat up to 3 records there" in shown
+    assert "3 records there, and skip 2 records that the target lacks" in shown
     assert f"! {unique} {topic}-0: copy: missing [50, 53]: repeats up to 3 records at 50" in shown
     planned.apply()
     assert planned.verify() == [(0, "equal", "unknown", 50, "missing", 3, 0)]
     assert "1 of them at a place that is not sure" in command("migrate", "verify", planned.path).stderr
+    # And no way back skips a record that only one of the clusters holds
+    for there, why in ((50, "the target lacks 3 records after"), (60, "the copy lacked 2 records from offset 51 on")):
+        commit(planned.b, unique, topic, {0: there})
+        back = planned.path.with_name(f"{there}.plan")
+        shown = command("migrate", "rollback", planned.path, "--reverse-plan", back, code=1).stderr
+        assert why in shown, shown
+
+
+def test_a_group_that_still_runs_in_the_source_is_named(clusters: TwoClusters, planned: Planned, unique: str) -> None:
+    topic = clusters.topic(unique)
+    clusters.copy(topic)
+    with consuming(clusters.a, unique, topic) as (consumer, _):
+        consumer.commit(offsets=[Position(topic, 0, 50)], asynchronous=False)
+        shown = command(*planned.words(unique)).stderr
+        assert "1 still running in the source: the group goes on there" in shown
+        assert f"! {unique} still runs in the source: rdkafka" in shown
+        # Then apply compares the source with the plan
+        consumer.commit(offsets=[Position(topic, 0, 51)], asynchronous=False)
+        shown = planned.apply(code=1)
+        assert f"warning: group {unique} still runs in the source (rdkafka" in shown
+        assert f"1 group changed in the source since then: {unique}" in shown
+        planned.apply("--accept-stale")
+    assert committed(planned.b, unique) == {0: 50}
 
 
 def test_a_record_that_is_not_copied_yet_has_no_place(clusters: TwoClusters, planned: Planned, unique: str) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer
@@ -13,7 +13,9 @@ from conftest import MakeTopic
 from processes import delete_topic
 
 from offsetmgr import KafkaCluster, TopicPartition
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.kafka.client.fetch import produce
@@ -21,7 +23,13 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.segments.raw_batches import raw_batches
 from offsetmgr.translation import translator as module
 from offsetmgr.translation.alignment import Verdict
-from offsetmgr.translation.translator import PositionTranslator, TranslatedPartition, TranslationOptions
+from offsetmgr.translation.translator import (
+    PositionTranslator,
+    TranslatedOffset,
+    TranslatedPartition,
+    TranslationOptions,
+    Translations,
+)
 
 pytestmark = pytest.mark.servers
 
@@ -251,7 +259,13 @@ def test_a_place_is_inferred_if_the_logs_are_larger_than_what_may_be_read(cluste
     assert clusters.answers(4_000, max_read=few) == [("inferred", 4_000 + OTHERS)]
     clusters.copy(records[3_000:])  # now the distances to the end differ
     assert clusters.answers(4_000, max_read=few) == [("unknown", None)]
-    assert clusters.answers(4_000) == [("seen", 21_000 + OTHERS)]
+    found = clusters.translated(4_000, max_read=few)
+    command = Translations(cast("Any", None), TranslationRules())
+    command.partitions[found.source] = found
+    unsure = command.get(found.source, 4_000)
+    assert isinstance(unsure, TranslatedOffset) and few < found.enough < 50_000_000
+    assert for_command_line(unsure.problem).endswith(f"; --max-read {found.enough // 10**6}MB reads far enough")
+    assert clusters.answers(4_000, max_read=found.enough) == clusters.answers(4_000) == [("seen", 21_000 + OTHERS)]
 
 
 def test_a_place_is_inferred_behind_headers_of_a_copier(clusters: Clusters) -> None:
