@@ -23,7 +23,7 @@ def admin_api(status: Callable[[], Mapping[str, Any]], dump: Dump, authorizer: A
 
     def handle(request: ApiRequest) -> bytes:
         try:
-            question = json.loads(request.frame[request.body(flexible=False) :])
+            question = json.loads(request.frame[request.cursor(flexible=False).at :])
             if not isinstance(question, dict):
                 raise ValueError
         except (ValueError, RecursionError):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, ParamSpec
+from typing import Any, Final, ParamSpec, TypeVar
 
 from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.errors import ErrorCode
@@ -19,6 +19,7 @@ from offsetmgr.server.security.authentication import Authentication
 from offsetmgr.server.security.authorization import Authorizer, Operation
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 _MAX_CHARACTERS: Final = 32_767
 
@@ -66,7 +67,7 @@ def decoded(request: ApiRequest) -> dict[str, Any]:
         return message
     api = request.api
     flexible = api is not None and request.version >= api.flexible
-    return decode_request(request.api_key, request.version, request.frame, request.body(flexible=flexible))
+    return decode_request(request.api_key, request.version, request.frame, request.cursor(flexible=flexible).at)
 
 
 def encoded(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
@@ -115,21 +116,19 @@ def portions(names: Iterable[str], max_items: int) -> Iterator[list[str]]:
     return batched_by_size(names, lambda name: 1 + len(name) * max_items // _MAX_CHARACTERS, max_items)
 
 
-class Turns:
-    """Divides the work for one request into turns of the event loop; see `offsetmgr.server.network.turns`. Create it
-    when the work begins."""
-
-    def __init__(self, request: ApiRequest) -> None:
-        self._client = request.connection
-        self._ends_at = self._client.service.turns.ends_at(monotonic())
-
-    async def may_end(self) -> None:
-        """Waits for the next turn if this one is over. Raises `asyncio.CancelledError` if the client has disconnected
-        meanwhile, so that the work ends."""
-        if monotonic() >= self._ends_at:
-            self._ends_at = await self._client.service.turns.next(self._client)
-            if self._client.closed:
+async def in_turns(request: ApiRequest, parts: Iterable[T]) -> AsyncIterator[T]:
+    """Yields the parts of the work for one request in turns of the event loop; see `offsetmgr.server.network.turns`.
+    Before each part, it waits for the next turn if this one is over. Raises `asyncio.CancelledError` if the client has
+    disconnected meanwhile, so that the work ends."""
+    client = request.connection
+    turns = client.service.turns
+    ends_at = turns.ends_at(monotonic())
+    for part in parts:
+        if monotonic() >= ends_at:
+            ends_at = await turns.next(client)
+            if client.closed:
                 raise asyncio.CancelledError
+        yield part
 
 
 def authorized_operations(*operations: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import ErrorCode, InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import TopicLayout
 from offsetmgr.kafka.protocol.frames import LARGE_BYTES
@@ -19,11 +20,11 @@ from offsetmgr.server.apis.api_context import (
     ACL_READ,
     NOT_ASKED,
     ApiContext,
-    Turns,
     authorized_operations,
     decoded,
     encoded,
     encoded_by_size,
+    in_turns,
     portions,
     run_by_size,
     too_many,
@@ -108,9 +109,7 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
 async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
     """Returns `ApiContext.topic_error` of each name. Yields to other clients between batches of names."""
     codes: list[int] = []
-    turns = Turns(request)
-    for part in portions(names, _MAX_NAMES):
-        await turns.may_end()
+    async for part in in_turns(request, portions(names, _MAX_NAMES)):
         codes += [context.topic_error(request, Operation.DESCRIBE, name) for name in part]
     return codes
 
@@ -169,9 +168,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
 async def _many_coordinators(context: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
     """Encodes the response, a few keys at a time. Yields to other clients after each batch of keys."""
     data = bytearray()
-    turns = Turns(request)
-    for part in portions(keys, _KEYS_BATCH):
-        await turns.may_end()
+    async for part in in_turns(request, portions(keys, _KEYS_BATCH)):
         some = _coordinators(context, kind, part)
         data += encode_items(request.api_key, request.version, "coordinators", some)
     return await encoded_by_size(request, {"coordinators": EncodedItems(len(keys), data)})
@@ -199,10 +196,8 @@ async def _layouts(
     if names is None or len(names) <= _MAX_NAMES:
         return await topics(names, ids)
     layouts = list(await topics([], ids)) if ids else []
-    turns = Turns(request)
-    for at in range(0, len(names), _MAX_NAMES):
-        await turns.may_end()
-        layouts += await topics(names[at : at + _MAX_NAMES], ())
+    async for part in in_turns(request, batched(names, _MAX_NAMES)):
+        layouts += await topics(part, ())
     return layouts
 
 
@@ -221,10 +216,7 @@ async def _encoded_topics(
 ) -> EncodedItems:
     """Encodes a few topics at a time, since there may be hundreds of thousands of partitions."""
     data = bytearray(encode_items(request.api_key, request.version, "topics", rejected))
-    turns = Turns(request)
-    for at in range(0, len(layouts), _BATCH):
-        await turns.may_end()
-        part = layouts[at : at + _BATCH]
+    async for part in in_turns(request, batched(layouts, _BATCH)):
         some = [{**_topic(context, layout), "topic_authorized_operations": operations} for layout in part]
         data += encode_items(request.api_key, request.version, "topics", some)
     return EncodedItems(len(rejected) + len(layouts), data)

@@ -10,15 +10,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import ErrorCode
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items, string
 from offsetmgr.manager.results import FetchRequest
 from offsetmgr.server.apis.api_context import (
     ApiContext,
-    Turns,
     decoded,
     encoded,
     encoded_by_size,
+    in_turns,
     portions,
     result_by_size,
     too_many,
@@ -48,10 +49,8 @@ async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
     encoded_nameless = encode_items(request.api_key, request.version, "groups", [nameless])
     behind = encoded_nameless[len(string("", flexible=flexible)) :]
     number, parts = 0, bytearray()
-    turns = Turns(request)
-    for at in range(0, len(groups) if matches_filters and not error else 0, _BATCH):
-        await turns.may_end()
-        for group in groups[at : at + _BATCH]:
+    async for part in in_turns(request, batched(groups if matches_filters and not error else (), _BATCH)):
+        for group in part:
             if context.group_allowed(request, Operation.DESCRIBE, group):
                 parts += string(group, flexible=flexible)
                 parts += behind
@@ -73,9 +72,7 @@ async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
     if too_many(request, groups):
         return await too_many_described(request, groups)
     data = bytearray()
-    turns = Turns(request)
-    for group in groups:
-        await turns.may_end()
+    async for group in in_turns(request, groups):
         description: dict[str, Any] = {**EMPTY_DESCRIPTION, "group_id": group}
         if not context.group_allowed(request, Operation.DESCRIBE, group):
             description["error_code"] = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -138,8 +135,7 @@ async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:
     if too_many(request, groups):
         results = [{"group_id": group, "error_code": ErrorCode.INVALID_REQUEST} for group in groups]
         return await encoded_by_size(request, {"results": results})
-    results, turns = [], Turns(request)
-    for part in portions(groups, _BATCH):
-        await turns.may_end()
+    results = []
+    async for part in in_turns(request, portions(groups, _BATCH)):
         results += await asyncio.gather(*map(deleted, part))
     return await encoded_by_size(request, {"results": results})

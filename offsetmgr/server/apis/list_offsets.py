@@ -10,7 +10,7 @@ from typing import Any, Final
 from offsetmgr.core.batches import batched_by_size
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery
-from offsetmgr.server.apis.api_context import ApiContext, Turns, decoded, encoded, result_by_size
+from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, in_turns, result_by_size
 from offsetmgr.server.network.requests import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
@@ -42,11 +42,9 @@ async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
         for name, parts in allowed.items()
         for at in range(0, max(len(parts), 1), _BATCH)
     )
-    turns = Turns(request)
-    for batch in batched_by_size(pieces, lambda piece: 1 + len(piece[1]), _BATCH):
+    async for batch in in_turns(request, batched_by_size(pieces, lambda piece: 1 + len(piece[1]), _BATCH)):
         for name, offsets in (await _found(context, dict(batch), read_committed=read_committed)).items():
             found.setdefault(name, []).extend(offsets)
-        await turns.may_end()
     found |= {name: _failed(parts, codes[name]) for name, parts in requested.items() if codes[name]}
     return await result_by_size(request, _answer, request, [(name, found[name]) for name in requested])
 

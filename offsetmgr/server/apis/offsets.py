@@ -19,10 +19,10 @@ from offsetmgr.records.base import PartitionCommit
 from offsetmgr.server.apis import commit_codec, fetch_codec
 from offsetmgr.server.apis.api_context import (
     ApiContext,
-    Turns,
     decoded,
     encoded,
     encoded_by_size,
+    in_turns,
     result_by_size,
     run_by_size,
     too_long,
@@ -65,7 +65,7 @@ class _Commit(NamedTuple):
 def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
     """Decodes an OffsetCommit and checks permissions and limits. Raises `InvalidRequest`."""
     version = request.version
-    commit = commit_codec.decode(version, request.frame, request.body(flexible=version >= commit_codec.FLEXIBLE))
+    commit = commit_codec.decode(version, request.frame, request.cursor(flexible=version >= commit_codec.FLEXIBLE).at)
     topics = commit.topics
     if _too_many(request, topics):
         return _Commit(commit, topics, {}, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
@@ -136,7 +136,7 @@ def _commit_answer(
 def prepare_fetch(request: ApiRequest) -> Sequence[FetchRequest]:
     """Decodes an OffsetFetch. Raises `InvalidRequest`."""
     version = request.version
-    return fetch_codec.decode(version, request.frame, request.body(flexible=version >= fetch_codec.FLEXIBLE))
+    return fetch_codec.decode(version, request.frame, request.cursor(flexible=version >= fetch_codec.FLEXIBLE).at)
 
 
 def offset_fetch(context: ApiContext, request: ApiRequest) -> HandlerResult:
@@ -209,9 +209,7 @@ async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Seque
     fetches: list[_Fetch] = []
     known: set[str] = set()
     left, partitions = request.connection.service.settings.max_answer_bytes, 0
-    turns = Turns(request)
-    for number, one in enumerate(requested, 1):
-        await turns.may_end()
+    async for number, one in in_turns(request, enumerate(requested, 1)):
         again = one.group in known or left <= 0
         known.add(one.group)
         fetch = _Fetch(completed(_REJECTED)) if again else _fetched(context, request, one)
@@ -222,8 +220,8 @@ async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Seque
         if number < len(requested) and len(fetches) < _BATCH and partitions < _LARGE:
             continue
         results = await asyncio.gather(*(fetch.result for fetch in fetches), return_exceptions=True)
-        for asked, fetch, found in zip(requested[number - len(fetches) : number], fetches, results, strict=True):
-            await turns.may_end()
+        answers = zip(requested[number - len(fetches) : number], fetches, results, strict=True)
+        async for asked, fetch, found in in_turns(request, answers):
             response = _response(fetch, found) if left > 0 else _REJECTED
             encode = partial(fetch_codec.encode_group, request.version, asked, response)
             parts.append(await in_codec_thread(encode) if _partitions(response) > _LARGE else encode())

@@ -203,8 +203,8 @@ class ApiRequest:
         self.since = 0.0
         """Arrival time, by the event loop's clock."""
 
-    def body(self, *, flexible: bool) -> int:
-        """The position of the body in the frame. Raises `InvalidRequest`."""
+    def cursor(self, *, flexible: bool) -> Cursor:
+        """Returns a cursor at the start of the body. Raises `InvalidRequest`."""
         if len(self.frame) < _CLIENT_ID_AT:
             raise InvalidRequest("request header", "the frame ends inside it")
         length: int = _HEADER.unpack_from(self.frame, _HEADER_AT)[3]  # of the client id; -1 if there is none
@@ -213,7 +213,7 @@ class ApiRequest:
         cursor = Cursor(self.frame, _CLIENT_ID_AT, flexible=flexible)
         cursor.take(max(length, 0))
         cursor.tags()
-        return cursor.at
+        return cursor
 
 
 _START: Final = struct.Struct(">hhi")

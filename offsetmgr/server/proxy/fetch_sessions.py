@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor
+from offsetmgr.kafka.protocol.schema_codec import INT16
 from offsetmgr.server.network.requests import ApiRequest, ClientSession
 from offsetmgr.server.proxy.response_rewrite import response_body
 
@@ -58,8 +58,7 @@ def session_of(request: ApiRequest) -> Session | None:
     version = request.version
     if version < _FIRST:
         return None
-    flexible = version >= _FLEXIBLE
-    cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
+    cursor = request.cursor(flexible=version >= _FLEXIBLE)
     cursor.take(_BEFORE_SESSION if version >= _WITHOUT_REPLICA else _BEFORE_SESSION + 4)
     return Session(cursor.int32(), cursor.int32())
 

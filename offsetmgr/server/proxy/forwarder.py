@@ -35,7 +35,7 @@ from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor
+from offsetmgr.kafka.protocol.schema_codec import INT16
 from offsetmgr.server.network.requests import Answer, ApiRequest, HandlerResult
 from offsetmgr.server.proxy.api_resources import API_RESOURCES
 from offsetmgr.server.proxy.request_filter import RequestFilter
@@ -68,8 +68,7 @@ async def _after_backpressure(upstream: UpstreamConnection) -> Answer:
 
 def _expects_response(request: ApiRequest) -> bool:
     """Whether the broker responds to this Produce request. The broker does not respond if acks=0."""
-    flexible = request.version >= _PRODUCE_FLEXIBLE
-    cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
+    cursor = request.cursor(flexible=request.version >= _PRODUCE_FLEXIBLE)
     if request.version >= 3:
         cursor.nullable_string()  # transactional id
     return cursor.number(INT16) != 0

@@ -12,7 +12,15 @@ from typing import Final
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items
-from offsetmgr.server.apis.api_context import ApiContext, Turns, decoded, encoded, encoded_by_size, portions, too_many
+from offsetmgr.server.apis.api_context import (
+    ApiContext,
+    decoded,
+    encoded,
+    encoded_by_size,
+    in_turns,
+    portions,
+    too_many,
+)
 from offsetmgr.server.apis.groups import (
     CLASSIC,
     DEAD,
@@ -56,7 +64,7 @@ class GroupLists:
             return encoded(request, {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups": []})
         is_listed = listed_states(message)
         empty_group: Message = {"protocol_type": "", "group_state": EMPTY}
-        number, data, turns = 0, bytearray(), Turns(request)
+        number, data = 0, bytearray()
 
         def append(group: str, about: Message) -> None:
             nonlocal number, data
@@ -65,12 +73,10 @@ class GroupLists:
                 data += encode_items(request.api_key, request.version, "groups", [item])
                 number += 1
 
-        for part in portions(own_groups, _LIST_BATCH):
-            await turns.may_end()
+        async for part in in_turns(request, portions(own_groups, _LIST_BATCH)):
             for group in part:
                 append(group, real.pop(group, empty_group))
-        for part in portions(list(real), _LIST_BATCH):
-            await turns.may_end()
+        async for part in in_turns(request, portions(list(real), _LIST_BATCH)):
             for group in part:
                 if self._context.backend.ownership_error(group) == ErrorCode.NONE:
                     append(group, real[group])
@@ -84,17 +90,14 @@ class GroupLists:
         operations = bool(message.get("include_authorized_operations"))
 
         data = bytearray()
-        turns = Turns(request)
-        for part in portions(groups, _DESCRIBE_BATCH):
-            await turns.may_end()
+        async for part in in_turns(request, portions(groups, _DESCRIBE_BATCH)):
             asked = [group for group in part if not self._error(request, group)]
             found = await self._coordinators.describe(asked, self._deadline())
-            for group in part:
+            async for group in in_turns(request, part):
                 description = await self._described(request, group, found.get(group))
                 if operations and not description["error_code"]:
                     description["authorized_operations"] = self._context.group_operations(request, group)
                 data += encode_items(request.api_key, request.version, "groups", [description])
-                await turns.may_end()
         return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
     def _error(self, request: ApiRequest, group: str) -> int:

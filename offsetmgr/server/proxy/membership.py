@@ -68,8 +68,7 @@ class GroupRequest(NamedTuple):
 def read_request(request: ApiRequest) -> GroupRequest:
     """Parses a request. Raises `InvalidRequest`."""
     key, version = request.api_key, request.version
-    flexible = version >= GROUP_APIS[key].flexible
-    cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
+    cursor = request.cursor(flexible=version >= GROUP_APIS[key].flexible)
     group = cursor.string()
     if key == ApiKey.LEAVE_GROUP:
         return GroupRequest(group)

@@ -382,13 +382,13 @@ def _decoded(request: ApiRequest) -> Message:
     if not is_known(key, version):
         raise InvalidRequest(f"API {key} version {version}", "the relay cannot reject a part of a request this old")
     flexible = request_is_flexible(key, version)
-    return decode_request(key, version, request.frame, request.body(flexible=flexible))
+    return decode_request(key, version, request.frame, request.cursor(flexible=flexible).at)
 
 
 def with_body(request: ApiRequest, message: Message, min_version: int = 0) -> ApiRequest:
     """Returns the request with ``message`` as its body, and at least in ``min_version``, whose header must be equal."""
     key, version = request.api_key, max(request.version, min_version)
-    head = request.frame[4 : request.body(flexible=request_is_flexible(key, version))]
+    head = request.frame[4 : request.cursor(flexible=request_is_flexible(key, version)).at]
     head = head[:2] + INT16.pack(version) + head[4:]
     body = encode_request(key, version, message)
     return ApiRequest(request.connection, b"".join((INT32.pack(len(head) + len(body)), head, body)))

@@ -16,7 +16,7 @@ from offsetmgr.kafka.client.connection import remaining
 from offsetmgr.kafka.protocol.frames import Request
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS
-from offsetmgr.kafka.protocol.schema_codec import Cursor, Message
+from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.server.network.requests import ApiRequest
 
 _FIRST_BY_ID: Final = 12
@@ -97,17 +97,16 @@ def fetched_topics(request: ApiRequest) -> list[Any] | None:
     decode the request, because it is a replica's request, or because a structure has tagged fields. Raises
     `InvalidRequest`."""
     frame, version = request.frame, request.version
-    flexible = version >= _FETCH_FLEXIBLE
-    cursor = Cursor(frame, request.body(flexible=flexible), flexible=flexible)
+    cursor = request.cursor(flexible=version >= _FETCH_FLEXIBLE)
     is_replica = version < _FETCH_REPLICA_TAG and cursor.int32() >= 0
     cursor.take(8 + 4 * (version >= 3) + (version >= 4) + 8 * (version >= 7))  # wait, bytes, isolation, session
-    size = 16 + 8 * (version >= 5) + 4 * (version >= 9) + 5 * flexible  # a partition without tagged fields
+    size = 16 + 8 * (version >= 5) + 4 * (version >= 9) + 5 * cursor.flexible  # a partition without tagged fields
     name = cursor.uuid if version >= _FETCH_BY_ID else cursor.string
     topics: list[Any] = []
     for _ in range(cursor.count(6)):
         topics.append(name())
         at = cursor.take(cursor.count(size) * size)
-        if flexible and any(frame[at + size - 1 : cursor.at : size]):
+        if cursor.flexible and any(frame[at + size - 1 : cursor.at : size]):
             return None
         cursor.tags()
     if version >= _FETCH_REPLICA_TAG:
@@ -123,15 +122,14 @@ def fetched_topics(request: ApiRequest) -> list[Any] | None:
 def produced_topics(request: ApiRequest) -> tuple[str | None, list[str]] | None:
     """Reads the transactional id and the topics of a Produce request, and skips the records. Returns None if the
     request has too many partitions for the event loop. Raises `InvalidRequest`."""
-    flexible = request.version >= _PRODUCE_FLEXIBLE
-    cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
+    cursor = request.cursor(flexible=request.version >= _PRODUCE_FLEXIBLE)
     transactional_id = cursor.nullable_string() if request.version >= 3 else None
     cursor.take(6)  # acks, timeout
     topics: list[str] = []
     left = _MAX_PRODUCED
     for _ in range(cursor.count(6)):
         topics.append(cursor.string())
-        count = cursor.count(6 if flexible else 8)
+        count = cursor.count(6 if cursor.flexible else 8)
         left -= 1 + count
         if left < 0:
             return None
@@ -149,7 +147,7 @@ def old_topics(request: ApiRequest) -> list[str] | None:
     layout = _OLD_LAYOUTS.get((request.api_key, request.version))
     if layout is None:
         return None
-    cursor = Cursor(request.frame, request.body(flexible=False), flexible=False)
+    cursor = request.cursor(flexible=False)
     cursor.take(layout[0])
     topics = []
     for _ in range(cursor.count(6)):
