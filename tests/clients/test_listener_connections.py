@@ -43,7 +43,7 @@ def one_api(
     handle: Callable[[ApiRequest], HandlerResult], lane: Concurrency = Concurrency.EXCLUSIVE
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, int]]:
     """A running service with one API. The block gets its event loop and its port."""
-    service = SocketServer([Api(FORWARDED, "Test", 0, 9, 99, handle, lane)])
+    service = SocketServer([Api(FORWARDED, 0, 9, 99, handle, lane)])
     with MemoryListener() as running:
         yield running.loop, running.run(service.listen("127.0.0.1", 0))
         running.run(service.close())

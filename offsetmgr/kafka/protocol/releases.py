@@ -77,6 +77,14 @@ class ApiKey(IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
 
 
+def api_name(api_key: int) -> str:
+    """Returns Kafka's name of an API, such as ``OffsetCommit``, or a text with the key if offsetmgr does not use it."""
+    try:
+        return ApiKey(api_key).name.title().replace("_", "")
+    except ValueError:
+        return f"API {api_key}"
+
+
 Versions: TypeAlias = Mapping[int, tuple[int, int]]
 """The lowest and the highest supported version of each API, by API key."""
 

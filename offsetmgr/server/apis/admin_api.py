@@ -34,7 +34,7 @@ def admin_api(status: Callable[[], Mapping[str, Any]], dump: Dump, authorizer: A
             return json.dumps({"error": why, "kind": "not-authorized"}).encode()
         return json.dumps(_result(status, dump, question)).encode()
 
-    return Api(INSPECT, "Inspect", VERSION, VERSION, NEVER_FLEXIBLE, handle)
+    return Api(INSPECT, VERSION, VERSION, NEVER_FLEXIBLE, handle)
 
 
 def _result(status: Callable[[], Mapping[str, Any]], dump: Dump, question: dict[str, Any]) -> Mapping[str, Any]:

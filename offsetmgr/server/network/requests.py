@@ -225,7 +225,6 @@ class Api(NamedTuple):
     """An entry of the table: one API that the listener answers itself."""
 
     key: int
-    name: str
     min_version: int
     max_version: int
     flexible: int

@@ -33,7 +33,7 @@ from typing import Any, Final, cast
 from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.frames import LARGE_BYTES, FrameSplitter, in_codec_thread
-from offsetmgr.kafka.protocol.releases import ApiKey
+from offsetmgr.kafka.protocol.releases import ApiKey, api_name
 from offsetmgr.server.network.ports import client_network, open_port, raise_file_limit
 from offsetmgr.server.network.requests import (
     NEVER_FLEXIBLE,
@@ -633,8 +633,7 @@ def _unchanged(answer: Answer) -> Answer:
 
 
 def _name(request: ApiRequest) -> str:
-    name = request.api.name if request.api else "API"
-    return f"{name} (key {request.api_key}, version {request.version})"
+    return f"{api_name(request.api_key)} (key {request.api_key}, version {request.version})"
 
 
 _SWEEP_S: Final = 0.5
@@ -678,7 +677,7 @@ class SocketServer:
         """The open ports."""
         self._fallback: Api | None = None
         if fallback is not None:
-            self._fallback = Api(-1, "Forwarded", 0, 0, NEVER_FLEXIBLE, fallback, Concurrency.FORWARDED)
+            self._fallback = Api(-1, 0, 0, NEVER_FLEXIBLE, fallback, Concurrency.FORWARDED)
         self.held_bytes = 0
         """Size of the unanswered requests of all connections, in bytes."""
         self._observe = observe
@@ -704,8 +703,7 @@ class SocketServer:
             return api
         if self._fallback is not None:
             return self._fallback
-        what = api.name if api is not None else f"API {request.api_key}"
-        raise InvalidRequest(f"{what} version {request.version}", "is not supported")
+        raise InvalidRequest(f"{api_name(request.api_key)} version {request.version}", "is not supported")
 
     async def listen(
         self, host: str, port: int, *, tls: ssl.SSLContext | None = None, node_id: int | None = None

@@ -36,7 +36,6 @@ from offsetmgr.server.security.authorization import Operation
 class GroupApi(NamedTuple):
     """One of the APIs: its highest version, and the first version of each of its features."""
 
-    name: str
     max_version: int
     flexible: int
     throttles: int
@@ -46,10 +45,10 @@ class GroupApi(NamedTuple):
 
 
 GROUP_APIS: Final[Mapping[int, GroupApi]] = {
-    ApiKey.JOIN_GROUP: GroupApi("JoinGroup", 9, 6, 2, 5),
-    ApiKey.HEARTBEAT: GroupApi("Heartbeat", 4, 4, 1, 3),
-    ApiKey.LEAVE_GROUP: GroupApi("LeaveGroup", 5, 4, 1),
-    ApiKey.SYNC_GROUP: GroupApi("SyncGroup", 5, 4, 1, 3),
+    ApiKey.JOIN_GROUP: GroupApi(9, 6, 2, 5),
+    ApiKey.HEARTBEAT: GroupApi(4, 4, 1, 3),
+    ApiKey.LEAVE_GROUP: GroupApi(5, 4, 1),
+    ApiKey.SYNC_GROUP: GroupApi(5, 4, 1, 3),
 }
 _NO_GENERATION: Final = -1
 
@@ -122,7 +121,7 @@ class ProxiedMembership:
     clock: Callable[[], float]
 
     def apis(self) -> list[Api]:
-        return [Api(key, api.name, 0, api.max_version, api.flexible, self._handle) for key, api in GROUP_APIS.items()]
+        return [Api(key, 0, api.max_version, api.flexible, self._handle) for key, api in GROUP_APIS.items()]
 
     async def _handle(self, request: ApiRequest) -> Answer:
         member = read_request(request)
