@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.retry import Retries, completed
@@ -46,14 +46,6 @@ _REJECTED_CODES: Final = (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.TOPIC_A
 the coordinator does not say whether members subscribe to it."""
 
 
-class _MemberKey(NamedTuple):
-    """A member in one generation. The waiting commits of this member and generation form one queue."""
-
-    group: str
-    generation: int
-    member_id: str
-
-
 class MemberFencingBackend:
     """Implements `Backend`; see the module's docstring."""
 
@@ -64,7 +56,7 @@ class MemberFencingBackend:
         self._fence = fence
         self._coordinators = coordinators
         self._clock = clock
-        self._waiting: dict[_MemberKey, _CommitQueue] = {}
+        self._waiting: dict[LockMembership, _CommitQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleting: Counter[str] = Counter()
         self._deleted: dict[str, asyncio.Future[None]] = {}
@@ -84,32 +76,31 @@ class MemberFencingBackend:
         group = request.group
         if code := self._inner.ownership_error(group):
             return completed(CommitResponse(code))
-        key = _MemberKey(group, request.generation, request.member_id)
-        waiting = self._waiting.get(key)
+        member = LockMembership(group, request.member_id, request.generation, request.instance_id)
+        waiting = self._waiting.get(member)
         if waiting is None:
-            error = self._check(key)
+            error = self._check(member)
             if error == ErrorCode.NONE:
                 return self._inner.commit(request)
             if error is not None:
                 return self._reject(error)
-            waiting = self._waiting[key] = deque()
-            task = asyncio.ensure_future(self._resolve(key, request.instance_id))
+            waiting = self._waiting[member] = deque()
+            task = asyncio.ensure_future(self._resolve(member))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         answer: asyncio.Future[CommitResponse] = asyncio.get_running_loop().create_future()
         waiting.append((request, answer))
         return answer
 
-    def _check(self, key: _MemberKey) -> int | None:
-        return self._fence.check_commit(
-            key.group, self._inner.ownership_epoch(key.group), key.generation, key.member_id, self._clock()
-        )
+    def _check(self, member: LockMembership) -> int | None:
+        epoch = self._inner.ownership_epoch(member.group)
+        return self._fence.check_commit(member.group, epoch, member.generation, member.member_id, self._clock())
 
     def _reject(self, code: int) -> asyncio.Future[CommitResponse]:
         self._counters["relay_commits_rejected_total"] += 1
         return completed(CommitResponse(code))
 
-    async def _resolve(self, key: _MemberKey, instance_id: str | None) -> None:
+    async def _resolve(self, member: LockMembership) -> None:
         """Asks the coordinator until the fence can decide about the member's waiting commits. After the decision,
         passes all of these commits to the inner backend, or rejects all of them, in one step."""
         deadline = asyncio.get_running_loop().time() + COORDINATOR_TIMEOUT_S
@@ -118,16 +109,16 @@ class MemberFencingBackend:
         try:
             while True:
                 self._fence.sweep(self._clock())
-                error = await self._ask(key, instance_id, deadline)
+                error = await self._ask(member, deadline)
                 if error is None:
                     # After the coordinator's answer the fence can decide, unless the group changed during the request.
-                    error = self._inner.ownership_error(key.group) or self._check(key)
+                    error = self._inner.ownership_error(member.group) or self._check(member)
                 if error is not None:
                     return
                 if not await retries.pause():
                     return
         finally:
-            for request, answer in self._waiting.pop(key):
+            for request, answer in self._waiting.pop(member):
                 if answer.done():
                     continue
                 if error == ErrorCode.NONE:
@@ -135,10 +126,10 @@ class MemberFencingBackend:
                 else:
                     _forward_result(self._reject(error or ErrorCode.COORDINATOR_NOT_AVAILABLE), answer)
 
-    async def _ask(self, key: _MemberKey, instance_id: str | None, deadline: float) -> int | None:
+    async def _ask(self, member: LockMembership, deadline: float) -> int | None:
         """Asks the coordinator once, and passes its answer to the fence. Returns the error code for the client; None if
         the fence must decide."""
-        group, generation, member_id = key
+        group, generation, member_id = member.group, member.generation, member.member_id
         if code := self._inner.ownership_error(group):
             return code
         ownership_epoch = self._inner.ownership_epoch(group)
@@ -151,7 +142,6 @@ class MemberFencingBackend:
                 if idle is not None:
                     self._fence.on_group_proof(group, ownership_epoch, evidence_epoch, empty=idle, sent=sent)
                 return None
-            member = LockMembership(group, member_id, generation, instance_id)
             ask: Callable[[LockMembership, float], Awaitable[int]] = self._coordinators.prove_member
             record: Callable[..., object] = self._fence.on_member_proof
             if self._fence.heartbeat_suffices(group, ownership_epoch, generation, member_id, sent):

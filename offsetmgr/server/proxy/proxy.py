@@ -47,7 +47,6 @@ class Proxy:
         self._coordinators = Coordinators(self._client, self.brokers)
         self._fence = MemberFence()
         self._upstreams = UpstreamRegistry(self.brokers, security)
-        self._backend: Backend | None = None
         self._fenced_backend: MemberFencingBackend | None = None
         self._monitor: ForeignCommitMonitor | None = None
         self._lookups = Client(bootstrap, security)
@@ -64,7 +63,6 @@ class Proxy:
         ``watch``: whether offsets at the real coordinators raise an alarm. ``watch`` must be False if the backend
         itself stores offsets at these coordinators.
         """
-        self._backend = backend
         self._fenced_backend = MemberFencingBackend(backend, self._fence, self._coordinators, boottime)
         self._monitor = ForeignCommitMonitor(backend, self._coordinators) if watch else None
         return self._fenced_backend
@@ -111,8 +109,7 @@ class Proxy:
         since it asked the real coordinator. A member that joins later waits for running commits and deletions
         (`Backend.wait_for_commits`).
         """
-        backend = self._backend
-        if backend is None:
+        if (backend := self._fenced_backend) is None:
             return {}
         before = {group: self._fence.evidence_epoch(group, backend.ownership_epoch(group)) for group in groups}
         try:
