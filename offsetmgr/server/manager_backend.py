@@ -8,19 +8,17 @@ from offsetmgr.core.retry import completed
 from offsetmgr.kafka.protocol.requests import CONDITIONAL_FEATURE, LOG_FEATURE
 from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.log.base import shard_group_of
-from offsetmgr.manager.ownership import OwnershipManager
+from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.manager.results import FetchRequest, FetchResponse
-from offsetmgr.manager.runtime.manager import ManagerRuntime
 
 
 class ManagerBackend:
     """Implements `offsetmgr.server.backend.Backend` with the manager's runtime and its ownership of shard groups."""
 
-    def __init__(self, runtime: ManagerRuntime, ownership: OwnershipManager, partitions: int, topic: str) -> None:
-        self._runtime = runtime
-        self._ownership = ownership
-        self._partitions = partitions
-        self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{topic}": 1}
+    def __init__(self, manager: ManagerNode) -> None:
+        runtime = manager.runtime
+        self._manager = manager
+        self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{manager.topic.name}": 1}
         self.ownership_error = runtime.ownership_error
         self.ownership_epoch = runtime.ownership_epoch
         self.commit = runtime.commit
@@ -31,25 +29,25 @@ class ManagerBackend:
 
     def nodes(self) -> Sequence[NodeAddress]:
         # A manager inside a program (`OffsetManager`) has no port: it owns shards, but clients cannot reach it.
-        return [node for node in self._ownership.nodes() if node.port]
+        return [node for node in self._manager.ownership.nodes() if node.port]
 
     def coordinator(self, group: str) -> NodeAddress | None:
-        shard_group = shard_group_of(self._runtime.partition_of(group), self._partitions)
-        owner = self._ownership.owner_of(shard_group)
+        shard_group = shard_group_of(self._manager.runtime.partition_of(group), self._manager.topic.partitions)
+        owner = self._manager.ownership.owner_of(shard_group)
         return owner if owner is not None and owner.port else None
 
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
-        return completed(self._runtime.fetch(request))
+        return completed(self._manager.runtime.fetch(request))
 
     def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
-        return completed(self._runtime.list_groups())
+        return completed(self._manager.runtime.list_groups())
 
     def features(self) -> Mapping[str, int]:
         return self._features
 
     def metrics(self) -> Mapping[str, float]:
         return {
-            **self._runtime.metrics(),
-            "lease_seconds_left": self._ownership.lease_remaining,
-            "unproven_messages_total": self._ownership.secret.unproven_total,
+            **self._manager.runtime.metrics(),
+            "lease_seconds_left": self._manager.ownership.lease_remaining,
+            "unproven_messages_total": self._manager.ownership.secret.unproven_total,
         }

@@ -292,9 +292,7 @@ class ManagerProcess:
         await manager_node.open(self._secret)
         if warning := self._secret.warning:
             _log.warning(warning, extra={"group": manager_node.group})
-        backend = self._backend = ManagerBackend(  # set before the join, so that the metrics show it
-            manager_node.runtime, manager_node.ownership, manager_node.topic.partitions, manager_node.topic.name
-        )
+        backend = self._backend = ManagerBackend(manager_node)  # set before the join, so that the metrics show it
         return backend, (await manager_node.join()).node_id
 
     # --- metrics and status --------------------------------------------------------------------------
