@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
 from offsetmgr.kafka.protocol.releases import ApiKey
+from offsetmgr.kafka.protocol.requests import LockMembership
 from offsetmgr.kafka.protocol.schema_codec import INT16, Cursor, encode_response
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.network.requests import CLOSE_CONNECTION, Answer, Api, ApiRequest, Frame
@@ -53,24 +54,14 @@ GROUP_APIS: Final[Mapping[int, GroupApi]] = {
 _NO_GENERATION: Final = -1
 
 
-class GroupRequest(NamedTuple):
-    """The group and the member in a request. A LeaveGroup may name many members, so only its group is parsed."""
-
-    group: str
-    generation: int = _NO_GENERATION
-    member_id: str = ""
-    instance_id: str | None = None
-    session_seconds: float | None = None
-    """The session timeout; only in a JoinGroup."""
-
-
-def read_request(request: ApiRequest) -> GroupRequest:
-    """Parses a request. Raises `InvalidRequest`."""
+def read_request(request: ApiRequest) -> tuple[LockMembership, float | None]:
+    """Returns the member in a request, and the session timeout in seconds, which only a JoinGroup has. A LeaveGroup may
+    name many members, so only its group is parsed. Raises `InvalidRequest`."""
     key, version = request.api_key, request.version
     cursor = request.cursor(flexible=version >= GROUP_APIS[key].flexible)
     group = cursor.string()
     if key == ApiKey.LEAVE_GROUP:
-        return GroupRequest(group)
+        return LockMembership(group, "", _NO_GENERATION), None
     generation, session = _NO_GENERATION, None
     if key == ApiKey.JOIN_GROUP:
         session = cursor.int32() / 1000
@@ -80,7 +71,7 @@ def read_request(request: ApiRequest) -> GroupRequest:
         generation = cursor.int32()
     member_id = cursor.string()
     instance_id = cursor.nullable_string() if version >= GROUP_APIS[key].static else None
-    return GroupRequest(group, generation, member_id, instance_id, session)
+    return LockMembership(group, member_id, generation, instance_id), session
 
 
 def read_error(api_key: int, version: int, frame: bytes) -> tuple[int, Cursor]:
@@ -124,15 +115,15 @@ class ProxiedMembership:
         return [Api(key, 0, api.max_version, api.flexible, self._handle) for key, api in GROUP_APIS.items()]
 
     async def _handle(self, request: ApiRequest) -> Answer:
-        member = read_request(request)
+        member, session_seconds = read_request(request)
         group = member.group
         if not self.context.group_allowed(request, Operation.READ, group):
             return error_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, member.member_id)
         if (code := self.context.backend.ownership_error(group)) not in _OWNED_CODES:
             return error_response(request, code, member.member_id)
         ownership_epoch = self.context.backend.ownership_epoch(group)
-        if member.session_seconds is not None:
-            self.fence.on_join_request(group, ownership_epoch, member.session_seconds)
+        if session_seconds is not None:
+            self.fence.on_join_request(group, ownership_epoch, session_seconds)
         if request.api_key == ApiKey.LEAVE_GROUP:
             self.fence.on_leave(group)
         evidence_epoch, sent = self.fence.evidence_epoch(group, ownership_epoch), self.clock()
@@ -164,7 +155,7 @@ class ProxiedMembership:
         return Frame(frame)
 
     async def _joined(
-        self, request: ApiRequest, member: GroupRequest, ownership_epoch: int, frame: bytes, generation: int
+        self, request: ApiRequest, member: LockMembership, ownership_epoch: int, frame: bytes, generation: int
     ) -> Answer:
         """Delays the JoinGroup response until commits of earlier generations can no longer take effect."""
         if not self._still_owned(member.group, ownership_epoch):
