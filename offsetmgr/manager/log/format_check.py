@@ -54,20 +54,14 @@ def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> N
             f"it has records of the format {other}, but this manager would write {name}",
             Advice("use {record_format} {}, or another {offsets_topic}", other),
         )
-    if found == {None}:
-        partition, keys = next(iter(seen.items()))
+    if found == {None} or (not found and invalid):
+        records = "records that are not committed offsets" if found else "only records that no manager has written"
+        more = ", and import the offsets"
+        partition, key = next((partition, next(iter(keys))) for partition, keys in (seen or invalid).items())
         raise UnsuitableTopic(
             f"topic {what}",
-            f"it has records that are not committed offsets (partition {partition}: {_describe_key(next(iter(keys)))})",
-            Advice("choose another {offsets_topic}; nothing was written to this one"),
-        )
-    if not found and invalid:
-        partition, invalid_keys = next(iter(invalid.items()))
-        raise UnsuitableTopic(
-            f"topic {what}",
-            f"it has only records that no manager has written (partition {partition}: "
-            f"{_describe_key(next(iter(invalid_keys)))})",
-            Advice("choose another {offsets_topic}, and import the offsets; nothing was written to this one"),
+            f"it has {records} (partition {partition}: {_describe_key(key)})",
+            Advice("choose another {offsets_topic}{}; nothing was written to this one", "" if found else more),
         )
 
 
