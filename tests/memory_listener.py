@@ -24,7 +24,7 @@ from stopwatch import loop_s
 
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 from offsetmgr.manager.assignment import NodeAddress
-from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
@@ -118,15 +118,15 @@ class MemoryBackend:
             )
         )
 
-    async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
+    async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> CommitResponse:
         stored = self.offsets.get(group)
         if stored is None:
-            return DeleteResponse(KafkaError.GROUP_ID_NOT_FOUND)
+            return CommitResponse(KafkaError.GROUP_ID_NOT_FOUND)
         for topic, parts in topics:
             for partition in parts:
                 stored.get(topic, {}).pop(partition, None)
         self.offsets[group] = {topic: parts for topic, parts in stored.items() if parts}
-        return DeleteResponse()
+        return CommitResponse()
 
     async def delete_group(self, group: str) -> int:
         if error := self.errors.get(group, 0):

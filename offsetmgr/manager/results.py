@@ -90,7 +90,8 @@ class CommitRequest(NamedTuple):
 
 
 class CommitResponse(NamedTuple):
-    """The response to a commit: one error for all partitions, or one error for each failed partition."""
+    """The response to a commit or a deletion of offsets: one error for all partitions, or one error for each failed
+    partition."""
 
     error: int = ErrorCode.NONE
     errors: Mapping[tuple[str, int], int] = {}
@@ -117,11 +118,3 @@ class FetchResponse(NamedTuple):
 
     error: int = ErrorCode.NONE
     topics: Sequence[tuple[str, Sequence[PartitionOffset]]] = ()
-
-
-class DeleteResponse(NamedTuple):
-    """The response to an OffsetDelete: one error for the whole request, or one error for each partition whose offset
-    was not deleted."""
-
-    error: int = ErrorCode.NONE
-    errors: Mapping[tuple[str, int], int] = {}

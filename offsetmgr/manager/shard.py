@@ -31,7 +31,6 @@ from offsetmgr.manager.results import (
     CommitRequest,
     CommitResponse,
     CoordinatorResult,
-    DeleteResponse,
     RecordRun,
 )
 from offsetmgr.records.base import EncodedRecord, GroupValue, PartitionCommit, RecordFormat
@@ -138,16 +137,16 @@ class Shard(ExpiringTable):
 
     def delete_offsets(
         self, group: str, topics: Sequence[tuple[str, Sequence[int]]]
-    ) -> CoordinatorResult[DeleteResponse]:
+    ) -> CoordinatorResult[CommitResponse]:
         """Deletes single offsets; a missing offset is not an error. Commits in flight are deleted too, because their
         records precede the tombstones."""
         if not group:
-            return CoordinatorResult(DeleteResponse(ErrorCode.INVALID_GROUP_ID), (), ())
+            return CoordinatorResult(CommitResponse(ErrorCode.INVALID_GROUP_ID), (), ())
         known = self._known_partitions(group)
         if not known:
-            return CoordinatorResult(DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND), (), ())
+            return CoordinatorResult(CommitResponse(ErrorCode.GROUP_ID_NOT_FOUND), (), ())
         to_delete = {(topic, partition) for topic, partitions in topics for partition in partitions} & known
-        return self._deletion(DeleteResponse(), group, to_delete, last=to_delete == known)
+        return self._deletion(CommitResponse(), group, to_delete, last=to_delete == known)
 
     def delete_group(self, group: str) -> CoordinatorResult[int]:
         """Deletes all offsets of a group and its activity record; the response is an error code. Commits in flight are

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from offsetmgr.manager.assignment import NodeAddress
-from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 
 
 class Backend(Protocol):
@@ -40,7 +40,7 @@ class Backend(Protocol):
 
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]: ...
 
-    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]: ...
+    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[CommitResponse]: ...
 
     def delete_group(self, group: str) -> Awaitable[int]:
         """Deletes all offsets of a group; returns an error code (GROUP_ID_NOT_FOUND if the group has no offsets)."""

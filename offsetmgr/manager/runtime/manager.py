@@ -27,7 +27,6 @@ from offsetmgr.manager.results import (
     CommitRequest,
     CommitResponse,
     CoordinatorResult,
-    DeleteResponse,
     FetchRequest,
     FetchResponse,
 )
@@ -349,9 +348,9 @@ class ManagerRuntime:
         # rule "one writer per shard").
         return response if self._ownership.valid() else FetchResponse(ErrorCode.NOT_COORDINATOR)
 
-    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> asyncio.Future[DeleteResponse]:
+    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> asyncio.Future[CommitResponse]:
         """Works as `commit`."""
-        return self._delete(group, lambda shard: shard.delete_offsets(group, topics), DeleteResponse)
+        return self._delete(group, lambda shard: shard.delete_offsets(group, topics), CommitResponse)
 
     def delete_group(self, group: str) -> asyncio.Future[int]:
         """Deletes all offsets of a group. Works as `commit`. The response is an error code: GROUP_ID_NOT_FOUND if the

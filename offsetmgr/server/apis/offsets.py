@@ -14,7 +14,7 @@ from offsetmgr.core.model import NO_OFFSET
 from offsetmgr.core.retry import completed
 from offsetmgr.kafka.protocol.frames import in_codec_thread
 from offsetmgr.manager.commit_checks import without_partitions
-from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.records.base import PartitionCommit
 from offsetmgr.server.apis import commit_codec, fetch_codec
 from offsetmgr.server.apis.api_context import (
@@ -165,7 +165,7 @@ async def offset_delete(context: ApiContext, request: ApiRequest) -> Answer:
         return encoded(request, {"error_code": ErrorCode.INVALID_REQUEST, "topics": []})
     codes = {name: context.topic_error(request, Operation.DELETE, name) for name, _ in requested}
     allowed = [(name, parts) for name, parts in requested if not codes[name]]
-    response = await context.backend.delete_offsets(group, allowed) if allowed or not requested else DeleteResponse()
+    response = await context.backend.delete_offsets(group, allowed) if allowed or not requested else CommitResponse()
     topics: list[dict[str, Any]] = []
     for name, parts in [] if response.error else requested:
         errors = [(p, codes[name] or response.errors.get((name, p), 0)) for p in parts]

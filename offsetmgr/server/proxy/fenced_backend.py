@@ -18,7 +18,7 @@ from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.retry import Retries, completed
 from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES
 from offsetmgr.kafka.protocol.requests import LockMembership
-from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fence import MemberFence
@@ -176,11 +176,11 @@ class MemberFencingBackend:
             except OffsetMgrError as error:
                 return self._coordinator_error(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
+    async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> CommitResponse:
         """Deletes offsets at the real coordinator, which rejects the deletion for topics to which the group's members
         subscribe. Afterwards, deletes the offsets of all other requested topics in the inner backend."""
         if code := self._inner.ownership_error(group):
-            return DeleteResponse(code)
+            return CommitResponse(code)
         requested = [
             {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
             for topic, numbers in topics
@@ -189,7 +189,7 @@ class MemberFencingBackend:
             try:
                 answer = await self._coordinators.delete_offsets(group, requested, self._deadline())
                 if answer["error_code"] not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-                    return DeleteResponse(self._coordinator_error(group, answer["error_code"]))
+                    return CommitResponse(self._coordinator_error(group, answer["error_code"]))
                 rejected = {
                     (topic["name"], part["partition_index"]): part["error_code"]
                     for topic in answer["topics"]
@@ -198,9 +198,9 @@ class MemberFencingBackend:
                 }
                 left = [(topic, [n for n in numbers if (topic, n) not in rejected]) for topic, numbers in topics]
                 own = await self._inner.delete_offsets(group, [(topic, numbers) for topic, numbers in left if numbers])
-                return DeleteResponse(own.error, {**own.errors, **rejected})
+                return CommitResponse(own.error, {**own.errors, **rejected})
             except OffsetMgrError as error:
-                return DeleteResponse(self._coordinator_error(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                return CommitResponse(self._coordinator_error(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
     def _coordinator_error(self, group: str, code: int) -> int:
         """Returns the client's error code for an error of the real coordinator. The code must not cause the client to

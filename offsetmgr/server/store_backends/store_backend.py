@@ -28,7 +28,7 @@ from offsetmgr.kafka.protocol.requests import (
 )
 from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.commit_checks import PartitionErrors, without_invalid
-from offsetmgr.manager.results import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.server.store_backends.dual_store import DualStoreBackend
 from offsetmgr.server.store_backends.store_errors import delete_code, error_code
@@ -158,28 +158,28 @@ class StoreBackend:
                 )
         return CommitResponse(ErrorCode.NONE, errors)
 
-    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]:
+    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[CommitResponse]:
         if self.unavailable_reason is not None:
-            return completed(DeleteResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return completed(CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         if not group:
-            return completed(DeleteResponse(ErrorCode.INVALID_GROUP_ID))
+            return completed(CommitResponse(ErrorCode.INVALID_GROUP_ID))
         changes = {TopicPartition(topic, p): Change(None, None, True) for topic, ps in topics for p in ps}
         return self._delete_offsets(self._submit(group, changes))
 
-    async def _delete_offsets(self, write: StoreWrite) -> DeleteResponse:
+    async def _delete_offsets(self, write: StoreWrite) -> CommitResponse:
         outcomes = await self._outcomes(write)
         if outcomes is None:
-            return DeleteResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         errors = {}
         for tp, outcome in outcomes.items():
             if isinstance(outcome.error, GroupActive):
-                return DeleteResponse(self._record_error(outcome.error, delete_code))
+                return CommitResponse(self._record_error(outcome.error, delete_code))
             if isinstance(outcome.error, GroupNotFound):
                 if self._stores.reports_missing_groups:
-                    return DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND)
+                    return CommitResponse(ErrorCode.GROUP_ID_NOT_FOUND)
             elif outcome.error is not None:
                 errors[tp.topic, tp.partition] = self._record_error(outcome.error, delete_code)
-        return DeleteResponse(ErrorCode.NONE, errors)
+        return CommitResponse(ErrorCode.NONE, errors)
 
     async def delete_group(self, group: str) -> int:
         if self.unavailable_reason is not None:
