@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeAlias, TypeVar
 
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord
@@ -35,15 +35,10 @@ class LoopEnded(Exception):
     """The event loop has ended."""
 
 
-class StandbyTask(NamedTuple):
-    """The next task of the thread: a load, or partitions to follow."""
-
-    to_load: ShardGroup | None
-    """The shard group to load to the log's end, or None. The shards of this shard group belong to the thread until the
-    thread reports the end of the load."""
-    follow: Mapping[int, tuple[int, int]]
-    """The partitions to read if there is no load. The value is the follow id and the offset to read from. A partition
-    that was removed and added again has a new follow id."""
+StandbyTask: TypeAlias = ShardGroup | Mapping[int, tuple[int, int]]
+"""The next task of the thread: a shard group to load to the log's end, or the partitions to read, each with its follow
+id and the offset to read from. The shards of a shard group to load belong to the thread until the thread reports the
+end of the load. A partition that was removed and added again has a new follow id."""
 
 
 class StandbyReplica:
@@ -126,11 +121,10 @@ class StandbyReplica:
             if shard_group.is_outdated():
                 shard_group.reset()
             self.loading, self.loader = shard_group, None
-            return StandbyTask(shard_group, {})
-        follow = {
+            return shard_group
+        return {
             p: (follow_id, shard_group.shards[p].position) for p, (follow_id, shard_group) in self._following.items()
         }
-        return StandbyTask(None, follow)
 
     def _on_loaded(
         self, shard_group: ShardGroup, shards: Mapping[int, Shard], generation: str, as_of: float | None
@@ -252,15 +246,15 @@ class StandbyReplica:
         last_check = -float("inf")
         task = self._call(self._next_task)
         while not self._stopping.is_set():
-            if task.to_load is not None:
-                task = self._load(task.to_load)
+            if isinstance(task, ShardGroup):
+                task = self._load(task)
                 continue
-            planned = {partition: follow_id for partition, (follow_id, _) in task.follow.items()}
+            planned = {partition: follow_id for partition, (follow_id, _) in task.items()}
             if planned != followed:
                 # The reader continues at its own position in partitions that it already follows.
                 starts = {
                     partition: reader.position(partition) if followed.get(partition) == follow_id else position
-                    for partition, (follow_id, position) in task.follow.items()
+                    for partition, (follow_id, position) in task.items()
                 }
                 reader.follow(starts)
                 followed = planned
