@@ -40,7 +40,6 @@ from offsetmgr.migration.runbook import (
     SHOWN,
     BaselineFile,
     NoBaseline,
-    Runbook,
     check_phase,
     file_content,
     new_files,
@@ -48,7 +47,7 @@ from offsetmgr.migration.runbook import (
     runbook_title,
     write_runbook,
 )
-from offsetmgr.migration.runbook_steps import RunbookArguments
+from offsetmgr.migration.runbook_steps import Runbook, RunbookArguments
 
 if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections

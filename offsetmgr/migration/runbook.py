@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from offsetmgr.core.advice import Advice, for_command_line
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, Confidence, Phase, PhaseEvidence, route
@@ -54,10 +54,11 @@ from offsetmgr.migration.observation import (
     watch_group,
 )
 from offsetmgr.migration.runbook_steps import (
+    Risk,
+    Runbook,
     RunbookArguments,
     RunbookStep,
     RunbookSteps,
-    RunbookSubject,
     abort_criteria,
 )
 
@@ -136,38 +137,6 @@ SHOWN: Final = 6
 """Maximum number of partitions in a warning at a terminal."""
 
 
-class Risk(NamedTuple):
-    """A warning: the template of an `Advice`, and its values. A value may be a tuple of partitions."""
-
-    template: str
-    values: tuple[object, ...] = ()
-
-    def advice(self, most: int | None = None) -> Advice:
-        """Returns the warning with at most ``most`` partitions of each tuple."""
-
-        def worded(value: object) -> object:
-            if not isinstance(value, tuple):
-                return value
-            more = ", ..." if most is not None and len(value) > most else ""
-            return ", ".join(map(str, sorted(value)[:most])) + more
-
-        return Advice(self.template, *map(worded, self.values))
-
-
-@dataclass(frozen=True, slots=True)
-class Runbook:
-    """The steps that lead one group to a phase. ``abort`` are the conditions under which the operator goes back."""
-
-    group: str
-    to: CommitMode
-    found: PhaseEvidence
-    baseline: Observation
-    changes: tuple[CommitModeChange, ...]
-    steps: tuple[RunbookStep, ...]
-    abort: tuple[str, ...]
-    warnings: tuple[Risk, ...]
-
-
 def write_runbook(
     view: GroupView,
     group: str,
@@ -207,18 +176,18 @@ def write_runbook(
             remedy_of(found) or _hint_for_unknown_phase(history),
         )
     changes = route(present, to)
-    subject = RunbookSubject(
+    book = Runbook(
         group,
         to,
+        found,
         changes,
-        observation,
+        replace(observation, stores=view.store_ids()),
         {one: sorted(behind(history, read_writers(view, history))) for one in changes if one in _CHANGES_WITH_COPIES},
         view.clock.monotonic() - began if found.confidence is Confidence.SEEN else None,
     )
-    baseline = replace(observation, stores=view.store_ids())
-    steps = RunbookSteps(subject, arguments)
+    steps = RunbookSteps(book, arguments)
     warnings = tuple(_warnings(history, observation, steps))
-    return Runbook(group, to, found, baseline, changes, tuple(steps.all()), abort_criteria(subject), warnings)
+    return replace(book, steps=tuple(steps.all()), abort=abort_criteria(book), warnings=warnings)
 
 
 _CHANGES_WITH_COPIES = (

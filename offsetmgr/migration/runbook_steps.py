@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from offsetmgr.core.advice import Argument, Invocation, option
-from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, CommitModeChange
+from offsetmgr.core.advice import Advice, Argument, Invocation, option
+from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, CommitModeChange, PhaseEvidence
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import group_words
@@ -76,18 +76,42 @@ class RunbookArguments:
     retention_ms: int | None
 
 
+class Risk(NamedTuple):
+    """A warning: the template of an `Advice`, and its values. A value may be a tuple of partitions."""
+
+    template: str
+    values: tuple[object, ...] = ()
+
+    def advice(self, most: int | None = None) -> Advice:
+        """Returns the warning with at most ``most`` partitions of each tuple."""
+
+        def worded(value: object) -> object:
+            if not isinstance(value, tuple):
+                return value
+            more = ", ..." if most is not None and len(value) > most else ""
+            return ", ".join(map(str, sorted(value)[:most])) + more
+
+        return Advice(self.template, *map(worded, self.values))
+
+
 @dataclass(frozen=True, slots=True)
-class RunbookSubject:
-    """The group of a runbook: its observation, the changes that lead to the phase ``to``, and the partitions whose
-    offset must be copied to ZooKeeper. ``commits_after_s`` is the time after which commits of every member were seen;
-    None if the group was not watched."""
+class Runbook:
+    """The steps that lead one group to the phase ``to``, from its observed phase ``found``.
+
+    ``copies`` are the partitions whose offset a change must copy to ZooKeeper. ``commits_after_s`` is the time after
+    which commits of every member were seen; None if the group was not watched. ``abort`` are the conditions under which
+    the operator goes back."""
 
     group: str
     to: CommitMode
+    found: PhaseEvidence
     changes: tuple[CommitModeChange, ...]
     baseline: Observation
     copies: Mapping[CommitModeChange, Sequence[TopicPartition]]
     commits_after_s: float | None
+    steps: tuple[RunbookStep, ...] = ()
+    abort: tuple[str, ...] = ()
+    warnings: tuple[Risk, ...] = ()
 
 
 def duration(seconds: float) -> str:
@@ -144,7 +168,7 @@ _WAYS_BACK: Final[Mapping[CommitModeChange, str]] = {
 }
 
 
-def abort_criteria(subject: RunbookSubject) -> tuple[str, ...]:
+def abort_criteria(subject: Runbook) -> tuple[str, ...]:
     """Returns the conditions under which the operator goes back."""
     lags = [subject.baseline.lag(tp) for tp in subject.baseline.partitions]
     total = sum(lag for lag in lags if lag is not None)
@@ -162,7 +186,7 @@ def abort_criteria(subject: RunbookSubject) -> tuple[str, ...]:
 class RunbookSteps:
     """The steps of one runbook, with their commands."""
 
-    def __init__(self, subject: RunbookSubject, arguments: RunbookArguments) -> None:
+    def __init__(self, subject: Runbook, arguments: RunbookArguments) -> None:
         self.subject, self.arguments = subject, arguments
         self.label = file_label(subject.group)
         self.moves_to_kafka = subject.to is not CommitMode.ZOOKEEPER and any(
