@@ -35,7 +35,8 @@ class RawReader:
         self._history = history
         self._client = Client(bootstrap, security)
         self._runner = EventLoopThread()
-        self._follower: LogFollower | None = None
+        self._follower = LogFollower(self._client, topic, history)
+        self._following = False
         self._states: dict[int, AuditState] = {}
         self._work: list[concurrent.futures.Future[None]] = []
         self._closing = threading.Lock()
@@ -94,8 +95,8 @@ class RawReader:
     def follow(self, starts: Mapping[int, int]) -> None:
         """See `LogReader.follow`."""
         self._check_open()
-        if self._follower is None:
-            self._follower = LogFollower(self._client, self._topic, self._history)
+        if not self._following:
+            self._following = True
             self._work.append(self._submit(self._follower.run()))
         self._follower.follow(starts)
 
@@ -103,14 +104,10 @@ class RawReader:
         """Works as `LogReader.poll`. Returns early without records if only a position has advanced. Raises
         `UnsuitableTopic` if the topic has batches of a transaction."""
         self._check_open()
-        if self._follower is None:
-            raise ValueError("poll before follow")
         return self._follower.poll(max_records, timeout_s)
 
     def position(self, partition: int) -> int:
         """Works as `LogReader.position`. Raises `KeyError` for a partition that is not followed."""
-        if self._follower is None:
-            raise KeyError(partition)
         return self._follower.position(partition)
 
     def close(self) -> None:
@@ -119,8 +116,7 @@ class RawReader:
             if self._closed:
                 return
             self._closed = True
-        if self._follower is not None:
-            self._follower.close()
+        self._follower.close()
         for one in list(self._work):
             one.cancel()
         self._runner.run(self._client.close())
