@@ -1,5 +1,5 @@
-"""ListGroups, DescribeGroups and DeleteGroups, for groups with offsets in this manager. These handlers return no
-members. The relay replaces ListGroups and DescribeGroups with handlers that add the members from the real coordinator.
+"""ListGroups, DescribeGroups and DeleteGroups, for groups with offsets in this manager. The relay gives ListGroups and
+DescribeGroups the groups of the real coordinators, which have the members.
 
 As in Kafka, a group that was created by commits has the state Empty, the type classic and no protocol type.
 """
@@ -7,12 +7,13 @@ As in Kafka, a group that was created by commits has the state Empty, the type c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from typing import Any, Final
 
-from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import ErrorCode
-from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items, string
+from offsetmgr.core.errors import ErrorCode, OffsetMgrError
+from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items, string
 from offsetmgr.manager.results import FetchRequest
 from offsetmgr.server.apis.api_context import (
     ApiContext,
@@ -29,99 +30,127 @@ from offsetmgr.server.security.authorization import Operation
 
 LIST_FLEXIBLE: Final = 3
 
-EMPTY: Final = "Empty"
-DEAD: Final = "Dead"
-CLASSIC: Final = "classic"
-_ERRORS_FOR_UNKNOWN: Final = 6
-"""The first version of DescribeGroups that returns an error code for an unknown group; earlier versions only report the
-state Dead."""
-_BATCH: Final = 50
-"""Number of groups processed before the handler may yield to other clients."""
-
-
-async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
-    """Lists the groups that the client may see, a few at a time, since there may be a million groups. The fields after
-    a group's name are the same for all groups, so they are encoded once."""
-    matches_filters = listed_states(decoded(request))(EMPTY)
-    error, groups = await context.backend.list_groups()
-    flexible = request.version >= LIST_FLEXIBLE
-    nameless = {"group_id": "", "protocol_type": "", "group_state": EMPTY, "group_type": CLASSIC}
-    encoded_nameless = encode_items(request.api_key, request.version, "groups", [nameless])
-    behind = encoded_nameless[len(string("", flexible=flexible)) :]
-    number, parts = 0, bytearray()
-    async for part in in_turns(request, batched(groups if matches_filters and not error else (), _BATCH)):
-        for group in part:
-            if context.group_allowed(request, Operation.DESCRIBE, group):
-                parts += string(group, flexible=flexible)
-                parts += behind
-                number += 1
-    return encoded(request, {"error_code": error, "groups": EncodedItems(number, parts)})
-
-
-def listed_states(message: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Returns a function that tells whether a ListGroups request asks for classic groups in a state."""
-    states = {state.lower() for state in message.get("states_filter", ())}
-    types = {kind.lower() for kind in message.get("types_filter", ())}
-    return lambda state: (not states or state.lower() in states) and (not types or CLASSIC in types)
-
-
-async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
-    message = decoded(request)
-    requested = bool(message.get("include_authorized_operations"))
-    groups = list(dict.fromkeys(message["groups"]))
-    if too_many(request, groups):
-        return await too_many_described(request, groups)
-    data = bytearray()
-    async for group in in_turns(request, groups):
-        description: dict[str, Any] = {**EMPTY_DESCRIPTION, "group_id": group}
-        if not context.group_allowed(request, Operation.DESCRIBE, group):
-            description["error_code"] = ErrorCode.GROUP_AUTHORIZATION_FAILED
-        else:
-            if requested:
-                description["authorized_operations"] = context.group_operations(request, group)
-            description = await described_without_members(context, request, description)
-        data += encode_items(request.api_key, request.version, "groups", [description])
-    return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
-
-
-async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> bytes:
-    """Returns the response to a DescribeGroups request that names more groups than allowed."""
-
-    def rejected() -> bytes:
-        return encoded(
-            request,
-            {"groups": [{**EMPTY_DESCRIPTION, "group_id": g, "error_code": ErrorCode.INVALID_REQUEST} for g in groups]},
-        )
-
-    return await result_by_size(request, rejected)
-
-
-EMPTY_DESCRIPTION: Final[dict[str, Any]] = {
+_EMPTY: Final = "Empty"
+_DEAD: Final = "Dead"
+_CLASSIC: Final = "classic"
+_WITHOUT_MEMBERS: Final[Message] = {"protocol_type": "", "group_state": _EMPTY}
+_NOT_DESCRIBED: Final[Message] = {
     "error_code": ErrorCode.NONE,
     "group_state": "",
     "protocol_type": "",
     "protocol_data": "",
     "members": [],
 }
-"""The fields of a group's description, without the group's name."""
+_DEAD_GROUP: Final[Message] = {**_NOT_DESCRIBED, "group_state": _DEAD}
+_ERRORS_FOR_UNKNOWN: Final = 6
+"""The first version of DescribeGroups that returns an error code for an unknown group; earlier versions only report the
+state Dead."""
+_DESCRIBE_BATCH: Final = 100
+_BATCH: Final = 50
+"""Number of groups processed before the handler may yield to other clients."""
 
 
-async def described_without_members(
-    context: ApiContext, request: ApiRequest, description: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Completes the description of a group that has no members. Its state is Empty if this manager has offsets of the
-    group. Otherwise the group is unknown: its state is Dead, with an error in versions that have this error."""
-    group = description["group_id"]
-    found = await context.backend.fetch(FetchRequest(group, topics_only=True))
-    if found.error and found.error != ErrorCode.GROUP_ID_NOT_FOUND:
-        return {**EMPTY_DESCRIPTION, "group_id": group, "error_code": found.error}
-    if found.topics:
-        return {**description, "group_state": EMPTY}
+async def list_groups(
+    context: ApiContext, request: ApiRequest, with_members: Callable[[], Awaitable[dict[str, Message]]] | None = None
+) -> Answer:
+    """Lists the groups that the client may see, a few at a time, since there may be a million groups. ``with_members``
+    returns the groups of the real coordinators, as in a ListGroups response. Ports that represent brokers list no
+    groups, because otherwise a client that sends ListGroups to every node would see each group twice."""
+    is_listed, flexible = _listed_states(decoded(request)), request.version >= LIST_FLEXIBLE
+    if request.connection.node_id is not None:
+        return encoded(request, {"error_code": ErrorCode.NONE, "groups": []})
+    error, groups = await context.backend.list_groups()
+    live: dict[str, Message] = {}
+    try:
+        if with_members is not None and not error:
+            live = await with_members()
+    except OffsetMgrError:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error:
+        return encoded(request, {"error_code": error, "groups": []})
+
+    @cache
+    def fields_after_name(protocol_type: str, state: str) -> bytes:
+        nameless = {"group_id": "", "protocol_type": protocol_type, "group_state": state, "group_type": _CLASSIC}
+        item = encode_items(request.api_key, request.version, "groups", [nameless])
+        return item[len(string("", flexible=flexible)) :]
+
+    def groups_without_offsets() -> Iterator[str]:
+        yield from (group for group in list(live) if context.backend.ownership_error(group) == ErrorCode.NONE)
+
+    number, data = 0, bytearray()
+    parts = chain(portions(groups, _BATCH), portions(groups_without_offsets(), _BATCH))
+    async for part in in_turns(request, parts):
+        for group in part:
+            about = live.pop(group, _WITHOUT_MEMBERS)
+            if is_listed(about["group_state"]) and context.group_allowed(request, Operation.DESCRIBE, group):
+                data += string(group, flexible=flexible)
+                data += fields_after_name(about["protocol_type"], about["group_state"])
+                number += 1
+    return encoded(request, {"error_code": ErrorCode.NONE, "groups": EncodedItems(number, data)})
+
+
+def _listed_states(message: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Returns a function that tells whether a ListGroups request asks for classic groups in a state."""
+    states = {state.lower() for state in message.get("states_filter", ())}
+    types = {kind.lower() for kind in message.get("types_filter", ())}
+    return lambda state: (not states or state.lower() in states) and (not types or _CLASSIC in types)
+
+
+async def describe_groups(
+    context: ApiContext,
+    request: ApiRequest,
+    with_members: Callable[[Sequence[str]], Awaitable[Mapping[str, Message]]] | None = None,
+) -> Answer:
+    """Describes groups. ``with_members`` returns the descriptions of the real coordinators, as in a DescribeGroups
+    response."""
+    message = decoded(request)
+    operations = bool(message.get("include_authorized_operations"))
+    groups = list(dict.fromkeys(message["groups"]))  # a group with many members has a large description
+    if too_many(request, groups):
+        rejected = {**_NOT_DESCRIBED, "error_code": ErrorCode.INVALID_REQUEST}
+        return await result_by_size(
+            request, lambda: encoded(request, {"groups": [{**rejected, "group_id": group} for group in groups]})
+        )
+    data = bytearray()
+    async for part in in_turns(request, portions(groups, _DESCRIBE_BATCH)):
+        asked = [group for group in part if not _error(context, request, group)]
+        found = dict.fromkeys(asked, _DEAD_GROUP) if with_members is None else await with_members(asked)
+        async for group in in_turns(request, part):
+            description = await _described(context, request, group, found.get(group))
+            if operations and not description["error_code"]:
+                description["authorized_operations"] = context.group_operations(request, group)
+            data += encode_items(request.api_key, request.version, "groups", [description])
+    return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
+
+
+def _error(context: ApiContext, request: ApiRequest, group: str) -> int:
+    """Returns the error code of a group that is not described, otherwise 0."""
+    if not context.group_allowed(request, Operation.DESCRIBE, group):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return context.backend.ownership_error(group)
+
+
+async def _described(context: ApiContext, request: ApiRequest, group: str, found: Message | None) -> Message:
+    """Completes the real coordinator's description of a group; None if the coordinator did not return one. The state of
+    a group that the coordinator does not know is Empty if this manager has offsets of the group. Otherwise the group is
+    unknown: its state is Dead, with an error in versions that have this error."""
+    failed = {**_NOT_DESCRIBED, "group_id": group}
+    if code := _error(context, request, group):
+        return {**failed, "error_code": code}
+    if found is None:
+        return {**failed, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    if found["group_state"] != _DEAD:
+        return found
+    own = await context.backend.fetch(FetchRequest(group, topics_only=True))
+    if own.error and own.error != ErrorCode.GROUP_ID_NOT_FOUND:
+        return {**failed, "error_code": own.error}
+    if own.topics:
+        return {**found, "group_id": group, "group_state": _EMPTY}
     if request.version < _ERRORS_FOR_UNKNOWN:
-        return {**description, "group_state": DEAD}
-    why = f"Group {group} not found."
-    error = {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
-    return {**description, "group_state": DEAD, **error}
+        return {**found, "group_id": group}
+    error = {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": f"Group {group} not found."}
+    return {**found, "group_id": group, **error}
 
 
 async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:

@@ -20,6 +20,7 @@ from offsetmgr.server.proxy.brokers import Brokers
 
 _MAX_KNOWN_COORDINATORS: Final = 50_000
 _CONFIRM_TIMEOUT_S: Final = 1.0
+_LIST_TIMEOUT_S: Final = 4.0
 
 
 class Coordinators:
@@ -93,9 +94,10 @@ class Coordinators:
             for group, answer in found.items()
         }
 
-    async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, Message]:
+    async def describe(self, groups: Sequence[str]) -> dict[str, Message]:
         """Returns the groups as in a DescribeGroups response (version 4), with one request to each coordinator. Omits a
         group if its coordinator could not be found or did not describe it."""
+        deadline = asyncio.get_running_loop().time() + _LIST_TIMEOUT_S
 
         async def ask(where: Address, names: list[str]) -> list[Message]:
             try:
@@ -114,9 +116,10 @@ class Coordinators:
             self.forget(group)
         return described
 
-    async def groups(self, deadline: float) -> dict[str, Message]:
+    async def groups(self, timeout_s: float = _LIST_TIMEOUT_S) -> dict[str, Message]:
         """Returns the groups of all brokers, by name, as in a ListGroups response (version 4). Raises `OffsetMgrError`
         if a live broker could not be reached."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
         _, brokers = await self._client.cluster(deadline)
         answers = await asyncio.gather(*(self._list(broker, deadline) for broker in brokers))
         return {group["group_id"]: group for groups in answers for group in groups}

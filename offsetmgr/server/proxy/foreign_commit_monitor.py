@@ -53,7 +53,7 @@ class ForeignCommitMonitor:
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_S
         # The real coordinators list every group for which they hold offsets. Therefore no further request is needed for
         # a group that no coordinator lists.
-        known = await self._coordinators.groups(deadline)
+        known = await self._coordinators.groups(_REQUEST_TIMEOUT_S)
         suspects = [group for group in own_groups if group in known]
         if not suspects:
             return {}

@@ -10,8 +10,10 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import Security
+from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.manager.lease import boottime
 from offsetmgr.server.apis.api_context import ApiContext
+from offsetmgr.server.apis.groups import describe_groups, list_groups
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.network.requests import Api, Concurrency, Handler
 from offsetmgr.server.proxy.api_resources import API_RESOURCES
@@ -21,7 +23,6 @@ from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
 from offsetmgr.server.proxy.foreign_commit_monitor import ForeignCommitMonitor
 from offsetmgr.server.proxy.forwarder import forward
-from offsetmgr.server.proxy.group_lists import GroupLists
 from offsetmgr.server.proxy.member_fence import MemberFence
 from offsetmgr.server.proxy.membership import ProxiedMembership
 from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
@@ -73,7 +74,8 @@ class Proxy:
         returned."""
         handlers: dict[int, Handler] = {
             **MetadataRewriter(context, self._upstreams, self._filter, advertised_host).handlers(),
-            **GroupLists(context, self._coordinators).handlers(),
+            ApiKey.LIST_GROUPS: partial(list_groups, context, with_members=self._coordinators.groups),
+            ApiKey.DESCRIBE_GROUPS: partial(describe_groups, context, with_members=self._coordinators.describe),
         }
         return [
             api
