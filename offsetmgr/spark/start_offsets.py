@@ -17,6 +17,7 @@ from offsetmgr.core.batches import by_topic
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, PartialFailure, UsageError
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.kafka.client.fetch import EARLIEST, LATEST
 from offsetmgr.kafka.cluster import KafkaCluster, all_partitions
 from offsetmgr.spark.source_options import dotted
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 _CHOICES: Final[Mapping[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, "refuse": None}
 
 
@@ -208,6 +207,4 @@ def _cluster(
         )
     if not isinstance(kafka, str):
         return kafka
-    from offsetmgr.kafka.cluster import KafkaCluster
-
     return stack.enter_context(KafkaCluster(kafka, config or ConnectionConfig()))
