@@ -6,6 +6,9 @@ write takes effect only if the node still has the content on which the decision 
 has changed, the server rejects the whole transaction. If a transaction is rejected, this module reads the transaction's
 nodes again, decides for each change again, and retries the changes in smaller transactions. After several retries, each
 transaction contains only one node, so that a node that other clients keep changing does not prevent other writes.
+
+The nodes are read just before the write, even if an earlier scan has read them: a recreated node begins again at
+version 0, so the version of an earlier scan proves nothing.
 """
 
 from __future__ import annotations
