@@ -13,6 +13,9 @@ import time
 from typing import Any
 
 BATCH = 20
+POLL_MS = 10_000
+"""The longest poll without a record. kafka-python 3.0 drops the result of a join that ends between two polls, and joins
+again, so that members of a group that poll briefly on a busy machine keep each other from consuming."""
 
 
 def report(kind: str, partition: int, offset: int) -> None:
@@ -50,7 +53,7 @@ def kafka_python(topic: str, commit: str, work_s: float, settings: dict[str, Any
     consumer.subscribe([topic], listener=Listener())
     while True:
         try:
-            offsets = batch_offsets(consumer.poll(timeout_ms=100, max_records=BATCH))
+            offsets = batch_offsets(consumer.poll(timeout_ms=POLL_MS, max_records=BATCH))
             if not offsets:
                 continue
             time.sleep(work_s)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from conftest import MakeTopic
-from processes import until
+from processes import until, wait_for
 from running_consumers import (
     Deliveries,
     Delivery,
@@ -196,7 +196,8 @@ def make_edits(name: str, bootstrap: str, group: str, seed: str) -> Report:
         KafkaStore(bootstrap) as store,
         running(kind, bootstrap, group, deliveries) as members,
     ):
-        until(lambda: {one.member for one in deliveries.found} == {one.name for one in members}, 180)
+        names = {one.name for one in members}
+        wait_for(lambda: {one.member for one in deliveries.found} == names, "every member has received records")
         for number in range(EDITS):
             time.sleep(moments.uniform(0, PAUSE_S))  # the moment of the edit is random
             ends = store.logs().log_ranges([TopicPartition(group, p) for p in range(PARTITIONS)])
