@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -55,16 +55,34 @@ def commit_records(bootstrap: str) -> Iterator[CommitRecord]:
         consumer.close()
 
 
-def foreign_epochs(bootstrap: str, *groups: str) -> set[tuple[str, TopicPartition, int]]:
-    """Returns each leader epoch that these groups have ever committed for a partition and that the partition's log
-    never had: the group, the partition and the epoch. A Java consumer with such an epoch reads nothing, without an
-    error. Deleted topics have no logs."""
-    found = {
+GroupEpoch: TypeAlias = tuple[str, TopicPartition, int]
+"""A group, a partition and a leader epoch that the group has committed for it."""
+
+
+def committed_epochs(bootstrap: str, *groups: str) -> set[GroupEpoch]:
+    """Returns each leader epoch that these groups have ever committed for a partition."""
+    return {
         (one.key.group, TopicPartition(one.key.topic, one.key.partition), one.value.leader_epoch)
         for one in commit_records(bootstrap)
         if one.key.group in groups and one.value.leader_epoch is not None
     }
 
+
+def assert_own_epochs(a: str, b: str, *groups: str) -> None:
+    """Fails if these groups have committed leader epochs in one of two clusters that are those of the other one. The
+    epochs of the topics in A must be higher than those in B."""
+    in_a, in_b = committed_epochs(a, *groups), committed_epochs(b, *groups)
+    assert _unknown_to_logs(a, in_a) == _unknown_to_logs(b, in_b) == set()
+    assert min(one[2] for one in in_a) > max(one[2] for one in in_b)
+
+
+def foreign_epochs(bootstrap: str, *groups: str) -> set[GroupEpoch]:
+    """Returns each leader epoch that these groups have ever committed for a partition and that the partition's log
+    never had. A Java consumer with such an epoch reads nothing, without an error. Deleted topics have no logs."""
+    return _unknown_to_logs(bootstrap, committed_epochs(bootstrap, *groups))
+
+
+def _unknown_to_logs(bootstrap: str, found: set[GroupEpoch]) -> set[GroupEpoch]:
     async def ask(connection: BrokerConnection, epochs: Any, timeout_s: float) -> dict[TopicPartition, int]:
         topics = [
             {"topic": tp.topic, "partitions": [{"partition": tp.partition, "leader_epoch": epoch}]}

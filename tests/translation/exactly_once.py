@@ -22,8 +22,8 @@ from confluent_kafka import TopicPartition as Position
 
 PARTITIONS = 2
 BATCH = 500
-TIMEOUT_S = 5
-HANGS_S = 7
+TIMEOUT_S = 3
+HANGS_S = 4
 QUICK: dict[str, Any] = {
     "log_level": 0,
     "socket.timeout.ms": 10_000,
@@ -205,7 +205,7 @@ class Job(Transactional):
         self._name = group
 
     def _open(self) -> None:
-        leaving = {"session.timeout.ms": 6_000, "max.poll.interval.ms": 1_000 * HANGS_S}
+        leaving = {"session.timeout.ms": 1_000 * HANGS_S, "max.poll.interval.ms": 1_000 * HANGS_S}
         self._group = self._consumer = reader(self._to, self._name, **leaving)
         self._consumer.subscribe([self._source])
 

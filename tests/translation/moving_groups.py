@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -159,7 +159,6 @@ class MovingGroups:
     """The groups of all kinds, which move together."""
 
     def __init__(self, prefix: str) -> None:
-        self.pattern = f"{prefix}*"
         self.all = [MovingGroup(f"{prefix}{kind}", kind) for kind in KINDS]
 
     def start(self, place: Place) -> None:
@@ -243,11 +242,19 @@ class Step(IntEnum):
 
 
 class Operator:
-    """A person who moves groups from one place to another: runs ``migrate cutover`` again and again, and kills each run
-    that has passed a further step, at a random moment shortly after it."""
+    """A person who moves groups from one place to another: runs ``migrate cutover`` again and again, and, if it
+    ``kills``, kills each run that has passed a further step, at a random moment shortly after it."""
 
-    def __init__(self, directory: Path, groups: MovingGroups, source: Place, target: Place, *options: str) -> None:
-        self._groups, self._sides = groups, (source, target)
+    def __init__(
+        self,
+        directory: Path,
+        groups: Sequence[MovingGroup],
+        source: Place,
+        target: Place,
+        *options: str,
+        kills: bool = True,
+    ) -> None:
+        self._groups, self._sides, self._is_killer = groups, (source, target), kills
         self.state = directory / f"{source.cluster}-{target.cluster}.json"
         self._options = list(options)
         self._commands = Commands(directory)
@@ -276,7 +283,7 @@ class Operator:
 
     def await_groups(self, step: Step) -> None:
         """Waits until all groups have passed the step."""
-        self._await("groups", len(self._groups.all), step)
+        self._await("groups", len(self._groups), step)
 
     def await_topic(self, step: Step) -> None:
         """Waits until the topic has passed the step."""
@@ -290,7 +297,28 @@ class Operator:
         """Takes all groups back, instead of the further runs."""
         self.__exit__()
         done = self._commands.run(*self._arguments(), "--undo")
-        assert done.stdout.count("taken back") == len(self._groups.all), done.stdout + done.stderr
+        assert done.stdout.count("taken back") == len(self._groups), done.stdout + done.stderr
+
+    def move_all(
+        self,
+        stop_groups: Callable[[], object],
+        start_groups: Callable[[], object],
+        stop_producers: Callable[[], object],
+        replace_replicator: Callable[[], object],
+        start_producers: Callable[[], object],
+    ) -> None:
+        """Moves the groups and the producers of their topic, in the order of the runbook."""
+        stop_groups()
+        self.await_groups(Step.WRITTEN)
+        start_groups()
+        self.await_groups(Step.MOVING)
+        stop_producers()
+        self.await_topic(Step.COPIED)
+        replace_replicator()
+        self.say("--replicator-stopped")
+        self.await_topic(Step.REPLICATOR_STOPPED)
+        start_producers()
+        self.await_topic(Step.PRODUCING)
 
     def _await(self, kind: str, count: int, step: Step) -> None:
         def passed() -> bool:
@@ -310,15 +338,16 @@ class Operator:
 
     def _arguments(self) -> list[str]:
         source, target = self._sides
-        where = ("--from", source.uri, "--to", target.uri, "--group", self._groups.pattern, "--state", str(self.state))
-        return ["migrate", "cutover", *where, "--execute", "--yes"]
+        where = ("--from", source.uri, "--to", target.uri, "--state", str(self.state))
+        names = (word for group in self._groups for word in ("--group", group.name))
+        return ["migrate", "cutover", *names, *where, "--execute", "--yes"]
 
     def _run(self) -> None:
         while not self._end.is_set():
             often = ("--interval", "0.5", "--wait", "3", "--format", "json")
             process = self._commands.start(*self._arguments(), *often, *self._options)
             while process.poll() is None:
-                if self._end.is_set() or self._is_further():
+                if (self._is_further() and self._is_killer) or self._end.is_set():
                     time.sleep(self._random.choice([0, 0.02, 0.2]))
                     process.kill()
                     self.kills += not self._end.is_set()
@@ -335,7 +364,7 @@ class Operator:
         of the logs as soon as a group has a plan."""
         saved = self._saved()
         plans = {name: one["plan"] for name, one in saved.get("groups", {}).items()}
-        for group in self._groups.all:
+        for group in self._groups:
             if (plan := plans.get(group.name, "")) != self._plans.get(group.name, ""):
                 group.ends = {one: one.ends() for one in self._sides}
                 self._plans[group.name] = plan

@@ -15,13 +15,15 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from conftest import MakeTopic
 from moving_groups import PARTITIONS, MovingGroups, NumberedLoad, Operator, Place, Step, Verdicts
-from offsets_topic import foreign_epochs
+from offsets_topic import assert_own_epochs
+from partition_leaders import raise_epochs
 from processes import until
 from release_fixtures import QUICK_HEARTBEATS
 
@@ -38,6 +40,12 @@ class Pair:
     def __init__(self, a: KafkaBroker, b: KraftBroker, directory: Path) -> None:
         self.a, self.b, self.directory = a, b, directory
         self.prefix = f"moved-{uuid.uuid4().hex[:8]}-"
+
+    def topic(self, policy: str, make_topic: MakeTopic) -> str:
+        """A topic of A whose leader epochs are higher than those in B."""
+        name = make_topic(f"{self.prefix}{policy}", PARTITIONS, bootstrap=self.a.bootstrap)
+        raise_epochs(self.a.zookeeper, name)
+        return name
 
     def maker(
         self,
@@ -91,8 +99,7 @@ def check(groups: MovingGroups, load: NumberedLoad, a: Place, b: Place) -> int:
         f"{what} {len(found)} by {who}, {where}: {', '.join(found[:5])}" for what, who, where, found in faults if found
     ]
     assert not texts, "\n".join(texts)
-    for place in (a, b):
-        assert foreign_epochs(place.bootstrap, *(one.name for one in groups.all)) == set()
+    assert_own_epochs(a.bootstrap, b.bootstrap, *(one.name for one in groups.all))
     return sum(len(one.held_twice) for one in counts)
 
 
@@ -100,7 +107,7 @@ def test_until_the_producers_move_a_group_goes_back_without_a_replicator(
     pair: Pair, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     # Given groups under load, and a MirrorMaker that was killed, so that B holds a stretch twice
-    topic = make_topic(f"{pair.prefix}default", PARTITIONS, bootstrap=pair.a.bootstrap)
+    topic = pair.topic("default", make_topic)
     a, b = Place("A", pair.a.bootstrap, topic), Place("B", pair.b.bootstrap, f"A.{topic}")
     groups, load = MovingGroups(f"{topic}-"), NumberedLoad(RECORDS_PER_S)
     load.start(a)
@@ -113,12 +120,12 @@ def test_until_the_producers_move_a_group_goes_back_without_a_replicator(
     groups.await_records()
     rename = ("--rename-topic", r"(.*)=A.\1")
     # When the groups move to B, are taken back, and move again, while the command and B's broker are killed
-    with Operator(tmp_path, groups, a, b, *rename) as there:
+    with Operator(tmp_path, groups.all, a, b, *rename) as there:
         there.await_obstacle(groups.all[0].name, "1 member: java-3.9-A-0")
         groups.stop()
         there.await_groups(Step.WRITTEN)
         there.undo()
-    with Operator(tmp_path, groups, a, b) as there:
+    with Operator(tmp_path, groups.all, a, b) as there:
         there.await_groups(Step.WRITTEN)
         groups.start(b)
         pair.b.kill()
@@ -131,7 +138,7 @@ def test_until_the_producers_move_a_group_goes_back_without_a_replicator(
         there.await_topic(Step.REPLICATOR_STOPPED)
     groups.await_ends()
     # And when they go back, while A's broker is killed
-    with Operator(tmp_path, groups, b, a, "--back-of", str(there.state)) as back:
+    with Operator(tmp_path, groups.all, b, a, "--back-of", str(there.state)) as back:
         groups.stop()
         pair.a.kill()
         pair.a.start()
@@ -150,7 +157,7 @@ def test_until_the_producers_move_a_group_goes_back_without_a_replicator(
 
 def test_all_the_way_back_through_a_reverse_replicator(pair: Pair, make_topic: MakeTopic, tmp_path: Path) -> None:
     # Given groups under load, and a MirrorMaker that keeps the names of topics
-    topic = make_topic(f"{pair.prefix}identity", PARTITIONS, bootstrap=pair.a.bootstrap)
+    topic = pair.topic("identity", make_topic)
     a, b = Place("A", pair.a.bootstrap, topic), Place("B", pair.b.bootstrap, topic)
     groups, load = MovingGroups(f"{topic}-"), NumberedLoad(RECORDS_PER_S)
     load.start(a)
@@ -159,40 +166,24 @@ def test_all_the_way_back_through_a_reverse_replicator(pair: Pair, make_topic: M
     maker.start()
     groups.await_records()
     until(lambda: min(b.ends().values()) > 500)
+    reverse = pair.maker("identity", b, a, ("east", "west"), **{"east->west.consumer.auto.offset.reset": "latest"})
+
+    def reverse_maker() -> None:
+        maker.stop()
+        reverse.start()
+        found = f"Resetting offset for partition {topic}-".encode()
+        until(lambda: reverse.log_of_this_run().count(found) == PARTITIONS)
+
     # When all groups and the producers move to B, and a reverse replicator begins at B's end
-    with Operator(tmp_path, groups, a, b, "--way-back", "running") as there:
+    with Operator(tmp_path, groups.all, a, b, "--way-back", "running") as there:
         pair.a.kill()
         pair.a.start()
         sent = load.sent
         until(lambda: min(a.newest_numbers()) > sent, 60)
-        groups.stop()
-        there.await_groups(Step.WRITTEN)
-        groups.start(b)
-        there.await_groups(Step.MOVING)
-        load.end()
-        there.await_topic(Step.COPIED)
-        maker.stop()
-        reverse = pair.maker("identity", b, a, ("east", "west"), **{"east->west.consumer.auto.offset.reset": "latest"})
-        reverse.start()
-        found = f"Resetting offset for partition {topic}-".encode()
-        until(lambda: reverse.log_of_this_run().count(found) == PARTITIONS)
-        there.say("--replicator-stopped")
-        there.await_topic(Step.REPLICATOR_STOPPED)
-        load.start(b)
-        there.await_topic(Step.PRODUCING)
+        there.move_all(groups.stop, partial(groups.start, b), load.end, reverse_maker, partial(load.start, b))
     # And when everything moves back to A
-    with Operator(tmp_path, groups, b, a, "--back-of", str(there.state)) as back:
-        groups.stop()
-        back.await_groups(Step.WRITTEN)
-        groups.start(a)
-        back.await_groups(Step.MOVING)
-        load.end()
-        back.await_topic(Step.COPIED)
-        reverse.stop()
-        back.say("--replicator-stopped")
-        back.await_topic(Step.REPLICATOR_STOPPED)
-        load.start(a)
-        back.await_topic(Step.PRODUCING)
+    with Operator(tmp_path, groups.all, b, a, "--back-of", str(there.state)) as back:
+        back.move_all(groups.stop, partial(groups.start, a), load.end, reverse.stop, partial(load.start, a))
     load.end()
     groups.await_ends()
     groups.stop()
