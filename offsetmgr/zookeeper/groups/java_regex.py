@@ -5,6 +5,7 @@ meaning, and accepts ``a{,3}``, which Java rejects. Python does not support ``\p
 ``(?i)`` only at the start of a pattern. Therefore this module parses a pattern as Java does, and translates it to
 syntax that has the same meaning in both languages. It writes character classes as lists of characters, which is
 possible because topic names contain only 65 different characters. It rejects constructs whose meaning may differ.
+The package `regex` accepts constructs that Java rejects, so this module would have to parse a pattern for it, too.
 
 Source: java.util.regex.Pattern of Java 8 to 21. This module rejects a pattern whose meaning differs between these
 versions.
@@ -73,28 +74,8 @@ def both_cases(characters: frozenset[str]) -> frozenset[str]:
     return frozenset(other for one in characters for other in (one, one.lower(), one.upper()))
 
 
-# Removes ``\Q...\E`` quotation from Java's regular expressions, and writes character classes in Python's syntax.
-
 NO_CHARACTER: Final = r"[^\s\S]"
 """A character class that matches no character."""
-
-
-def strip_quotation(pattern: str) -> tuple[str, list[bool]]:
-    """Returns the pattern without ``\\Q`` and ``\\E``, and for each remaining character whether it was quoted."""
-    text, quoted = "", []
-    at, inside = 0, False
-    while at < len(pattern):
-        pair = pattern[at : at + 2]
-        if not inside and pair == "\\Q":
-            inside, at = True, at + 2
-        elif inside and pair == "\\E":
-            inside, at = False, at + 2
-        else:
-            literal = pair if pair[0] == "\\" and not inside else pair[0]
-            text += literal
-            quoted += [inside] * len(literal)
-            at += len(literal)
-    return text, quoted
 
 
 def python_class(characters: frozenset[str]) -> str:
@@ -106,15 +87,57 @@ def python_class(characters: frozenset[str]) -> str:
     return re.escape("".join(characters)) if len(characters) == 1 else f"[{re.escape(''.join(sorted(characters)))}]"
 
 
+_QUOTATION: Final = re.compile(r"\\Q(?P<quoted>.*?)(?:\\E|\Z)|\\.", re.DOTALL)
+
+
+def without_quotation(pattern: str) -> str:
+    r"""Returns the pattern with a backslash in front of quoted characters instead of ``\Q`` and ``\E``. As in Java, a
+    quotation that begins with a digit does not continue an escape in front of it."""
+
+    def escaped(found: re.Match[str]) -> str:
+        text = found["quoted"]
+        if text is None:
+            return found[0]
+        begin = "\\x3" if re.match("[0-9]", text) else ""
+        return begin + "".join(one if one.isalnum() or not one.isascii() else f"\\{one}" for one in text)
+
+    return _QUOTATION.sub(escaped, pattern)
+
+
 MAX_NESTING: Final = 50
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
-_ANCHORS: Final = {"b": r"\b", "B": r"\B", "A": r"\A", "G": r"\A", "z": r"\Z", "Z": r"\Z"}
-_OPENINGS: Final = ("?:", "?=", "?!", "?>", "?<=", "?<!")
-_IGNORED_FLAGS: Final = "dms"  # these flags affect line terminators, which topic names do not contain
+_ANCHORS: Final = {"^": r"\A", "$": r"\Z", "b": r"\b", "B": r"\B", "A": r"\A", "G": r"\A", "z": r"\Z", "Z": r"\Z"}
+_FLAGS: Final = "idms"  # d, m and s affect line terminators, which topic names do not contain
 _MIXED: Final = "an intersection with plain characters and classes mixed"
 _MAX_COUNT: Final = 2**31 - 1
-_DIGITS: Final = "0123456789"
-_HEX: Final = "0123456789abcdefABCDEF"
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<repetition>(?:[*+?]|\{(?P<least>[0-9]{1,10})(?P<most>,[0-9]{0,10})?\})(?P<greed>[+?]?))
+    | (?P<flags>\(\?(?P<letters>[a-zA-Z-]*)(?P<end>[:)]))
+    | \((?P<group>\?[=!>]|\?<[=!]|\?<(?P<name>[a-zA-Z][a-zA-Z0-9]*)>|(?!\?))
+    | (?P<close>\)) | (?P<branch>\|) | (?P<class>\[)
+    | (?P<anchor>[$^]|\\[bBAGzZ])
+    | \\(?P<number>[1-9][0-9]*)
+    | \\k<(?P<reference>[^>]*)>
+    | \\(?P<special>[RX])
+    | (?P<escape>\\)
+    | (?P<character>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""The next part of a pattern outside of a character class. The last group that matches is the kind of the part."""
+_ESCAPE: Final = re.compile(
+    r"""
+    [pP](?:\{(?P<property>[^}]*)\}|(?P<category>[^{]))
+    | x(?P<byte>[0-9a-fA-F]{2}) | u(?P<unit>[0-9a-fA-F]{4}) | x\{(?P<point>[0-9a-fA-F]+)\}
+    | 0(?P<octal>[0-3]?[0-7]{1,2})
+    | c(?P<control>.)
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""The rest of an escape, after the backslash, inside or outside of a character class."""
+_CHARACTER: Final = re.compile(".", re.DOTALL)
 
 
 def compile_java(pattern: str) -> re.Pattern[str]:
@@ -132,228 +155,162 @@ def compile_java(pattern: str) -> re.Pattern[str]:
 
 
 class _Translator:
-    """A recursive-descent parser of one pattern. ``_at`` is the position of the next character. Quoted characters are
-    always literals."""
+    """Translates the parts of one pattern one after the other. ``_at`` is the position of the next character."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
-        self._text, self._quoted = strip_quotation(pattern)
+        self._text = without_quotation(pattern)
         self._at = 0
         self._ignore_case = False
-        self._depth = 0
+        self._repeats = ""
+        """The item that a quantifier would repeat: ``character``, ``group`` for any other item, or an empty text."""
+        self._open_groups: list[tuple[int, bool]] = []
+        """The number of each open group, or 0 if it does not capture, and whether the case is ignored after it."""
         self._groups_opened = 0
         self._groups_closed: set[int] = set()
         self._group_names: dict[str, int] = {}
+        self._class_depth = 0
 
     def translate(self) -> str:
-        translated = self._alternatives()
-        if self._at < len(self._text):
-            self._invalid("unmatched ')'")
-        return translated
+        parts: list[str] = []
+        while self._at < len(self._text):
+            part, repeats = self._translated(self._read(_TOKEN))
+            parts.append(part)
+            self._repeats = repeats
+        if self._open_groups:
+            self._invalid("a '(' is not closed")
+        return "".join(parts)
 
-    # --- reading
-
-    def _peek(self, ahead: int = 0) -> str:
-        """Returns the next character; returns "" at the end of the pattern, or if the next character is quoted."""
-        at = self._at + ahead
-        return "" if at >= len(self._text) or self._quoted[at] else self._text[at]
-
-    def _next(self) -> str:
-        """Reads the next character. Raises `InvalidPattern` at the end, because the pattern is incomplete."""
-        if self._at >= len(self._text):
-            self._invalid("it is incomplete")
-        self._at += 1
-        return self._text[self._at - 1]
+    def _read(self, token: re.Pattern[str]) -> re.Match[str]:
+        """Reads the next token. Raises `InvalidPattern` at the end, because the pattern is incomplete."""
+        found = token.match(self._text, self._at) or self._invalid("it is incomplete")
+        self._at = found.end()
+        return found
 
     def _accept(self, expected: str) -> bool:
-        found = all(self._peek(ahead) == one for ahead, one in enumerate(expected))
+        found = self._text.startswith(expected, self._at)
         self._at += len(expected) if found else 0
         return found
 
-    def _read_until(self, end: str, what: str) -> str:
-        text = ""
-        while not self._accept(end):
-            if self._at >= len(self._text):
-                self._invalid(f"{what} is not closed")
-            text += self._next()
-        return text
-
-    def _read_while(self, allowed: str, max_length: int) -> str:
-        text = ""
-        while len(text) < max_length and self._peek() and self._peek() in allowed:
-            text += self._next()
-        return text
-
-    # --- the grammar
-
-    def _alternatives(self) -> str:
-        branches = [self._sequence()]
-        while self._accept("|"):
-            branches.append(self._sequence())
-        return "|".join(branches)
-
-    def _sequence(self) -> str:
-        parts: list[str] = []
-        while self._at < len(self._text) and self._peek() not in ("|", ")"):
-            atom, is_character = self._item()
-            if atom:  # a group that only sets flags translates to nothing
-                parts.append(atom + self._quantifier(is_character))
-        return "".join(parts)
-
-    def _item(self) -> tuple[str, bool]:
-        """Translates an item that a quantifier can follow. Also returns whether the item matches one character."""
-        match self._peek():
-            case "(":
-                return self._group(), False
-            case "[":
-                self._at += 1
-                return python_class(self._character_class()), True
-            case ".":
-                self._at += 1
-                return ".", True
-            case "^" | "$" as anchor:
-                self._at += 1
-                return (r"(?:\A)" if anchor == "^" else r"(?:\Z)"), False
-            case "*" | "+" | "?" | "{" as repetition:
-                if repetition == "{" and self._peek(1) and self._peek(1) in _DIGITS:
-                    self._unsupported("a quantifier without an item in front of it")
-                return self._invalid(f"{repetition!r} follows no item that it could repeat")
-            case "\\":
-                self._at += 1
-                return self._escape()
+    def _translated(self, token: re.Match[str]) -> tuple[str, str]:
+        """Returns the translation of a part, and the item that a quantifier after it would repeat."""
+        match token.lastgroup:
+            case "repetition":
+                return self._repetition(token), ""
+            case "flags":
+                return self._with_flags(token), ""
+            case "group":
+                return self._group(token), ""
+            case "close":
+                return self._close(), "group"
+            case "branch":
+                return "|", ""
+            case "class" | "escape":
+                found = self._character_class() if token[0] == "[" else self._escape()[0]
+                return python_class(found), "character"
+            case "anchor":
+                if token[0] == "\\b" and self._accept("{"):
+                    self._unsupported("\\b{...}")
+                return f"(?:{_ANCHORS[token[0][-1]]})", "group"
+            case "number" | "reference":
+                return self._reference(token), "group"
+            case "special":  # a line break, or a grapheme cluster, which in topic names is always one character
+                return (NO_CHARACTER, "group") if token["special"] == "R" else (".", "character")
+            case _ if token[0] in "({":
+                return self._invalid(f"{token[0]!r} begins no group and no quantifier")
             case _:
-                return python_class(self._with_case(self._next())), True
+                return "." if token[0] == "." else python_class(self._with_case(token[0])), "character"
 
-    def _quantifier(self, is_character: bool) -> str:
-        minimum, written = 0, self._peek()
-        if written and written in "*+?":
-            self._at += 1
-        elif written == "{":
-            minimum, written = self._counted_quantifier()
-        else:
-            return ""
-        if self._accept("?"):
-            return f"{written}?"
-        if self._accept("+"):
-            if minimum > 1 and not is_character:  # in such a group, Java does not backtrack, but Python does
-                self._unsupported("a possessive quantifier of a group with a minimum of 2 or more")
-            return f"{written}+"
-        return written
-
-    def _counted_quantifier(self) -> tuple[int, str]:
-        self._at += 1
-        minimum = self._read_while(_DIGITS, 11)
-        if not minimum:
-            self._invalid("a '{' without a number")
-        maximum = minimum
-        if self._accept(","):
-            maximum = self._read_while(_DIGITS, 11)
-        if not self._accept("}"):
-            self._invalid("a '{' is not closed")
-        if int(minimum) > _MAX_COUNT or (maximum and not int(minimum) <= int(maximum) <= _MAX_COUNT):
+    def _repetition(self, token: re.Match[str]) -> str:
+        least, most = token["least"], token["most"]
+        if not self._repeats:
+            if least:
+                self._unsupported("a quantifier without an item in front of it")
+            self._invalid(f"{token[0][0]!r} follows no item that it could repeat")
+        if least and not int(least) <= int((most or "")[1:] or least) <= _MAX_COUNT:
             self._invalid("the numbers of a quantifier are out of range")
-        return int(minimum), f"{{{int(minimum)},{int(maximum) if maximum else ''}}}"
+        if token["greed"] == "+" and int(least or 0) > 1 and self._repeats == "group":
+            # in such a group, Java does not backtrack, but Python does
+            self._unsupported("a possessive quantifier of a group with a minimum of 2 or more")
+        return token[0]
 
-    def _group(self) -> str:
-        self._at += 1
-        self._enter_nested("groups")
-        enclosing = self._ignore_case
-        opening, number = self._opening()
-        if opening is None:  # flags such as (?i), which apply until the end of the enclosing group
-            self._depth -= 1
-            return ""
-        inner = self._alternatives()
-        if not self._accept(")"):
-            self._invalid("a '(' is not closed")
-        self._ignore_case = enclosing
-        self._depth -= 1
-        if number:
-            self._groups_closed.add(number)
-        return f"({opening}{inner})"
+    # --- groups
 
-    def _opening(self) -> tuple[str | None, int]:
-        """Returns the translated opening of a group, or None if the group only sets flags. Also returns the number of
-        the group, or 0 if the group does not capture."""
-        for opening in _OPENINGS:
-            if self._accept(opening):
-                return opening, 0
-        if self._accept("?<"):
-            self._add_group_name(self._read_until(">", "a group's name"))
-        elif self._accept("?"):
-            return self._flags(), 0
+    def _open(self, number: int) -> None:
+        self._open_groups.append((number, self._ignore_case))
+        self._check_nesting("groups", len(self._open_groups))
+
+    def _group(self, token: re.Match[str]) -> str:
+        opening, name = token["group"], token["name"]
+        if opening and not name:
+            self._open(0)
+            return f"({opening}"
         self._groups_opened += 1
-        return "", self._groups_opened
+        self._open(self._groups_opened)
+        if name and self._group_names.setdefault(name, self._groups_opened) != self._groups_opened:
+            self._invalid(f"the group name {name!r} is used twice")
+        return "("
 
-    def _add_group_name(self, name: str) -> None:
-        if not re.fullmatch("[a-zA-Z][a-zA-Z0-9]*", name) or name in self._group_names:
-            self._invalid(f"{name!r} is not a valid group name, or is used twice")
-        self._group_names[name] = self._groups_opened + 1
+    def _with_flags(self, token: re.Match[str]) -> str:
+        """Sets flags for a new group, or until the end of the enclosing group. Only ``i`` has an effect."""
+        if token["end"] == ":":
+            self._open(0)
+        switched_on, _, switched_off = token["letters"].partition("-")
+        for flag in switched_on + switched_off:
+            if flag in "cuUx":
+                self._unsupported(f"the flag {flag}")
+            if flag not in _FLAGS:
+                self._invalid(f"{flag!r} is not a flag")
+        self._ignore_case = (self._ignore_case or "i" in switched_on) and "i" not in switched_off
+        return "(?:" if token["end"] == ":" else ""
 
-    def _flags(self) -> str | None:
-        switched_on = True
-        while True:
-            match self._next():
-                case "-" if switched_on:
-                    switched_on = False
-                case "i":
-                    self._ignore_case = switched_on
-                case "x" | "u" | "U" as flag:
-                    self._unsupported(f"the flag {flag}")
-                case ":":
-                    return "?:"
-                case ")":
-                    return None
-                case other if other not in _IGNORED_FLAGS:
-                    self._invalid(f"{other!r} is not a flag")
+    def _close(self) -> str:
+        if not self._open_groups:
+            self._invalid("unmatched ')'")
+        number, self._ignore_case = self._open_groups.pop()
+        self._groups_closed |= {number}
+        return ")"
 
-    # --- escapes
-
-    def _escape(self) -> tuple[str, bool]:
-        """Translates the item after a backslash, outside of a character class. Returns the same values as `_item`."""
-        letter = self._peek()
-        if letter and letter in _ANCHORS:
-            self._at += 1
-            if self._peek() == "{" and letter == "b":
-                self._unsupported("\\b{...}")
-            return f"(?:{_ANCHORS[letter]})", False
-        if letter and letter in "123456789":
-            number = int(self._next())
-            while self._peek() and self._peek() in _DIGITS and number * 10 + int(self._peek()) <= self._groups_opened:
-                number = number * 10 + int(self._next())
-            return self._reference(number), False
-        if self._accept("k<"):
-            name = self._read_until(">", "a reference")
-            if name not in self._group_names:
-                self._invalid(f"no group is named {name!r}")
-            return self._reference(self._group_names[name]), False
-        if letter == "R":
-            self._at += 1
-            return NO_CHARACTER, False  # a line break
-        if letter == "X":
-            self._at += 1
-            return ".", True  # a grapheme cluster, which in topic names is always one character
-        return python_class(self._escaped_class()[0]), True
-
-    def _reference(self, number: int) -> str:
+    def _reference(self, token: re.Match[str]) -> str:
+        if (digits := token["number"]) is None:
+            if token["reference"] not in self._group_names:
+                self._invalid(f"no group is named {token['reference']!r}")
+            number = self._group_names[token["reference"]]
+        else:  # as many digits as there are groups, and at least one
+            size = sum(int(digits[:size]) <= self._groups_opened for size in range(1, len(digits) + 1)) or 1
+            self._at = token.start("number") + size
+            number = int(digits[:size])
         if number not in self._groups_closed:
             self._unsupported("a reference to a group that ends after it")
         if self._ignore_case:
             self._unsupported("a case-insensitive reference to a group")
         return f"(?:\\{number})"
 
-    def _escaped_class(self) -> tuple[frozenset[str], str]:
-        """Returns the characters that an escape matches. If the escape stands for a single character, also returns this
-        character."""
-        letter = self._next()
+    # --- characters
+
+    def _escape(self) -> tuple[frozenset[str], str]:
+        """Reads the rest of an escape. Returns the characters that it matches. If the escape stands for a single
+        character, also returns this character."""
+        found = self._read(_ESCAPE)
+        letter, kind = found[0], found.lastgroup or ""
+        if kind in ("property", "category"):
+            return self._property(found[kind], negated=letter[0] == "P"), ""
         if letter in ESCAPES:
             return ESCAPES[letter], ""
-        if letter in ("p", "P"):
-            return self._property(negated=letter == "P"), ""
-        one = self._escaped_character(letter)
+        if kind == "control":
+            one = chr(ord(found[kind]) ^ 64)
+        elif kind:
+            point = int(found[kind], 8 if kind == "octal" else 16)
+            one = chr(point) if point <= 0x10FFFF else self._invalid("an escape contains no valid character number")
+        elif letter == "N":
+            self._unsupported("\\N{...}")
+        elif letter in _CONTROLS or not (letter.isascii() and letter.isalnum()):
+            one = _CONTROLS.get(letter, letter)
+        else:
+            self._invalid(f"\\{letter} is not an escape")
         return self._with_case(one), one
 
-    def _property(self, *, negated: bool) -> frozenset[str]:
-        name = self._read_until("}", "a property") if self._accept("{") else self._next()
+    def _property(self, name: str, *, negated: bool) -> frozenset[str]:
         found = property_class(name)
         if found is None:
             self._unsupported(f"\\p{{{name}}}")
@@ -361,83 +318,46 @@ class _Translator:
             self._unsupported(f"\\p{{{name}}} with (?i)")
         return ALPHABET - found if negated else found
 
-    def _escaped_character(self, letter: str) -> str:
-        if letter in _CONTROLS:
-            return _CONTROLS[letter]
-        if letter == "c":
-            self._reject_quoted()
-            return chr(ord(self._next()) ^ 64)
-        if letter == "0":
-            digits = self._read_while("01234567", 2)
-            return self._code_point(digits + (self._read_while("01234567", 1) if digits < "4" else ""), 8)
-        if letter == "x":
-            return self._code_point(self._read_until("}", "\\x{") if self._accept("{") else self._hex_digits(2), 16)
-        if letter == "u":
-            return self._code_point(self._hex_digits(4), 16)
-        if letter == "N":
-            self._unsupported("\\N{...}")
-        if letter.isascii() and letter.isalpha():
-            self._invalid(f"\\{letter} is not an escape")
-        return letter
-
-    def _hex_digits(self, count: int) -> str:
-        written = self._read_while(_HEX, count)
-        if len(written) < count:
-            self._reject_quoted()
-        return written if len(written) == count else ""
-
-    def _reject_quoted(self) -> None:
-        if self._at < len(self._text) and self._quoted[self._at]:
-            self._unsupported("an escape that continues in a quotation")
-
-    def _code_point(self, written: str, base: int) -> str:
-        if not written or not set(written) <= set(_HEX) or int(written, base) > 0x10FFFF:
-            self._invalid("an escape contains no valid character number")
-        return chr(int(written, base))
-
-    def _with_case(self, character: str) -> frozenset[str]:
-        """Returns the character, and after ``(?i)`` also its other case. Returns an empty set if topic names cannot
-        contain the character."""
-        found = frozenset(character) & ALPHABET
+    def _with_case(self, characters: str | frozenset[str]) -> frozenset[str]:
+        """Returns those of the characters that topic names can contain, and after ``(?i)`` also their other case."""
+        found = ALPHABET.intersection(characters)
         return both_cases(found) if self._ignore_case else found
 
     # --- character classes
 
     def _character_class(self) -> frozenset[str]:
         """Parses the rest of a class, from the character after ``[`` to ``]``."""
-        self._enter_nested("classes")
+        self._class_depth += 1
+        self._check_nesting("classes", self._class_depth)
         negated = self._accept("^")
         found, is_flat = self._operand()
-        if negated and (not is_flat or self._peek() == "&"):
+        if negated and (not is_flat or self._text.startswith("&", self._at)):
             self._unsupported("a negated class that contains another class, which Java 8 and 9 read differently")
         while self._accept("&&"):
-            found &= self._right_operand()
+            only_classes = self._text.startswith("[", self._at)
+            more, is_flat = self._operand(only_classes=only_classes)
+            if not is_flat and not only_classes:
+                self._unsupported(_MIXED)
+            found &= more
         if not self._accept("]"):
             self._invalid("a '[' is not closed")
-        self._depth -= 1
+        self._class_depth -= 1
         return ALPHABET - found if negated else found
-
-    def _right_operand(self) -> frozenset[str]:
-        only_classes = self._peek() == "["
-        found, is_flat = self._operand(only_classes=only_classes)
-        if not is_flat and not only_classes:
-            self._unsupported(_MIXED)
-        return found
 
     def _operand(self, *, only_classes: bool = False) -> tuple[frozenset[str], bool]:
         """Parses one or more items, up to ``&&`` or ``]``. Also returns False if an item is a nested class."""
         found: frozenset[str] = frozenset()
         is_flat, empty = True, True
-        while self._at < len(self._text) and (empty or self._peek() != "]"):
-            if self._peek() == "&" and self._peek(1) == "&":
-                if empty or self._peek(2) in ("&", "]"):
+        while self._at < len(self._text) and (empty or self._text[self._at] != "]"):
+            if self._text.startswith("&&", self._at):
+                if empty or self._text.startswith(("&", "]"), self._at + 2):
                     self._unsupported("an intersection without a class on one side")
                 break
-            if only_classes and self._peek() != "[":
-                self._unsupported(_MIXED)
             if self._accept("["):
                 found |= self._character_class()
                 is_flat = False
+            elif only_classes:
+                self._unsupported(_MIXED)
             else:
                 found |= self._range()
             empty = False
@@ -445,26 +365,24 @@ class _Translator:
 
     def _range(self) -> frozenset[str]:
         characters, low = self._class_item()
-        if not low or self._peek() != "-" or self._peek(1) in ("[", "]"):
+        if not low or not self._text.startswith("-", self._at) or self._text.startswith(("[", "]"), self._at + 1):
             return characters
         self._at += 1
         high = self._class_item()[1]
         if not high or high < low:
             self._invalid("the end of a range is a class, or precedes its start")
-        found = frozenset(one for one in ALPHABET if low <= one <= high)
-        return both_cases(found) if self._ignore_case else found
+        return self._with_case(frozenset(one for one in ALPHABET if low <= one <= high))
 
     def _class_item(self) -> tuple[frozenset[str], str]:
         if self._accept("\\"):
-            return self._escaped_class()
-        one = self._next()
+            return self._escape()
+        one = self._read(_CHARACTER)[0]
         return self._with_case(one), one
 
     # --- errors --------------------------------------------------------------------------------------
 
-    def _enter_nested(self, what: str) -> None:
-        self._depth += 1
-        if self._depth > MAX_NESTING:
+    def _check_nesting(self, what: str, depth: int) -> None:
+        if depth > MAX_NESTING:
             self._unsupported(f"{what} nested deeper than {MAX_NESTING}")
 
     def _invalid(self, why: str) -> NoReturn:
