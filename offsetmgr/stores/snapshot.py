@@ -3,7 +3,7 @@ file.
 
 Reads use an index of the file, so memory grows with the number of groups and not with the number of offsets. An edit
 rewrites the file in three steps. First, it decides on each change, and writes the results and the groups' new entries
-to a temporary file. Second, it merges the old file and the new entries into a new file, which replaces the old file.
+to temporary files. Second, it merges the old file and the new entries into a new file, which replaces the old file.
 Third, it returns the results.
 """
 
@@ -15,11 +15,11 @@ import os
 import pickle
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final
+from tempfile import SpooledTemporaryFile, TemporaryFile
+from typing import IO, BinaryIO, Final
 from urllib.parse import quote
 
 from offsetmgr.core.advice import Advice
@@ -64,7 +64,7 @@ from offsetmgr.snapshots.base import (
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
 from offsetmgr.stores.cross_cluster_check import origin_of_snapshot, with_origin
 
-# Decides on edits of a snapshot file, and encodes the decisions in a temporary file.
+# Decides on edits of a snapshot file.
 
 HOW: Final = "the file was locked and replaced as a whole"
 """The value of `GroupEditResult.how` for snapshot files."""
@@ -142,49 +142,8 @@ class SnapshotEditor:
         return self._name_errors[group, topic]
 
 
-def append_decision(result: GroupEditResult, after: GroupOffsets | None, stream: IO[bytes]) -> None:
-    """Appends an edit's result and the group's new entry to a stream. The values are pickled as plain tuples, which is
-    much faster than pickling the objects."""
-    outcomes = [
-        (tp[0], tp[1], o.status.value, tuple(o.before) if isinstance(o.before, Committed) else o.before, o.error)
-        for tp, o in result.outcomes.items()
-    ]
-    entry = None
-    if after is not None:
-        offsets = [(tp[0], tp[1], tuple(found)) for tp, found in after.offsets.items()]
-        entry = (offsets, after.errors, after.error)
-    pickle.dump((result.group, outcomes, entry), stream, pickle.HIGHEST_PROTOCOL)
-
-
-def read_result(stream: IO[bytes]) -> GroupEditResult:
-    """Reads the decision at the stream's position and returns its result."""
-    group, outcomes, _ = pickle.load(stream)
-    return GroupEditResult(
-        group,
-        {
-            TopicPartition(topic, partition): ChangeOutcome(EditStatus(status), _committed(before), error)
-            for topic, partition, status, before, error in outcomes
-        },
-        atomic=True,
-        how=HOW,
-    )
-
-
-def read_entry(stream: IO[bytes], position: int) -> GroupOffsets:
-    """Reads the decision at a position of the stream and returns the group's new entry. The decision must contain a new
-    entry."""
-    stream.seek(position)
-    group, _, (offsets, errors, error) = pickle.load(stream)
-    found = {TopicPartition(topic, partition): Committed(*values) for topic, partition, values in offsets}
-    return GroupOffsets(group, found, errors, error)
-
-
-def _committed(before: Any) -> Offset | None:
-    return Committed(*before) if isinstance(before, tuple) else before
-
-
 LOCK_TIMEOUT_MS: Final = 10_000
-_MAX_DECISION_BYTES_IN_MEMORY: Final = 8 << 20
+_IN_MEMORY_BYTES: Final = 4 << 20
 
 
 def write_snapshot(
@@ -377,33 +336,33 @@ class SnapshotStore(OffsetStore):
         Raises `FileFailure` if the file cannot be written and `MalformedData` if the file cannot be read. In both
         cases, no edit of this call is written.
         """
-        with tempfile.SpooledTemporaryFile(_MAX_DECISION_BYTES_IN_MEMORY) as decisions:
+        with SpooledTemporaryFile(_IN_MEMORY_BYTES) as results, SpooledTemporaryFile(_IN_MEMORY_BYTES) as entries:
             with exclusive_writer(self._path, self._lock_timeout_ms):
-                count = self._edit_locked(edits, decisions)
-            decisions.seek(0)
+                count = self._edit_locked(edits, results, entries)
+            results.seek(0)
             for _ in range(count):
-                yield read_result(decisions)
+                yield pickle.load(results)
 
-    def _edit_locked(self, edits: Iterable[GroupEdit], decisions: IO[bytes]) -> int:
-        """Writes the result and the new entry of each edit to ``decisions``, then rewrites the file. Returns the number
-        of edits."""
+    def _edit_locked(self, edits: Iterable[GroupEdit], results: IO[bytes], entries: IO[bytes]) -> int:
+        """Writes the result of each edit to ``results`` and the new entry of its group to ``entries``, then rewrites
+        the file. Returns the number of edits."""
         with self._open_or_new() as reader:
             editor = SnapshotEditor(reader.format, self.capabilities)
             newest: dict[str, int] = {}
             count = 0
             for edit in edits:
                 if edit.group in newest:
-                    entry = read_entry(decisions, newest[edit.group])
+                    entry = _read_entry(entries, newest[edit.group])
                 else:
                     entry = reader.find(edit.group) or GroupOffsets(edit.group, {})
-                decisions.seek(0, io.SEEK_END)
                 result, after = editor.decide(entry, edit)
+                pickle.dump(result, results, pickle.HIGHEST_PROTOCOL)
                 if after is not None:
-                    newest[edit.group] = decisions.tell()
-                append_decision(result, after, decisions)
+                    newest[edit.group] = entries.seek(0, io.SEEK_END)
+                    pickle.dump(after, entries, pickle.HIGHEST_PROTOCOL)
                 count += 1
             if newest:
-                self._rewrite(reader, newest, decisions)
+                self._rewrite(reader, newest, entries)
         return count
 
     def _open_or_new(self) -> _OpenSnapshot:
@@ -420,18 +379,24 @@ class SnapshotStore(OffsetStore):
         log_origin, topic_ids = self._origin
         return with_origin(header, log_origin(), topic_ids())
 
-    def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], decisions: IO[bytes]) -> None:
+    def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], entries: IO[bytes]) -> None:
         def merged() -> Iterator[GroupOffsets]:
             for entry in reader.read():
                 position = newest.pop(entry.name, None)
-                yield entry if position is None else read_entry(decisions, position)
+                yield entry if position is None else _read_entry(entries, position)
             for position in newest.values():
-                yield read_entry(decisions, position)
+                yield _read_entry(entries, position)
 
         kept = (entry for entry in merged() if entry.offsets or entry.errors or entry.error)
         header = reader.header or self._new_header()
         form = reader.format
         replace_file(self._path, lambda stream: form.write(stream, header, kept, keep_errors=True), overwrite=True)
+
+
+def _read_entry(entries: IO[bytes], position: int) -> GroupOffsets:
+    entries.seek(position)
+    entry: GroupOffsets = pickle.load(entries)
+    return entry
 
 
 class _OpenSnapshot:
@@ -460,7 +425,7 @@ def _seekable(stream: BinaryIO) -> BinaryIO:
     """Returns the stream, or a temporary copy of a stream that can be read only once, for example a pipe."""
     if stream.seekable():
         return stream
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed as the stream would be
+    copy = TemporaryFile()  # noqa: SIM115 - closed as the stream would be
     try:
         with stream:
             shutil.copyfileobj(stream, copy)
