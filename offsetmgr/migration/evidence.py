@@ -474,7 +474,7 @@ def _notes(observation: Observation, baseline: Observation | None) -> Iterator[s
     if baseline is None:
         yield "there is no baseline to compare member ids with, so only a member's commits show that it was restarted"
     if unconsumed := observation.unconsumed:
-        named = ", ".join(map(str, unconsumed[:5])) + (" ..." if len(unconsumed) > 5 else "")
+        named = list_of(unconsumed, 5)
         yield f"no live member subscribes to {named}: those offsets are not checked; `offsetmgr migrate` moves them"
 
 

@@ -17,7 +17,7 @@ from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, OffsetMgrError, PlanError, UsageError
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.scan import scan_in_order
 from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.journaled_writer import RENEWED, with_offsets
@@ -66,10 +66,9 @@ def reject_stale(
     read = with_offsets(source, waiting, lambda group: group.name)
     moved = [group.name for group, found in read if _has_moved(plan, group, found)]
     if moved:
-        named = ", ".join(moved[:3]) + (", ..." if len(moved) > 3 else "")
         days = count_of(abs(age_ms) // MAX_AGE_MS, "day") if abs(age_ms) > MAX_AGE_MS else "less than a day"
         age = f"it is {days} old" if age_ms >= 0 else f"its time is {days} in the future, because a clock was wrong"
-        why = f"{age}, and {count_of(len(moved), 'group')} changed in the source since then: {named}"
+        why = f"{age}, and {count_of(len(moved), 'group')} changed in the source since then: {list_of(moved, 3)}"
         raise PlanError(f"plan {plan.path}", why, hint)
 
 
@@ -203,9 +202,9 @@ def _check(plan: PlanFile, state: MigrationState) -> None:
     ]
     if partial:
         written = [group for group in partial if group in state.apply.written]
-        why = f"{count_of(len(written), 'group')} applied in part: {', '.join(written[:3])}"
+        why = f"{count_of(len(written), 'group')} applied in part: {list_of(written, 3)}"
         if not written:
-            why = f"apply began {count_of(len(partial), 'group')}, and wrote nothing: {', '.join(partial[:3])}"
+            why = f"apply began {count_of(len(partial), 'group')}, and wrote nothing: {list_of(partial, 3)}"
         again = Invocation("migrate apply", (str(plan.path),), {"group": (written or partial)[0]})
         raise JournalError(what, why, Advice("run: {}", again))
 

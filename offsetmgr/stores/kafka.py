@@ -104,16 +104,6 @@ class KafkaStore(ProtocolStore[KafkaEdits]):
         unseen.accepted.update(groups if accept else ())
         return self.store_thread().run(lambda deadline: unseen.reasons(groups, deadline, by_deletion=by_deletion))
 
-    def delete_group(self, group: str, *, accept_unseen: bool = False) -> None:
-        """Deletes a group with all its offsets.
-
-        Raises the error of `unseen` unless ``accept_unseen``. If the deletion was to prove that all offsets had been
-        read, and fails, the group is as it was before this object deleted its offsets. Also raises `GroupActive` with
-        the members' names, `GroupNotFound`, and the errors of `fetch`.
-        """
-        self.store_thread().edits.unseen.accepted.update((group,) if accept_unseen else ())
-        super().delete_group(group)
-
     def filter_note(self) -> str:
         from offsetmgr.kafka.client.broker_checks import filter_note
 

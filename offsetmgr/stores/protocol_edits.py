@@ -906,7 +906,9 @@ class ProtocolStore(OffsetStore, Generic[Edits]):
     def delete_group(self, group: str) -> None:
         """Deletes a group with all its offsets.
 
-        Raises `GroupActive` with the members' names, `GroupNotFound`, and the errors of `fetch`.
+        Raises `GroupActive` with the members' names, `GroupNotFound`, and the errors of `fetch`. A store of a Kafka
+        cluster also raises the error of `KafkaStore.unseen`. If the deletion was to prove that all offsets had been
+        read, and fails, the group is as it was before this object deleted its offsets.
         """
         thread = self.store_thread()
         thread.run(lambda deadline: thread.edits.delete_group(group, deadline))

@@ -26,7 +26,7 @@ from offsetmgr.core.offset_store import (
     GroupEditResult,
     RunningEditListener,
 )
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
 from offsetmgr.kafka.client.fetch import LATEST, list_offsets
@@ -160,7 +160,7 @@ def is_complete(changes: Mapping[TopicPartition, Change], done: TakeoverResult, 
 
 def named(offsets: Mapping[TopicPartition, int]) -> str:
     """Names at most `_MAX_NAMED` partitions with their offsets."""
-    return _shortened([f"{tp} at {offset}" for tp, offset in sorted(offsets.items())])
+    return list_of((f"{tp} at {offset}" for tp, offset in sorted(offsets.items())), _MAX_NAMED)
 
 
 def report(changes: Mapping[TopicPartition, Change], done: TakeoverResult, evidence: Evidence) -> str:
@@ -177,7 +177,7 @@ def report(changes: Mapping[TopicPartition, Change], done: TakeoverResult, evide
     if evidence.unread:
         parts.append(f"not verified: the offsets could not be read again ({evidence.unread})")
     if evidence.deleted:
-        gone = _shortened([str(tp) for tp in sorted(evidence.deleted)])
+        gone = list_of(sorted(evidence.deleted), _MAX_NAMED)
         parts.append(f"not verified: another client meanwhile deleted the new offsets of {gone}")
     if done.rewritten:
         parts.append(f"{count_of(done.rewritten, 'earlier commit')} overwritten")
@@ -215,11 +215,6 @@ def _deletions(
     changes: Mapping[TopicPartition, Change], offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     return {tp: offset for tp, offset in offsets.items() if changes[tp].after is None}
-
-
-def _shortened(texts: list[str]) -> str:
-    more = len(texts) - _MAX_NAMED
-    return ", ".join(texts[:_MAX_NAMED]) + (f" and {count_of(more, 'other')}" if more > 0 else "")
 
 
 _SETTLE_S: Final = 15.0

@@ -20,7 +20,7 @@ from offsetmgr.kafka.groups.group_takeover import assign_without, settled
 from offsetmgr.kafka.protocol.requests import (
     FetchedGroup,
     MemberSubscription,
-    decode_owned_subscription,
+    decode_subscription,
     encode_subscription,
 )
 from offsetmgr.stores.protocol_edits import ProtocolEdits, decide, execute
@@ -205,14 +205,14 @@ def test_subscribed_members_keep_what_they_alone_own_except_the_edited_partition
 
 
 def test_owned_partitions_are_read_from_version_1_on() -> None:
-    assert decode_owned_subscription(encode_subscription(["t", "u"])) == MemberSubscription(("t", "u"))
+    assert decode_subscription(encode_subscription(["t", "u"])) == MemberSubscription(("t", "u"))
     topics = struct.pack(">i", 1) + struct.pack(">h", 1) + b"t"
     owned = topics + struct.pack(">iii", 2, 4, 7)
     for version, rest in ((1, b""), (2, struct.pack(">i", 9))):
         data = struct.pack(">h", version) + topics + struct.pack(">i", -1) + owned + rest
-        assert decode_owned_subscription(data) == MemberSubscription(("t",), (t(4), t(7)))
+        assert decode_subscription(data) == MemberSubscription(("t",), (t(4), t(7)))
     with pytest.raises(MalformedData):
-        decode_owned_subscription(struct.pack(">h", 1) + topics)
+        decode_subscription(struct.pack(">h", 1) + topics)
 
 
 # --- an edit of a running group first waits until the group's rebalance is complete, and is refused for some groups

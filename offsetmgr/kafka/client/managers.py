@@ -19,7 +19,7 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, runs_of_numbers
 from offsetmgr.kafka.client.client import Client, ClientThread
 from offsetmgr.kafka.client.connection import BrokerConnection, Security, remaining
 from offsetmgr.kafka.protocol import requests
@@ -294,9 +294,9 @@ def _shard_alarms(reports: Sequence[ManagerReport], shards: Sequence[ShardOwner]
     if not shards and any(report.status is not None and _stores_in_topic(report.status) for report in reports):
         yield "no manager has any shard"
     if unowned := [one.partition for one in shards if one.owner is None]:
-        yield f"{len(unowned)} shards have no owner: {_numbers(unowned)}"
+        yield f"{len(unowned)} shards have no owner: {runs_of_numbers(unowned)}"
     if unserved := [one.partition for one in shards if one.owner is not None and one.state != "ACTIVE"]:
-        yield f"{len(unserved)} shards are not served yet: {_numbers(unserved)}"
+        yield f"{len(unserved)} shards are not served yet: {runs_of_numbers(unserved)}"
     for one in shards:
         if one.unreadable:
             yield (
@@ -314,8 +314,3 @@ def unreadable_records(shard: Mapping[str, Any]) -> int:
 def _stores_in_topic(state: Mapping[str, Any]) -> bool:
     """Whether the manager stores offsets in the shards of a topic. Otherwise it serves another store."""
     return str(state["store"]).startswith("topic ")
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:10]))
-    return f"{shown}, ..." if len(numbers) > 10 else shown

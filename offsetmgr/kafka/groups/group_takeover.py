@@ -53,7 +53,7 @@ from offsetmgr.kafka.protocol.requests import (
     PROTOCOL_TYPE,
     LockMembership,
     MemberSubscription,
-    decode_owned_subscription,
+    decode_subscription,
     encode_assignment,
     encode_subscription,
 )
@@ -199,7 +199,7 @@ class GroupTakeover(GroupLock):
         if joined["leader"] != membership.member_id:
             raise LockLost(f"takeover of group {self.group}", "another member leads the group")
         members = {
-            member["member_id"]: decode_owned_subscription(member["metadata"])
+            member["member_id"]: decode_subscription(member["metadata"])
             for member in joined["members"]
             if member["member_id"] != membership.member_id
         }

@@ -65,16 +65,7 @@ def encode_subscription(topics: Iterable[str] = ()) -> bytes:
     return b"".join([_VERSION, count(len(names), flexible=False), *names, _NO_USER_DATA])
 
 
-def decode_subscription(data: bytes) -> tuple[str, ...]:
-    """Decodes the subscribed topics from a subscription of any version. Raises `MalformedData`."""
-    cursor = Cursor(data, len(_VERSION), flexible=False, is_response=True)
-    try:
-        return tuple(cursor.string() for _ in range(cursor.nullable_count(INT16.size)))
-    except InvalidRequest as error:
-        raise MalformedData("consumer group subscription", error.why) from None
-
-
-def decode_owned_subscription(data: bytes) -> MemberSubscription:
+def decode_subscription(data: bytes) -> MemberSubscription:
     """Decodes the topics and the owned partitions from a subscription of any version. Raises `MalformedData`."""
     cursor = Cursor(data, 0, flexible=False, is_response=True)
     try:
@@ -467,7 +458,7 @@ def _description(
 def _subscription(metadata: bytes) -> tuple[str, ...] | None:
     """Returns the topics of a member; None if the coordinator does not report them, as during a rebalance."""
     with suppress(MalformedData):
-        return decode_subscription(metadata)
+        return decode_subscription(metadata).topics
     return None
 
 
