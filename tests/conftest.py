@@ -113,7 +113,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling
 
 
-LONGEST: Final = ("tutorials", "period_jobs", "running_groups", "fleet", "running_edit_faults", "old_brokers_commands")
+LONGEST: Final = (
+    "tutorials", "period_jobs", "running_groups", "fleet", "running_edit_faults", "old_brokers_commands",
+    "cutover_clients", "mirror_maker", "chain",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -114,7 +114,7 @@ def test_until_the_producers_move_a_group_goes_back_without_a_replicator(
     groups.start(a)
     maker = pair.maker("default", a, b, ("A", "B"))
     maker.start()
-    until(lambda: min(b.ends().values()) > 500)
+    until(lambda: min(b.ends().values()) > 200)
     maker.kill()
     maker.start()
     groups.await_records()
@@ -165,7 +165,7 @@ def test_all_the_way_back_through_a_reverse_replicator(pair: Pair, make_topic: M
     maker = pair.maker("identity", a, b, ("west", "east"))
     maker.start()
     groups.await_records()
-    until(lambda: min(b.ends().values()) > 500)
+    until(lambda: min(b.ends().values()) > 200)
     reverse = pair.maker("identity", b, a, ("east", "west"), **{"east->west.consumer.auto.offset.reset": "latest"})
 
     def reverse_maker() -> None:

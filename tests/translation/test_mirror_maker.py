@@ -252,8 +252,8 @@ def test_a_mirror_corrects_what_mirror_maker_wrote_and_stops_at_a_group_to_which
     process.send_signal(signal.SIGINT)
     finish(process)
     # And a mirror that begins while MirrorMaker writes stops at the group, and names it
-    process = start_command("migrate", "mirror", *sides, "--settle", "20000", "--once", "--format", "json")
-    for moved in range(position + 12_000, records + 1, 500):
+    process = start_command("migrate", "mirror", *sides, "--settle", "10000", "--once", "--format", "json")
+    for moved in range(position + 12_000, records + 1, 1_000):
         commit(a, group, topic, {0: moved})
         time.sleep(0.2)
     (row,) = json.loads(finish(process, code=1).stdout)
