@@ -257,11 +257,16 @@ class _Step:
         path: Path,
         selection: PlanSelection,
         sides: SideSettings | None,
-        opener: Callable[[Path], tuple[PlanFile, MigrationState]] = open_plan,
+        *,
+        newest: bool = False,
     ) -> None:
+        """With ``newest``, a plan that was renewed stands for the newest one."""
         connections.require_open()
         self.connections, self.ui, self.arguments = connections, connections.ui, sides.arguments if sides else {}
-        self.plan, self.state = opener(path)
+        self.plan, self.state = open_renewed(path) if newest else open_plan(path)
+        if (new := self.plan.path) != path:
+            every = "with every group that was applied with either plan"
+            self.ui.note(f"{path} was renewed: this command works on {new}, {every}")
         self.only, self.waves = select_groups(*selection, self.plan), selection.waves
         header = self.plan.header
         stores = SourceAndTarget.of_plan(connections, header, sides and sides[:2])
@@ -552,22 +557,12 @@ def preview_rollback(
     return RollbackPlan(partitions, warnings)
 
 
-def _renewed_step(connections: Connections, path: Path, selection: PlanSelection, sides: SideSettings | None) -> _Step:
-    """Opens the plan. If it was renewed, notes it and opens the newest plan."""
-    step = _Step(connections, path, selection, sides, open_renewed)
-    if (new := step.plan.path) != path:
-        step.ui.note(
-            f"{path} was renewed: this command works on {new}, with every group that was applied with either plan"
-        )
-    return step
-
-
 def _undo_step(
     connections: Connections, path: Path, selection: PlanSelection, sides: SideSettings | None, run: str | None
 ) -> tuple[_Step, GroupScope | None]:
     """Returns the newest plan of a migration, and the groups to roll back: those of ``selection`` that the run of apply
     has changed; all groups of the selection without a run."""
-    step = _renewed_step(connections, path, selection, sides)
+    step = _Step(connections, path, selection, sides, newest=True)
     if (one_run := step.state.run(run)) is None:
         return step, step.only
     changed = frozenset(one_run.written)
@@ -608,7 +603,7 @@ def plan_reverse(
     from offsetmgr.migration.planner import WrittenPlan
     from offsetmgr.migration.rollback import ReversePlanner, reverse_choice, reverse_options
 
-    step = _renewed_step(connections, path, selection, sides)
+    step = _Step(connections, path, selection, sides, newest=True)
     options = reverse_options(step.plan, step.only, if_ahead)
     translate = reverse_choice(step.plan)
     with translating(connections, step.stores.reversed(), translate).planner(options, translate) as base:

@@ -49,6 +49,7 @@ from offsetmgr.migration.observation import (
     ObservationWindow,
     PartitionOwner,
     has_phases,
+    partition_owners,
     watch,
 )
 from offsetmgr.migration.plan import PlanFile, StoreEndpoint
@@ -97,8 +98,7 @@ def _owners(session: ZookeeperSession, names: list[str]) -> _Owners:
         if one.error is not None and not isinstance(one.error, UsageError):
             owners[one.group] = one.error
             continue
-        named = ((tp, owner.member_id or "an unreadable owner", owner.node.czxid) for tp, owner in one.owners.items())
-        owners[one.group] = {tp: PartitionOwner(member, czxid) for tp, member, czxid in named}
+        owners[one.group] = partition_owners(one)
     return owners
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import Clock
@@ -56,6 +56,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff
 from offsetmgr.groups.last_writes import LastWriter, skip_text
 from offsetmgr.migration.journaled_writer import read_batches
+from offsetmgr.migration.observation import PartitionOwner, partition_owners
 from offsetmgr.migration.plan import PlanOptions, PlanStep
 from offsetmgr.migration.translated_offsets import OffsetTranslator, waits
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
@@ -103,16 +104,6 @@ REBALANCE_S: Final = 10.0
 """The number of seconds after a change of the members during which a rebalance may still assign partitions to a member
 without partitions. An old consumer tries to rebalance 4 times, 2 s apart."""
 
-_UNKNOWN: Final = "an owner that cannot be read"
-
-
-class LegacyOwner(NamedTuple):
-    """The owner of a partition. ``member_id`` is None if the owner's znode is unreadable; ``czxid`` is the transaction
-    that created the znode."""
-
-    member_id: str | None
-    czxid: int
-
 
 @dataclass(frozen=True, slots=True)
 class LegacyGroup:
@@ -122,7 +113,7 @@ class LegacyGroup:
     """
 
     members: Mapping[str, int]
-    owners: Mapping[TopicPartition, LegacyOwner]
+    owners: Mapping[TopicPartition, PartitionOwner]
     error: OffsetMgrError | None = None
 
     @property
@@ -148,7 +139,7 @@ class LegacyMemberEvidence:
     changed_at: float = -math.inf
     """The time (monotonic seconds) at which the members were first seen or last changed; minus infinity if no member
     was seen."""
-    _first_seen: dict[TopicPartition, tuple[LegacyOwner, int]] = field(default_factory=dict)
+    _first_seen: dict[TopicPartition, tuple[PartitionOwner, int]] = field(default_factory=dict)
     _proven: set[tuple[str, int]] = field(default_factory=set)
 
     def observe(
@@ -169,29 +160,24 @@ class LegacyMemberEvidence:
             if first is None or first[0] != owned:
                 self._first_seen[tp] = (owned, offset)
             elif offset > first[1] and _offset(target, tp) < offset:
-                self._proven |= {(m, session) for m, session in group.members.items() if m == owned.member_id}
+                self._proven |= {(m, session) for m, session in group.members.items() if m == owned.member}
 
     def unproven(self, group: LegacyGroup, now: float) -> list[str]:
         """Returns the members for which no observation proves that they commit to ZooKeeper alone."""
-        owners = {owned.member_id for owned in group.owners.values()}
-        unproven_members = {
-            m if m is not None else _UNKNOWN for m in owners if m is None or not self._is_proven(group, m)
-        }
-        if not owners or now - self.changed_at < REBALANCE_S:
-            unproven_members |= {m for m in group.members if m not in owners and not self._is_proven(group, m)}
-        return sorted(unproven_members)
+        members = {owned.member for owned in group.owners.values()}
+        if not members or now - self.changed_at < REBALANCE_S:
+            members |= group.members.keys()
+        return sorted(m for m in members if not self._is_proven(group, m))
 
     def allows_lock(self, group: LegacyGroup) -> bool:
         """Returns whether the group may stay locked: there is no new member, and every owner is proven to commit to
         ZooKeeper alone."""
         known = set((self.members or {}).items())
-        owners = {owned.member_id for owned in group.owners.values()}
-        return known.issuperset(group.members.items()) and all(
-            m is not None and self._is_proven(group, m) for m in owners
-        )
+        owners = {owned.member for owned in group.owners.values()}
+        return known.issuperset(group.members.items()) and all(self._is_proven(group, m) for m in owners)
 
-    def _is_proven(self, group: LegacyGroup, member_id: str) -> bool:
-        return (member_id, group.members.get(member_id, 0)) in self._proven
+    def _is_proven(self, group: LegacyGroup, member: str) -> bool:
+        return (member, group.members.get(member, 0)) in self._proven
 
 
 def _offset(found: Mapping[TopicPartition, Committed], tp: TopicPartition) -> int:
@@ -328,7 +314,7 @@ class GroupMirror:
 
     def mark_taken(self, why: str) -> None:
         """Ends the mirror of the group, because a consumer or another mirror uses the group from now on."""
-        self.state, self.detail, self.lock = MirrorState.TAKEN, why, None
+        self.state, self.detail = MirrorState.TAKEN, why
         if self.lag:
             behind = count_of(self.lag, "offset")
             self.detail = Advice("{}; the target was {} behind the source then", why, behind)
@@ -541,8 +527,15 @@ class Mirror:
                     return self.status()
                 changed = self._wait_for_changes()
         finally:
-            if isinstance(self.target, LockableStore):
-                self.target.release_locks([m.lock for m in self.groups.values() if m.lock is not None])
+            self._release(self.groups.values())
+
+    def _release(self, mirrors: Iterable[GroupMirror]) -> None:
+        """Releases the locks of the groups."""
+        locked = [mirror for mirror in mirrors if mirror.lock is not None]
+        if isinstance(self.target, LockableStore):
+            self.target.release_locks([mirror.lock for mirror in locked if mirror.lock is not None])
+        for mirror in locked:
+            mirror.lock = mirror.unlocked_read = mirror.watching_since = None
 
     def status(self) -> MirrorStatus:
         states = dict(Counter(mirror.state for mirror in self.groups.values()))
@@ -661,7 +654,7 @@ class Mirror:
         """Copies groups. With ``again``, translated offsets are those of the last full round."""
         target = self.target
         if isinstance(target, LockableStore):
-            legacy, batch = self._read_members(batch, target)
+            legacy, batch = self._read_members(batch)
             self._copy_locked(self._read_source(batch, again=again), legacy, target)
             return
         following = self._read_source(batch, again=again)
@@ -683,9 +676,7 @@ class Mirror:
             if any(outcome.error is not None and outcome.before is None for outcome in result.outcomes.values()):
                 mirror.lag = None
 
-    def _read_members(
-        self, batch: list[GroupMirror], target: LockableStore
-    ) -> tuple[Mapping[str, LegacyGroup], list[GroupMirror]]:
+    def _read_members(self, batch: list[GroupMirror]) -> tuple[Mapping[str, LegacyGroup], list[GroupMirror]]:
         """Reads the live old consumers. Unlocks each group in which an old consumer may commit to Kafka too."""
         if self.legacy_groups is None or not batch:
             return {}, batch
@@ -700,9 +691,7 @@ class Mirror:
             known.append(mirror)
             if mirror.lock is not None and mirror.lock.lost is None and not mirror.evidence.allows_lock(legacy_group):
                 to_release.append(mirror)
-        target.release_locks([m.lock for m in to_release if m.lock is not None])
-        for mirror in to_release:
-            mirror.lock, mirror.unlocked_read, mirror.watching_since = None, None, None
+        self._release(to_release)
         return legacy, known
 
     def _read_source(self, batch: list[GroupMirror], *, again: bool) -> list[GroupMirror]:
@@ -779,9 +768,7 @@ class Mirror:
 
     def _stop_group(self, mirror: GroupMirror, why: str) -> None:
         """Ends the mirror of a group that has another writer in the target."""
-        if mirror.lock is not None and isinstance(self.target, LockableStore):
-            self.target.release_locks([mirror.lock])
-            mirror.lock = None
+        self._release([mirror])
         mirror.reject(why)
 
     def _record_outcomes(self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
@@ -887,15 +874,13 @@ class Mirror:
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
         """Ends the mirror of a group that another client has taken over. Locks other groups again later."""
-        assert mirror.lock is not None and isinstance(self.target, LockableStore)
-        self.target.release_locks([mirror.lock])
+        self._release([mirror])
         mirror.compute_lag()
         if isinstance(error, GroupActive):
             mirror.mark_taken(error.text)
         elif isinstance(error, Superseded):
             mirror.mark_taken(f"another mirror took this group over ({error.why})")
         else:
-            mirror.lock, mirror.unlocked_read = None, None
             mirror.fail(error)
 
 
@@ -925,8 +910,7 @@ def legacy_groups(session: ZookeeperSession) -> ReadLegacyGroups:
         for owned in owners_many(session, [name for name, group in found.items() if group.error is None]):
             problem = owned.error or next(iter(owned.errors.values()), None)
             members = {member.member_id: member.node.ephemeral_owner for member in found[owned.group].members}
-            owners = {tp: LegacyOwner(owner.member_id, owner.node.czxid) for tp, owner in owned.owners.items()}
-            found_groups[owned.group] = LegacyGroup(members, owners, problem)
+            found_groups[owned.group] = LegacyGroup(members, partition_owners(owned), problem)
         return found_groups
 
     return read

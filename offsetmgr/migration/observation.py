@@ -36,7 +36,6 @@ from offsetmgr.stores.dual_policy import outcome_of
 from offsetmgr.stores.uri import scheme_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import registry
-from offsetmgr.zookeeper.groups import registry as ownership
 from offsetmgr.zookeeper.groups.subscription import topics_of
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, WHITE_LIST
@@ -74,6 +73,12 @@ class PartitionOwner:
 
     member: str
     czxid: int
+
+
+def partition_owners(found: registry.GroupOwners) -> dict[TopicPartition, PartitionOwner]:
+    """Returns the owners of a group's partitions."""
+    named = ((tp, owner.member_id or "an owner that cannot be read", owner.node) for tp, owner in found.owners.items())
+    return {tp: PartitionOwner(member, node.czxid) for tp, member, node in named}
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +463,7 @@ class ZookeeperRegistry:
 
     def owners(self, group: str) -> tuple[Mapping[TopicPartition, PartitionOwner], tuple[str, ...]]:
         """Returns the owners."""
-        (found,) = ownership.owners_many(self.session, [group])
+        (found,) = registry.owners_many(self.session, [group])
         if found.error is not None:
             raise found.error
         known: dict[TopicPartition, PartitionOwner] = {}

@@ -228,23 +228,18 @@ class Translator:
                 found |= self.cluster.offsets_for_time(partitions_at, choice)
         self._starts |= {tp: _start_of(choice, logs.get(tp), found.get(tp)) for tp, choice in wanted.items()}
 
-    def translate(self, old: TopicPartition, position: int) -> tuple[TopicPartition, ResolvedStart | str] | None:
+    def translate(self, old: TopicPartition, position: int) -> tuple[TopicPartition, ResolvedStart | str]:
         """Translates ``position``, a group's byte position in the partition ``old``. Returns the new partition, and the
-        offset at which the group continues or the reason why there is none. Returns None if the map does not contain
-        ``old``."""
-        entry = self.map.entries.get(old)
-        if entry is None:
-            return None
+        offset at which the group continues or the reason why there is none."""
+        if (entry := self.map.entries.get(old)) is None:
+            return old, "the partition map does not name this partition"
         new = TopicPartition(old.topic, entry.partition)
-        return new, self._found(new, entry, position)
-
-    def _found(self, new: TopicPartition, entry: MapEntry, position: int) -> ResolvedStart | str:
         if isinstance(entry.choice, PositionTable):
-            return entry.choice.find(position)
+            return new, entry.choice.find(position)
         if self.cluster is None:
-            return "the map chooses a starting point, and no Kafka cluster is given in which to look it up"
+            return new, "the map chooses a starting point, and no Kafka cluster is given in which to look it up"
         found = self._starts[new]
-        return found if isinstance(found, str) else found._replace(how=f"{found.how}, chosen for byte {position}")
+        return new, found if isinstance(found, str) else found._replace(how=f"{found.how}, chosen for byte {position}")
 
 
 def _start_of(

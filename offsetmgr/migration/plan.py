@@ -379,15 +379,14 @@ def decide(
     last writer, if both stores hold different offsets. If ``source`` or ``target`` is an error, the step is a refusal.
     """
     current = target.value() if isinstance(target, Committed) else None
-    if isinstance(target, OffsetMgrError):
-        planned = None if isinstance(source, OffsetMgrError) else source
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, planned, None, None, Advice("target: {}", target.text))
-    if isinstance(source, OffsetMgrError):
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, None, current, None, Advice("source: {}", source.text))
+    for side, found in (("target", target), ("source", source), ("log", log)):
+        if isinstance(found, OffsetMgrError):
+            held = None if isinstance(source, OffsetMgrError) else source
+            return PlanStep(tp, Action.REFUSE_UNREADABLE, held, current, None, Advice("{}: {}", side, found.text))
+    assert not isinstance(source, OffsetMgrError)
+    assert not isinstance(log, OffsetMgrError)
     if source is None:
         return PlanStep(tp, Action.TARGET_ONLY, None, current, current)
-    if isinstance(log, OffsetMgrError):
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, source, current, None, Advice("log: {}", log.text))
     if isinstance(log, MissingTopic):
         action = Action.REFUSE_TOPIC_MISSING if log is MissingTopic.TOPIC else Action.REFUSE_PARTITION_MISSING
         return PlanStep(tp, action, source, current, None, log.value)
@@ -564,8 +563,8 @@ _PLAIN = ("plan_id", "created_at", "cluster_id", "retention_ms", "tool")
 
 def encode_header(header: PlanHeader) -> dict[str, Any]:
     options = header.options
-    encoded: dict[str, Any] = {name: getattr(header, name) for name in (*_PLAIN, "expires_at")}
-    encoded |= {
+    encoded: dict[str, Any] = {
+        **{name: getattr(header, name) for name in (*_PLAIN, "expires_at")},
         "source": asdict(header.source),
         "target": asdict(header.target),
         "options": {

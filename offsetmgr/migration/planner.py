@@ -376,16 +376,13 @@ class Planner:
 
     def _steps(self, pair: GroupPair, log: ClusterLogs, capabilities: Capabilities) -> list[PlanStep]:
         source, target, _ = pair
+        holds = capabilities.partitions.includes
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
-        partitions = sorted(tp for tp in seen if self.options.selects(tp))
-        foreign = [tp for tp in partitions if not capabilities.partitions.includes(tp)]
-        if not foreign:
-            return [self._step(tp, pair, log, capabilities) for tp in partitions]
-        steps = {step.tp: step for tp in foreign for step in (self._foreign_step(tp, source, target, log),)}
-        for tp in partitions:
-            if tp not in steps and capabilities.partitions.includes(tp):
-                steps[tp] = self._step(tp, pair, log, capabilities)
-        return sorted(steps.values())
+        partitions = [tp for tp in seen if self.options.selects(tp)]
+        foreign = (self._foreign_step(tp, source, target, log) for tp in partitions if not holds(tp))
+        steps = {step.tp: step for step in foreign}
+        steps |= {tp: self._step(tp, pair, log, capabilities) for tp in partitions if holds(tp) and tp not in steps}
+        return [steps[tp] for tp in sorted(steps)]
 
     def _foreign_step(
         self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: ClusterLogs
@@ -393,8 +390,7 @@ class Planner:
         """Returns the step of a partition that the target cannot hold unchanged, because one side is a store of Kafka
         0.7."""
         if tp in source.errors:
-            unread = Advice("source: {}", source.errors[tp].text)
-            return PlanStep(tp, Action.REFUSE_UNREADABLE, None, None, None, unread)
+            return decide(tp, source.errors[tp], ABSENT, None, self.options)
         position = OffsetAndMetadata(source.offsets[tp].offset)
         refusal = PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None)
         if not isinstance(tp.partition, BrokerPartition):
@@ -403,10 +399,7 @@ class Planner:
         if self._translator is None:
             why = Advice("a byte position of Kafka 0.7 is not an offset: {partition_map} defines its replacement")
             return refusal._replace(note=why)
-        translated = self._translator.translate(tp, position.offset)
-        if translated is None:
-            return refusal._replace(note="the partition map does not name this partition")
-        new, found = translated
+        new, found = self._translator.translate(tp, position.offset)
         if isinstance(found, str):
             return refusal._replace(note=found)
         if new in source.offsets or new in source.errors:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.clock import Clock
@@ -19,36 +18,30 @@ _AGAIN_S: Final = 600.0
 twice since may be repeated, and nothing is skipped."""
 
 
-@dataclass(slots=True)
 class OffsetTranslator:
     """Translates the groups of each round with one read of each log. Answers stay while their positions do."""
 
-    translations: Translations
-    options: PlanOptions
-    clock: Clock
-    _again_at: float = 0.0
+    def __init__(self, translations: Translations, options: PlanOptions, clock: Clock) -> None:
+        self.translations, self.options, self.clock = translations, options, clock
+        self._groups = TranslatedGroups(translations, options.selects)
+        self._again_at = 0.0
 
     def load(self, groups: Iterable[GroupOffsets]) -> list[GroupOffsets]:
         """Reads the groups of a round, then the logs from the positions that have moved on. Returns the groups."""
-        found, now, translated = list(groups), self.clock.monotonic(), self._groups()
+        found, now = list(groups), self.clock.monotonic()
         if now >= self._again_at:
             self._again_at = now + _AGAIN_S
             self.translations.clear()
-        self.translations.keep(one for group in found for one in translated.positions(group))
-        translated.load_all(found)
+        self.translations.keep(one for group in found for one in self._groups.positions(group))
+        self._groups.load_all(found)
         return found
 
     def of(self, found: GroupOffsets) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, PlanStep]]:
         """Returns the offsets of a loaded group by the target's partition, and the refusals of the others."""
         absent = GroupOffsets(found.name, {})
-        steps = self._groups().steps(
-            found, absent, lambda _: None, self.options, Capabilities(True, True, True, "lock")
-        )
+        steps = self._groups.steps(found, absent, lambda _: None, self.options, Capabilities(True, True, True, "lock"))
         offsets = {one.tp: Committed(*one.after[:2]) for one in steps if one.after is not None}
         return offsets, {one.tp: one for one in steps if one.after is None}
-
-    def _groups(self) -> TranslatedGroups:
-        return TranslatedGroups(self.translations, self.options.selects)
 
 
 def waits(refusals: Mapping[TopicPartition, PlanStep]) -> set[TopicPartition]:

@@ -254,13 +254,12 @@ class PositionTranslator:
 
 class TranslatedOffset(NamedTuple):
     """The offset in ``target`` for a position in the source. ``problem`` is the reason why it must not be written, and
-    empty if it may be. ``how`` says in words how the answer is known, and ``digest`` is that of the partition."""
+    empty if it may be. ``how`` says in words how the answer is known."""
 
     target: TopicPartition
     answer: Translation
     problem: str
     how: str
-    digest: str
 
 
 class Translations:
@@ -334,7 +333,7 @@ class Translations:
             problem = how
         if problem and found.enough and (answer.earlier_a or answer.earlier_b):
             problem = Advice("{}; {max_read} {}MB reads far enough", problem, found.enough // _MEGABYTE)
-        return TranslatedOffset(found.target, answer, problem, how, found.digest)
+        return TranslatedOffset(found.target, answer, problem, how)
 
     def difference(self, tp: TopicPartition, position: int, committed: int) -> tuple[int, int] | None:
         """Returns the numbers of records that a group repeats and skips if it resumes at ``committed`` in the target

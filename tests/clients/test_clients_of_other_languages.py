@@ -73,7 +73,7 @@ def test_the_owner_of_every_partition_is_known_and_a_healthy_group_has_no_findin
         with sides.changes(PlanOptions(), 100) as (_, legacy_groups):
             assert legacy_groups is not None
             owners = legacy_groups(["g"])["g"].owners
-    assert {owner.member_id for owner in owners.values()} == {member}
+    assert {owner.member for owner in owners.values()} == {member}
 
 
 def test_an_id_that_ends_like_a_thread_is_told_apart_by_its_session(cluster, session, clients) -> None:

@@ -15,7 +15,8 @@ from offsetmgr import PlanOptions
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets
-from offsetmgr.migration.mirror import GroupMirror, LegacyGroup, LegacyMemberEvidence, LegacyOwner, Mirror
+from offsetmgr.migration.mirror import GroupMirror, LegacyGroup, LegacyMemberEvidence, Mirror
+from offsetmgr.migration.observation import PartitionOwner
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.testing.memory import MemoryStore
 
@@ -214,13 +215,13 @@ def test_lag_counts_only_offsets_behind_the_source_and_is_unknown_if_the_source_
 
 # --- evidence that a member commits only to ZooKeeper ------------------------------------------------
 
-ONE = LegacyGroup({"a": 1}, {P0: LegacyOwner("a", 10)})
-RETURNED = LegacyGroup({"a": 2}, {P0: LegacyOwner("a", 20)})
-TWO = LegacyGroup({"a": 1, "spare": 2}, {P0: LegacyOwner("a", 10)})
-MOVED = LegacyGroup({"a": 1, "spare": 2}, {P0: LegacyOwner("spare", 11)})
-REBALANCING = LegacyGroup({"a": 1, "spare": 2}, {})
-UNKNOWN = LegacyGroup({"a": 1}, {P0: LegacyOwner(None, 10)})
 UNREADABLE = "an owner that cannot be read"
+ONE = LegacyGroup({"a": 1}, {P0: PartitionOwner("a", 10)})
+RETURNED = LegacyGroup({"a": 2}, {P0: PartitionOwner("a", 20)})
+TWO = LegacyGroup({"a": 1, "spare": 2}, {P0: PartitionOwner("a", 10)})
+MOVED = LegacyGroup({"a": 1, "spare": 2}, {P0: PartitionOwner("spare", 11)})
+REBALANCING = LegacyGroup({"a": 1, "spare": 2}, {})
+UNKNOWN = LegacyGroup({"a": 1}, {P0: PartitionOwner(UNREADABLE, 10)})
 
 
 @pytest.mark.parametrize(
