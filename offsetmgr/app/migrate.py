@@ -20,6 +20,7 @@ from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation
+from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.cutover_options import CutoverOptions as CutoverOptions
 from offsetmgr.core.document import time_text
@@ -207,7 +208,7 @@ def draft_partition_map(
     """Writes a draft of a partition map for the byte positions of Kafka 0.7 in ``source`` to the new file ``path``. Of
     ``inputs``, only the waves concern the draft. Returns the errors of the groups and partitions that could not be
     read."""
-    from offsetmgr.migration.partition_map import MapDraft, write_draft
+    from offsetmgr.migration.partition_map import MapDraft
     from offsetmgr.migration.planner import Planner
 
     _, options = (inputs or PlanInputs()).read_waves(options)
@@ -219,7 +220,8 @@ def draft_partition_map(
         failed += [one for one in (found.error, *found.errors.values()) if one is not None]
         draft.add(found, [tp for tp in found.offsets if options.selects(tp)])
     counts = None if cluster is None else cluster.topics(draft.topics())
-    write_draft(path, draft.encode(stores.source.uri, counts))
+    data = draft.encode(stores.source.uri, counts)
+    replace_file(path, lambda out: out.write(data), overwrite=False)  # an operator may have edited the file
     return failed
 
 

@@ -645,10 +645,8 @@ class Mirror:
             current = found[mirror.target_group]
             if not (current.error or current.errors):
                 mirror.unlocked_read, mirror.unchanged_since = current, now
-        deadline, remaining_s = now + self.settle_s, self.settle_s
-        while remaining_s > 0 and not self.stop():
+        while (remaining_s := now + self.settle_s - self.clock.monotonic()) > 0 and not self.stop():
             self.clock.sleep(min(remaining_s, _MAX_WAIT_S))
-            remaining_s = min(remaining_s - _MAX_WAIT_S, deadline - self.clock.monotonic())
 
     def _copy(self, batch: list[GroupMirror], *, again: bool) -> None:
         """Copies groups. With ``again``, translated offsets are those of the last full round."""
@@ -662,17 +660,15 @@ class Mirror:
             self._read_target(following)
             following = [mirror for mirror in following if not (mirror.ended or mirror.stale)]
             self._begin_writes([(mirror, mirror.behind()) for mirror in following])
-        edits: dict[str, tuple[GroupMirror, GroupEdit]] = {}
-        for mirror in following:
-            changes = {tp: Change(value) for tp, value in mirror.to_write().items()}
-            edits[mirror.target_group] = (mirror, GroupEdit(mirror.target_group, changes))
-        for result in target.edit(edit for _, edit in edits.values()):
-            mirror, _ = edits[result.group]
+        named = {mirror.target_group: mirror for mirror in following}
+        writes = ((name, mirror.to_write()) for name, mirror in named.items())
+        edits = (GroupEdit(name, {tp: Change(value) for tp, value in values.items()}) for name, values in writes)
+        for result in target.edit(edits):
+            mirror = named[result.group]
             ahead = {tp: o.before for tp, o in result.outcomes.items() if isinstance(o.error, RewindRefused)}
             old = {tp: before for tp, before in ahead.items() if isinstance(before, Committed)}
             mirror.recreated = {**mirror.recreated, **self._recreated(old)}
-            if not self._record_outcomes(mirror, result.outcomes):
-                self._pending.add(mirror.group)
+            self._record_outcomes(mirror, result.outcomes)
             if any(outcome.error is not None and outcome.before is None for outcome in result.outcomes.values()):
                 mirror.lag = None
 
@@ -753,8 +749,7 @@ class Mirror:
         self._begin_writes(list(commits.values()))
         written = ((mirror.lock, values) for mirror, values in commits.values() if mirror.lock is not None)
         for name, outcomes in target.commit_locked(written):
-            if not self._record_commit(commits[name][0], outcomes):
-                self._pending.add(commits[name][0].group)
+            self._record_commit(commits[name][0], outcomes)
 
     def _begin_writes(self, writes: Sequence[tuple[GroupMirror, Mapping[TopicPartition, OffsetAndMetadata]]]) -> None:
         """Saves the before-images of translated offsets, and remembers the offsets as the mirror's own."""
@@ -771,14 +766,15 @@ class Mirror:
         self._release([mirror])
         mirror.reject(why)
 
-    def _record_outcomes(self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
-        """Records the outcomes of a write, like `GroupMirror.record_outcomes`."""
+    def _record_outcomes(self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> None:
+        """Records the outcomes of a write. If one should be retried soon, the group is checked again soon."""
         if self.translator is not None:
             found = {tp: one.before for tp, one in outcomes.items() if isinstance(one.before, Committed)}
             if why := mirror.writer_in_target(found):
                 self._stop_group(mirror, why)
-                return True
-        return mirror.record_outcomes(outcomes)
+                return
+        if not mirror.record_outcomes(outcomes):
+            self._pending.add(mirror.group)
 
     def _read_target(self, batch: list[GroupMirror]) -> None:
         """Reads the target. Rejects each unlocked group whose offsets have changed: another client commits to it."""
@@ -861,16 +857,15 @@ class Mirror:
 
     def _record_commit(
         self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError
-    ) -> bool:
-        """Records the outcome of a commit to a locked group; returns True if the commit is complete."""
+    ) -> None:
+        """Records the outcome of a commit to a locked group."""
         if isinstance(outcomes, LockLost):
             # ``lock.lost`` has the reason: a consumer joined the group, or another mirror took over.
             self._handle_lost_lock(mirror, (mirror.lock.lost if mirror.lock else None) or outcomes)
-            return mirror.ended
-        if isinstance(outcomes, OffsetMgrError):
-            mirror.fail(outcomes)
-            return not outcomes.retriable
-        return self._record_outcomes(mirror, outcomes)
+        elif isinstance(outcomes, OffsetMgrError):
+            self._fail(mirror, outcomes)
+        else:
+            self._record_outcomes(mirror, outcomes)
 
     def _handle_lost_lock(self, mirror: GroupMirror, error: OffsetMgrError) -> None:
         """Ends the mirror of a group that another client has taken over. Locks other groups again later."""
@@ -882,6 +877,7 @@ class Mirror:
             mirror.mark_taken(f"another mirror took this group over ({error.why})")
         else:
             mirror.fail(error)
+            self._pending.add(mirror.group)
 
 
 def require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:

@@ -321,12 +321,3 @@ class MapDraft:
 
     def topics(self) -> set[str]:
         return {tp.topic for tp in self._seen}
-
-
-def write_draft(path: Path, data: bytes) -> None:
-    """Writes a draft to a new file. Raises `FileFailure` if the file exists, because an operator may have edited it."""
-    what, hint = f"partition map {path}", "name another file, in a directory that can be written"
-    if path.exists():
-        raise FileFailure(what, "this file exists, and a map is never overwritten")
-    with os_error_as(FileFailure, what, hint), path.open("xb") as out:
-        out.write(data)

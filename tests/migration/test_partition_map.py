@@ -388,7 +388,7 @@ def test_a_draft_lists_the_found_partitions_and_must_be_confirmed(tmp_path: Path
     steps = plan.make({old(0, 1): 7}, json.dumps({**document, "confirmed_by": "anna"}).encode())
     assert decisions(steps) == [(new(0), "copy", 5)]
     before = path.read_bytes()
-    assert "never overwritten" in command(*draft, "--draft-partition-map", path, code=1).stderr
+    assert "exists already" in command(*draft, "--draft-partition-map", path, code=1).stderr
     assert path.read_bytes() == before
 
 
