@@ -34,7 +34,6 @@ from offsetmgr.migration.journaled_writer import PlanRun, journaled_writer, open
 from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import (
     STILL_RUNNING,
-    GroupScope,
     comparison_lines,
     count_lines,
     expiry_line,
@@ -274,10 +273,9 @@ class _Step:
         stores = SourceAndTarget.of_plan(connections, header, sides and sides[:2])
         self.stores = translating(connections, stores, header.translate)
 
-    def announce(self, only: GroupScope | None = None) -> PlanSummary:
-        """Notes the cluster, the stores, and the groups and partitions of this run. Returns the counts of its groups;
-        ``only`` are these groups (default: the selected groups)."""
-        counts = summary_of(self.plan, self.only if only is None else only)
+    def announce(self) -> PlanSummary:
+        """Notes the cluster, the stores, and the number of groups and partitions. Returns the counts of the groups."""
+        counts = summary_of(self.plan, self.only)
         self.ui.note(scope_line(self.plan, counts, self.waves))
         return counts
 
@@ -492,10 +490,10 @@ def rollback(
     """
     from offsetmgr.migration.rollback import Rollback, RollbackReport
 
-    step, only = _undo_step(connections, path, selection, sides, run)
-    plan, target, ui = step.plan, step.stores.target, step.ui
+    step = _undo_step(connections, path, selection, sides, run)
+    plan, target, ui, only = step.plan, step.stores.target, step.ui, step.only
     report = RollbackReport(planned=plan.summary.groups, plan=plan.path, target=target.uri, whole=only is None)
-    step.announce(only)
+    step.announce()
     changed_groups = step.state.apply.written if only is None else step.state.apply.written & only
     if changed_groups and step.state.finalized_at is None:
         ui.note(
@@ -548,10 +546,10 @@ def preview_rollback(
     """Returns what `rollback` would do with the same arguments. Changes nothing. Raises the errors of `rollback`."""
     from offsetmgr.migration.rollback import Rollback
 
-    step, only = _undo_step(connections, path, selection, sides, run)
-    step.announce(only)
+    step = _undo_step(connections, path, selection, sides, run)
+    step.announce()
     one_run = step.state.run(run)
-    found = list(Rollback(step.plan, step.state, step.stores.target, only, one_run, allow_rewind).preview())
+    found = list(Rollback(step.plan, step.state, step.stores.target, step.only, one_run, allow_rewind).preview())
     checks = _log_checks(step)
     checks.count((one.tp, one.before) for one in found if one.before is not None and not one.problem)
     warnings = list(checks.warnings())
@@ -561,12 +559,12 @@ def preview_rollback(
 
 def _undo_step(
     connections: Connections, path: Path, selection: PlanSelection, sides: SideSettings | None, run: str | None
-) -> tuple[_Step, GroupScope | None]:
-    """Returns the newest plan of a migration, and the groups to roll back: those of ``selection`` that the run of apply
+) -> _Step:
+    """Returns the newest plan of a migration with the groups to roll back: those of ``selection`` that the run of apply
     has changed; all groups of the selection without a run."""
     step = _Step(connections, path, selection, sides, newest=True)
     if (one_run := step.state.run(run)) is None:
-        return step, step.only
+        return step
     changed = frozenset(one_run.written)
     option = Advice("{run} {}", run)
     if not changed:
@@ -575,7 +573,8 @@ def _undo_step(
     if not chosen:
         why = "this run has changed none of these groups"
         raise UsageError(option, why, Advice("leave out {group} and {wave}"))
-    return step, chosen
+    step.only = chosen
+    return step
 
 
 def _log_checks(step: _Step) -> OutsideLogChecks:

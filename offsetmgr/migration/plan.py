@@ -640,7 +640,7 @@ _GROUPS_END = b"],\n"
 _HASH = b', "sha256": "'
 
 
-_COUNTS = ("groups", "failed_groups", "active_groups", "unlocked_groups", "left_out_groups", "noted_groups")
+_COUNTS = ("groups", "failed_groups", "active_groups", "unlocked_groups", "left_out_groups")
 
 
 @dataclass(slots=True)
@@ -653,7 +653,6 @@ class PlanSummary:
     active_groups: int = 0
     unlocked_groups: int = 0
     left_out_groups: int = 0
-    noted_groups: int = 0
     actions: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     """The number of steps that drop metadata, by the form of the metadata."""
@@ -680,7 +679,6 @@ class PlanSummary:
         self.failed_groups += bool(plan.error)
         self.active_groups += bool(plan.members)
         self.left_out_groups += plan.note.startswith(LEFT_OUT)
-        self.noted_groups += bool(plan.note) and not plan.note.startswith(LEFT_OUT)
         self.unlocked_groups += plan.guard is Guard.COMPARE and bool(plan.writes())
         self.running += bool(plan.source_members)
         self.actions.update([step.action for step in plan.steps])
@@ -697,13 +695,6 @@ class PlanSummary:
                 self.source_topic_ids.setdefault(step.origin.topic, "")
         noted = (step.note for step in plan.steps if step.note and not step.action.rejects)
         self.dropped.update(form for note in noted if (form := dropped_form(note)))
-
-    @property
-    def needs_attention(self) -> bool:
-        """Whether the operator should read the plan before applying it. This is the case if a step is refused or is a
-        rewind, or if a group could not be planned, has members, or was left out."""
-        groups = self.failed_groups or self.active_groups or self.left_out_groups or self.noted_groups
-        return bool(self.refused or groups or self.unsure or self.running or self.actions[Action.REWIND])
 
     @property
     def writes(self) -> int:

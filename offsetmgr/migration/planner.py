@@ -479,31 +479,32 @@ class WrittenPlan(NamedTuple):
             yield f"warning the plan drops {dropped_text(summary.dropped)}"
         if not whole:
             return
-        waves = Counter(group.wave for group in plan.groups())
+        waves, lines = Counter[int | None](), list[str]()
+        for group in plan.groups():
+            waves[group.wave] += 1
+            lines += islice(_attention(group), SHOWN + 1 - len(lines))
         yield from (f"wave {w}: {count_of(waves[w], 'group')}" for w in sorted(w for w in waves if w is not None))
         if len(waves) > 1 and waves[None]:
             yield f"no wave: {count_of(waves[None], 'group')}, which the waves file does not name"
-        lines = _attention(plan) if summary.needs_attention or header.options.clamp else iter(())
-        yield from islice(lines, SHOWN)
-        if any(lines):
+        yield from lines[:SHOWN]
+        if len(lines) > SHOWN:
             listed = Invocation("migrate plan", (), {"format": "json"})
             yield Advice("  ... and more: {} (or csv) lists every step", listed)
 
 
-def _attention(plan: PlanFile) -> Iterator[str]:
-    """Yields the rejected steps, the rewinds, the failed groups and the active groups of a plan."""
-    for group in plan.groups():
-        if group.error:
-            yield f"  ! {group.name}: {group.error}"
-        if group.note:
-            yield f"  {group.name}: {group.note}"
-        if group.members:
-            yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
-        if group.source_members:
-            yield f"  ! {group.name} still runs in the source: {'; '.join(group.source_members)}"
-        for step in group.steps:
-            if step.action.rejects or step.action is Action.REWIND or (step.note and step.action.writes):
-                yield f"  ! {group.name} {step.tp}: {step.action}: {step.note}"
+def _attention(group: GroupPlan) -> Iterator[str]:
+    """Yields the error, the members, the rejected steps, the rewinds and the notes of a group."""
+    if group.error:
+        yield f"  ! {group.name}: {group.error}"
+    if group.note:
+        yield f"  {group.name}: {group.note}"
+    if group.members:
+        yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
+    if group.source_members:
+        yield f"  ! {group.name} still runs in the source: {'; '.join(group.source_members)}"
+    for step in group.steps:
+        if step.action.rejects or step.action is Action.REWIND or (step.note and step.action.writes):
+            yield f"  ! {group.name} {step.tp}: {step.action}: {step.note}"
 
 
 def _header_lines(header: PlanHeader) -> Iterator[str]:
