@@ -5,19 +5,17 @@ The backend's values are read when Prometheus scrapes the metrics.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+
+from offsetmgr.core.batches import by_key
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-_NAME: Final = re.compile(r"(?P<name>[a-z_]+)(?:\{(?P<labels>[^}]*)\})?$")
-_LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
 
 
 class Metrics:
@@ -27,7 +25,6 @@ class Metrics:
     def __init__(self, values: Callable[[], Mapping[str, float]]) -> None:
         self._values = values
         self._registry = CollectorRegistry()
-        self._registry.register(self)
         latency = Histogram(
             "offsetmgr_request_seconds",
             "Seconds from a request's last byte to its response, by kind of request",
@@ -45,20 +42,9 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics, in the format that Prometheus scrapes."""
-        return generate_latest(self._registry)
-
-    def collect(self) -> Iterator[Metric]:
-        """Converts the backend's values to metrics; called by Prometheus' registry."""
-        families: dict[str, Metric] = {}
-        for key, value in self._values().items():
-            match = _NAME.match(key)
-            if match is None:
-                raise ValueError(f"invalid metric name: {key}")
-            labels = dict(_LABEL.findall(match["labels"] or ""))
-            name = f"offsetmgr_{match['name']}"
-            family = families.get(name)
-            if family is None:
-                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                family = families[name] = kind(name, match["name"].replace("_", " "), labels=list(labels))
-            family.add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
-        yield from families.values()
+        lines: list[str] = []
+        for name, samples in by_key((one[0].partition("{")[0], one) for one in self._values().items()).items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP offsetmgr_{name} {name.replace('_', ' ')}", f"# TYPE offsetmgr_{name} {kind}"]
+            lines += [f"offsetmgr_{key} {float(value)}" for key, value in samples]
+        return "".join(f"{line}\n" for line in lines).encode() + generate_latest(self._registry)
