@@ -65,15 +65,14 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
         ids = [topic["topic_id"] for topic in requested if topic["name"] is None and topic.get("topic_id")]
     if names is not None and too_many(request, names):
         raise InvalidRequest("Metadata", f"it names {len(names)} topics")
-    rejected: list[dict[str, Any]] = []
+    codes = await _errors(context, request, names or ())
+    rejected = [
+        {"error_code": codes[name], "name": name, "topic_id": None, "partitions": []}
+        for name in names or ()
+        if codes[name]
+    ]
     if names is not None:
-        codes = await _errors(context, request, names)
-        rejected = [
-            {"error_code": code, "name": name, "topic_id": None, "partitions": []}
-            for name, code in zip(names, codes, strict=True)
-            if code
-        ]
-        names = [name for name, code in zip(names, codes, strict=True) if not code]
+        names = [name for name in names if not codes[name]]
     try:
         layouts = await _layouts(context, request, names, ids)
     except OffsetMgrError:
@@ -84,16 +83,9 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
     operations = NOT_ASKED
     if message.get("include_topic_authorized_operations"):
         operations = authorized_operations(ACL_DESCRIBE, ACL_READ)
-    if names is None:
-        layouts = [layout for layout in layouts if layout.name is not None]
-        codes = await _errors(context, request, [layout.name or "" for layout in layouts])
-        layouts = [layout for layout, code in zip(layouts, codes, strict=True) if not code]
-    elif ids:
-        layouts = [
-            layout
-            for layout in layouts
-            if layout.name is None or context.topic_allowed(request, Operation.DESCRIBE, layout.name)
-        ]
+    if names is None or ids:
+        codes = await _errors(context, request, [layout.name for layout in layouts if layout.name is not None])
+        layouts = [layout for layout in layouts if not codes.get(layout.name or "")]
     response: dict[str, Any] = {
         "error_code": ErrorCode.NONE,
         "brokers": _nodes(context),
@@ -106,11 +98,11 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
     return await encoded_by_size(request, response)
 
 
-async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
+async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]) -> dict[str, int]:
     """Returns `ApiContext.topic_error` of each name. Yields to other clients between batches of names."""
-    codes: list[int] = []
+    codes: dict[str, int] = {}
     async for part in in_turns(request, portions(names, _MAX_NAMES)):
-        codes += [context.topic_error(request, Operation.DESCRIBE, name) for name in part]
+        codes |= {name: context.topic_error(request, Operation.DESCRIBE, name) for name in part}
     return codes
 
 
