@@ -11,7 +11,7 @@ from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import ErrorCode, NotCoordinator, OffsetMgrError, value_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import remaining
-from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.errors import checked
 from offsetmgr.kafka.protocol.frames import Address, Request
 from offsetmgr.kafka.protocol.releases import ApiKey
 from offsetmgr.kafka.protocol.requests import LockMembership, heartbeat
@@ -67,8 +67,7 @@ class Coordinators:
         group = member.group
         where = await self.find(group, deadline)
         (described,) = await self._describe(where, [group], deadline)
-        if described["error_code"]:
-            raise kafka_error(described["error_code"], f"group {group}")
+        checked(described, f"group {group}")
         code = await self._heartbeat(where, member, deadline)
         if not await self._confirmed_by_another_broker([group], where, deadline):
             raise NotCoordinator(f"group {group}", f"{where} is no longer its coordinator, according to another broker")
@@ -127,17 +126,14 @@ class Coordinators:
     async def _list(self, broker: Address, deadline: float) -> list[Message]:
         request = Request(ApiKey.LIST_GROUPS, 4, {"states_filter": []})
         answer = await self._call(broker, request, deadline, use_codec_thread=True)
-        if answer["error_code"]:
-            raise kafka_error(answer["error_code"], f"groups of broker {broker}")
-        groups: list[Message] = answer["groups"]
+        groups: list[Message] = checked(answer, f"groups of broker {broker}")["groups"]
         return groups
 
     async def delete_group(self, group: str, deadline: float) -> int:
         """Deletes a group; returns the coordinator's error code. Raises `OffsetMgrError`."""
         request = Request(ApiKey.DELETE_GROUPS, 1, {"groups_names": [group]})
         answer = await self._call(await self.find(group, deadline), request, deadline)
-        code: int = answer["results"][0]["error_code"]
-        return code
+        return int(answer["results"][0]["error_code"])
 
     async def delete_offsets(self, group: str, topics: list[Message], deadline: float) -> Message:
         """Sends an OffsetDelete with these topics; returns the coordinator's response. Raises `OffsetMgrError`."""
@@ -153,8 +149,7 @@ class Coordinators:
         return await connection.call(request, remaining(deadline), use_codec_thread=use_codec_thread)
 
     async def _heartbeat(self, where: Address, member: LockMembership, deadline: float) -> int:
-        code: int = (await self._call(where, heartbeat(member), deadline))["error_code"]
-        return code
+        return int((await self._call(where, heartbeat(member), deadline))["error_code"])
 
     async def _describe(self, where: Address, groups: list[str], deadline: float) -> list[Message]:
         message = {"groups": groups, "include_authorized_operations": False}
