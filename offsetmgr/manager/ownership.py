@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from typing import Final
 
@@ -160,7 +160,9 @@ class OwnershipManager:
         self.secret = secret or GroupSecret()
         self._max_revocation_wait_s = rebalance_timeout_s * _REVOCATION_SHARE
         self._clock = clock
-        self._lease = OwnershipLease(clock)
+        self.lease = OwnershipLease(clock)
+        self.valid = self.lease.valid
+        self._assign = partial(assign_members, secret=self.secret)
         self._member = member(self)
         self._on_peers: Callable[[Mapping[str, NodeAddress]], object] = on_peers or dict
         self._revocations: Revocations
@@ -187,10 +189,6 @@ class OwnershipManager:
         self._task: asyncio.Task[None] | None = None
 
     # --- for the runtime -----------------------------------------------------------------------------
-
-    def valid(self) -> bool:
-        """See `Ownership.valid`."""
-        return self._lease.valid()
 
     def on_fenced(self, shard_group: int, why: str) -> None:
         """See `Ownership.on_fenced`."""
@@ -222,11 +220,6 @@ class OwnershipManager:
         """The generation of the current assignment; -1 if there is no assignment or the membership has ended."""
         return self._current.generation if self._current else -1
 
-    @property
-    def lease_remaining(self) -> float:
-        """The seconds until the lease expires; 0 if the lease is not valid."""
-        return self._lease.remaining()
-
     async def start(self, listener: OwnershipListener) -> None:
         """Joins the group; returns when the first assignment has arrived. Retries while the coordinator is unavailable.
 
@@ -251,7 +244,7 @@ class OwnershipManager:
         self._on_peers({})
         self._revocations.start(self._owned)
         await self._revocations.wait()
-        self._lease.end()
+        self.lease.end()
         self._applied, released = -1, bool(self._owned)
         self._owned.clear()
         if released and self._current is not None:
@@ -272,7 +265,7 @@ class OwnershipManager:
         generation whose assignment this process has not applied is ignored: the assignment may give shard groups to
         other members that this process still serves."""
         if generation == self._applied:
-            self._lease.extend(sent)
+            self.lease.extend(sent)
 
     def on_rebalance(self) -> None:
         """Rejoins the group, because the coordinator has started a rebalance."""
@@ -280,7 +273,7 @@ class OwnershipManager:
 
     def on_ended(self, why: OffsetMgrError) -> None:
         """Ends the lease and drops every shard group, because the membership has ended."""
-        self._lease.end()
+        self.lease.end()
         _log.warning(
             "the membership of the managers' group has ended; dropping shard groups %s: %s", sorted(self._owned), why
         )
@@ -320,9 +313,6 @@ class OwnershipManager:
             self._first_assignment.set_exception(error)
         else:
             _log.critical("the membership task failed unexpectedly; restart this manager", exc_info=error)
-
-    def _assign(self, generation: int, members: Sequence[tuple[str, bytes]]) -> Mapping[str, bytes]:
-        return assign_members(generation, members, self.secret)
 
     def _metadata(self, member_id: str) -> bytes:
         self.secret.on_join()

@@ -48,6 +48,6 @@ class ManagerBackend:
     def metrics(self) -> Mapping[str, float]:
         return {
             **self._manager.runtime.metrics(),
-            "lease_seconds_left": self._manager.ownership.lease_remaining,
+            "lease_seconds_left": self._manager.ownership.lease.remaining(),
             "unproven_messages_total": self._manager.ownership.secret.unproven_total,
         }

@@ -173,7 +173,7 @@ def removed_while_stalled(world: World) -> tuple[Process, Process]:
     stalled, other = Process(world, 0, rate=0.9), Process(world, 1, rate=1.1)
     world.processes += [stalled, other]
     run_until(world, lambda: shared_by(stalled, other), 10)
-    run_until(world, lambda: stalled.ownership.lease_remaining > 0.9 * LEASE_DURATION_S, 5)
+    run_until(world, lambda: stalled.ownership.lease.remaining() > 0.9 * LEASE_DURATION_S, 5)
     stalled.freeze(2)
     (member,) = other.peers
     other.remove(member)

@@ -73,6 +73,9 @@ class ManagerRuntime:
         self._ownership = ownership
         self._clock = log.clock
         self._backpressure = Backpressure(self._settings.max_pending_records)
+        self.backpressure = self._backpressure.backpressure
+        """Returns None while there is capacity for commits. Otherwise it returns a future, and the caller should stop
+        reading from sockets until the future completes. Commits that arrive nevertheless are accepted."""
         self._partitions = log.partitions
         self._serving: list[Shard | None] = [None] * self._partitions
         self._shard_groups: list[ShardGroup] = []
@@ -296,11 +299,6 @@ class ManagerRuntime:
             return {}
 
     # --- requests ------------------------------------------------------------------------------------
-
-    def backpressure(self) -> asyncio.Future[None] | None:
-        """Returns None while there is capacity for commits. Otherwise it returns a future, and the caller should stop
-        reading from sockets until the future completes. Commits that arrive nevertheless are accepted."""
-        return self._backpressure.backpressure()
 
     def partition_of(self, group: str) -> int:
         """Returns the partition of the log for a group."""

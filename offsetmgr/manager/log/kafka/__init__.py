@@ -61,6 +61,8 @@ class KafkaLog:
         self.clock, self.deleted = self._history.clock, self._history.deleted
         self._generation = ""
         self._requests = ClientThread(Client(bootstrap, Security.of(self._properties)), DEFAULT_TIMEOUT_S)
+        self.close = self._requests.close
+        """Closes the connections. The callers of `writer` and `reader` close the writers and readers themselves."""
         self._offsets = StableOffsets(self._requests.client)
 
     def writer(self, shard_group: int) -> KafkaShardGroupWriter:
@@ -112,10 +114,6 @@ class KafkaLog:
                 timeout_s,
             )
         )
-
-    def close(self) -> None:
-        """Closes the connections. The callers of `writer` and `reader` close the writers and readers themselves."""
-        self._requests.close()
 
     def _named(self, partitions: Sequence[int]) -> list[TopicPartition]:
         return [TopicPartition(self.topic, number) for number in partitions]

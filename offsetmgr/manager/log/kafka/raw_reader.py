@@ -37,6 +37,7 @@ class RawReader:
         self._runner = EventLoopThread()
         self._follower = LogFollower(self._client, topic, history)
         self._following = False
+        self.position = self._follower.position
         self._states: dict[int, AuditState] = {}
         self._work: list[concurrent.futures.Future[None]] = []
         self._closing = threading.Lock()
@@ -105,10 +106,6 @@ class RawReader:
         `UnsuitableTopic` if the topic has batches of a transaction."""
         self._check_open()
         return self._follower.poll(max_records, timeout_s)
-
-    def position(self, partition: int) -> int:
-        """Works as `LogReader.position`. Raises `KeyError` for a partition that is not followed."""
-        return self._follower.position(partition)
 
     def close(self) -> None:
         """See `LogReader.close`."""
