@@ -180,13 +180,11 @@ class Fence:
     def heartbeat(self, now: float, *, late: bool = False) -> None:
         self.fence.on_heartbeat_response(*OWNED, self.evidence if late else self.epoch(), 5, "m", now)
 
-    def member_proof(self, generation: int, accepted: bool, *, late: bool = False, epoch: int = 1) -> None:
-        evidence = self.evidence if late else self.epoch()
-        assert self.fence.on_member_proof("g", epoch, evidence, generation, "m", 0.0) is accepted
+    def member_proof(self, generation: int, *, late: bool = False, epoch: int = 1) -> None:
+        self.fence.on_member_proof("g", epoch, self.evidence if late else self.epoch(), generation, "m", 0.0)
 
-    def group_proof(self, empty: bool, accepted: bool, *, late: bool = False, sent: float = 0.0) -> None:
-        evidence = self.evidence if late else self.epoch()
-        assert self.fence.on_group_proof(*OWNED, evidence, empty=empty, sent=sent) is accepted
+    def group_proof(self, empty: bool, *, late: bool = False, sent: float = 0.0) -> None:
+        self.fence.on_group_proof(*OWNED, self.evidence if late else self.epoch(), empty=empty, sent=sent)
 
     def leave(self) -> None:
         self.fence.on_leave("g")
@@ -203,7 +201,7 @@ KNOWN: dict[str, Callable[[Fence], object]] = {
         lambda f: (f.join(6), f.check(ILLEGAL_GENERATION), f.check(REBALANCING, 6, "n"), f.sync(6, "n"),
                    f.check(0, 6, "n")),
     "a late response is no evidence":
-        lambda f: (f.join(6), f.join(5), f.heartbeat(0, late=True), f.member_proof(5, False, late=True),
+        lambda f: (f.join(6), f.join(5), f.heartbeat(0, late=True), f.member_proof(5, late=True),
                    f.check(ILLEGAL_GENERATION)),
     "a heartbeat is no evidence after a replacement of a static member":
         lambda f: (f.join(5, True), f.heartbeat(0, late=True), f.heartbeat(0), f.check(None)),
@@ -212,18 +210,18 @@ KNOWN: dict[str, Callable[[Fence], object]] = {
         lambda f: (f.heartbeat(3.0), f.check(0, now=4.0), f.heartbeat(8.0), f.check(None, now=8.0)),
     "a short session timeout": lambda f: (f.session(1.0), f.check(0, now=0.4), f.check(None, now=0.6)),
     "a new ownership epoch starts without evidence":
-        lambda f: (f.check(None, epoch=2), f.member_proof(5, False, epoch=2), f.check(None, 4, epoch=2)),
-    "an empty group has no members": lambda f: (f.group_proof(True, True, sent=0.5), f.check(None, now=0.5)),
-    "a leave ends the evidence": lambda f: (f.leave(), f.check(None), f.member_proof(5, False, late=True)),
+        lambda f: (f.check(None, epoch=2), f.member_proof(5, epoch=2), f.check(None, 4, epoch=2)),
+    "an empty group has no members": lambda f: (f.group_proof(True, sent=0.5), f.check(None, now=0.5)),
+    "a leave ends the evidence": lambda f: (f.leave(), f.check(None), f.member_proof(5, late=True), f.check(None)),
 }  # fmt: skip
 UNKNOWN: dict[str, Callable[[Fence], object]] = {
     "a member proof sets the newest generation":
-        lambda f: (f.member_proof(7, True), f.check(0, 7), f.check(ILLEGAL_GENERATION, 6), f.check(None, 8)),
+        lambda f: (f.member_proof(7), f.check(0, 7), f.check(ILLEGAL_GENERATION, 6), f.check(None, 8)),
     "commits without a member are accepted while the group is empty":
-        lambda f: (f.check(None, -1, ""), f.group_proof(True, True), f.check(0, -1, "", EMPTY_GROUP_LIFETIME_S / 2),
+        lambda f: (f.check(None, -1, ""), f.group_proof(True), f.check(0, -1, "", EMPTY_GROUP_LIFETIME_S / 2),
                    f.check(None, -1, "", EMPTY_GROUP_LIFETIME_S), f.join(1), f.check(None, -1, ""),
-                   f.group_proof(False, True), f.check(UNKNOWN_MEMBER, -1, "")),
-    "a join invalidates pending evidence": lambda f: (f.join(1), f.group_proof(True, False, late=True)),
+                   f.group_proof(False), f.check(UNKNOWN_MEMBER, -1, "")),
+    "a join invalidates pending evidence": lambda f: (f.join(1), f.group_proof(True, late=True), f.check(None, -1, "")),
 }  # fmt: skip
 
 

@@ -189,12 +189,12 @@ class MemberFence:
 
     def on_member_proof(
         self, group: str, ownership_epoch: int, evidence_epoch: int, generation: int, member_id: str, sent: float
-    ) -> bool:
-        """Records that a member is valid, according to a proof that started at ``sent``. Returns False if the proof is
+    ) -> None:
+        """Records that a member is valid, according to a proof that started at ``sent``, unless the proof is
         outdated."""
         known = self._current(group, ownership_epoch, evidence_epoch)
         if known is None:
-            return False
+            return
         if known.latest_generation is None or generation > known.latest_generation:
             # This manager has not forwarded the JoinGroup of that generation: the member bypassed the relay, or joined
             # in an earlier ownership epoch.
@@ -202,22 +202,20 @@ class MemberFence:
             known.latest_generation, known.syncing = generation, False
         if generation == known.latest_generation:
             self._confirm(known, member_id, sent)
-        return True
 
     def on_group_proof(
         self, group: str, ownership_epoch: int, evidence_epoch: int, *, empty: bool, sent: float
-    ) -> bool:
-        """Records whether the group has members, according to a proof that started at ``sent``. Returns False if the
-        proof is outdated."""
+    ) -> None:
+        """Records whether the group has members, according to a proof that started at ``sent``, unless the proof is
+        outdated."""
         known = self._current(group, ownership_epoch, evidence_epoch)
         if known is None:
-            return False
+            return
         if empty:
             known.members.clear()
             known.empty_at, known.occupied_at = sent, _NEVER
         else:
             known.empty_at, known.occupied_at = _NEVER, sent
-        return True
 
     # --- memory --------------------------------------------------------------------------------------
 
