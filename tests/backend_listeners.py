@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from event_loop_thread import EventLoopThread
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
+from offsetmgr.kafka.client.backing_cluster import BackingClusterClient, TopicLayout
 from offsetmgr.kafka.client.connection import Security
 from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.server import manager_process
@@ -48,6 +48,19 @@ def serve_options(bootstrap: str, *arguments: str, timeout_ms: int = 20_000, **f
     return replace(started[0], **fields)
 
 
+class NoTopics(BackingClusterClient):
+    """A cluster without topics: a name gets error 3, an id error 100."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1", Security(), timeout_s=0.01)
+
+    async def cluster_id(self) -> str:
+        return "offsetmgr"
+
+    async def topics(self, names: Sequence[str] | None, ids: Sequence[Any] = ()) -> Sequence[TopicLayout]:
+        return [TopicLayout(name, None, 3) for name in names or ()] + [TopicLayout(None, one, 100) for one in ids]
+
+
 class StoreListener(EventLoopThread):
     """A listener in front of ``store``. It serves Metadata and ListOffsets from the brokers at ``cluster``, if given.
 
@@ -66,9 +79,7 @@ class StoreListener(EventLoopThread):
         self.backend: StoreBackend
 
     async def _start(self) -> None:
-        self._upstream = None
-        if self._cluster is not None:
-            self._upstream = BackingClusterClient(self._cluster, Security.of({}), timeout_s=90)
+        self._upstream = BackingClusterClient(self._cluster, Security(), timeout_s=90) if self._cluster else NoTopics()
         self._service = SocketServer([])
         self.port = await self._service.listen("127.0.0.1", self.port)
         self.backend = StoreBackend(self._store, NodeAddress(NODE_ID, "127.0.0.1", self.port), **self._options)
@@ -82,8 +93,7 @@ class StoreListener(EventLoopThread):
     async def _stop(self) -> None:
         await self._service.close(1.0)
         await self.backend.close(grace_s=2.0)
-        if self._upstream is not None:
-            await self._upstream.close()
+        await self._upstream.close()
 
 
 class ManagerListener(EventLoopThread):

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from backend_listeners import serve_options
+from backend_listeners import NoTopics, serve_options
 from confluent_kafka import KafkaError
 from event_loop_thread import EventLoopThread
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from stopwatch import loop_s
 
+from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.results import CommitRequest, CommitResponse, FetchRequest, FetchResponse
@@ -169,7 +170,7 @@ class MemoryListener(EventLoopThread):
         self,
         backend: MemoryBackend | None = None,
         *,
-        cluster: Callable[[], Any] | None = None,
+        cluster: BackingClusterClient | None = None,
         limits: Any = None,
         status: Mapping[str, Any] | None = None,
         manual_clock: bool = False,
@@ -177,7 +178,7 @@ class MemoryListener(EventLoopThread):
     ) -> None:
         super().__init__(manual_clock=manual_clock)
         self.backend = backend or MemoryBackend()
-        self._cluster = cluster
+        self._upstream = cluster or NoTopics()
         self._limits = limits
         options = replace(default_options(), **{name: str(path) for name, path in files.items()})
         self._authentication = load_authentication(options)
@@ -188,7 +189,6 @@ class MemoryListener(EventLoopThread):
         self.service: SocketServer
 
     async def _start(self) -> None:
-        self._upstream = self._cluster() if self._cluster else None
         endpoint = ApiContext(self.backend, self._node_id, self._upstream, self.authorizer, self._authentication)
         self.service = SocketServer(
             listener_apis(endpoint),
@@ -203,9 +203,7 @@ class MemoryListener(EventLoopThread):
 
     async def _stop(self) -> None:
         await self.service.close()
-        close = getattr(self._upstream, "close", None)
-        if close is not None:
-            await close()
+        await self._upstream.close()
 
     def status(self) -> Mapping[str, Any]:
         assert self._status is not None

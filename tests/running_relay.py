@@ -7,7 +7,7 @@ import concurrent.futures
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
-from backend_listeners import serve_options
+from backend_listeners import NoTopics, serve_options
 from event_loop_thread import EventLoopThread
 from memory_listener import MemoryBackend
 
@@ -98,7 +98,7 @@ class RunningRelay(EventLoopThread):
     async def _start(self) -> None:
         self.relay = create_proxy(self._options, Security(), self._authorizer)
         self.guarded = self.relay.guard(self.kept)
-        endpoint = ApiContext(self.guarded, NODE_ID, authorizer=self.relay.authorizer)
+        endpoint = ApiContext(self.guarded, NODE_ID, NoTopics(), authorizer=self.relay.authorizer)
         apis = self.relay.apis(endpoint, listener_apis(endpoint), "127.0.0.1")
         self.service = SocketServer(apis, fallback=self.relay.fallback, backpressure=self.guarded.backpressure)
         self.port = await self.service.listen("127.0.0.1", 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backend_listeners import NoTopics
 from confluent_kafka import KafkaError
 from memory_listener import NODE_ID, MemoryBackend, MemoryListener, WireClient, commit_errors, commit_message
 
@@ -42,14 +43,15 @@ ORDERS_ID = uuid.UUID(int=7)
 LONG = "x" * 250
 
 
-class FakeCluster:
+class FakeCluster(NoTopics):
     """A fake of the real cluster, with one topic whose second partition has no leader."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reachable = True
         self.queries: list[Mapping[str, Sequence[OffsetQuery]]] = []
 
-    async def cluster_id(self) -> str | None:
+    async def cluster_id(self) -> str:
         self._reach()
         return "real-cluster"
 
@@ -61,10 +63,8 @@ class FakeCluster:
         orders = TopicLayout("orders", ORDERS_ID, 0, False, parts)
         if names is None:
             return [orders, TopicLayout("secret", uuid.UUID(int=8), 0, True, parts[:1])]
-        found = [
-            orders if name == "orders" else TopicLayout(name, None, KafkaError.UNKNOWN_TOPIC_OR_PART) for name in names
-        ]
-        return found + [orders if topic_id == ORDERS_ID else TopicLayout(None, topic_id, 100) for topic_id in ids]
+        unknown = await super().topics(names, ids)
+        return [orders if one.name == "orders" or one.topic_id == ORDERS_ID else one for one in unknown]
 
     async def list_offsets(
         self, queries: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
@@ -93,7 +93,7 @@ def backend() -> MemoryBackend:
 
 @pytest.fixture
 def listening(backend: MemoryBackend, cluster: FakeCluster) -> Iterator[MemoryListener]:
-    with MemoryListener(backend, cluster=lambda: cluster) as listening:
+    with MemoryListener(backend, cluster=cluster) as listening:
         yield listening
 
 
@@ -204,13 +204,6 @@ def test_metadata_of_an_unreachable_cluster_is_an_error_and_never_an_empty_list(
 
     client.send(METADATA, 9, {"topics": None})
     assert client.is_disconnected()
-
-
-def test_without_a_cluster_there_are_no_topics_but_there_is_an_id() -> None:
-    with MemoryListener() as listening, WireClient(listening.port) as client:
-        answer = client.ask(METADATA, 9, {"topics": [{"name": "orders"}]})
-        assert [topic["error_code"] for topic in answer["topics"]] == [KafkaError.UNKNOWN_TOPIC_OR_PART]
-        assert answer["cluster_id"] == "offsetmgr"
 
 
 @every_version(DESCRIBE_CLUSTER)
@@ -453,7 +446,7 @@ def restricted(backend: MemoryBackend, cluster: FakeCluster, tmp_path: Path, req
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(operations=getattr(request, "param", ["all"])))
     with (
-        MemoryListener(backend, cluster=lambda: cluster, rules=file) as listening,
+        MemoryListener(backend, cluster=cluster, rules=file) as listening,
         WireClient(listening.port) as client,
     ):
         yield client

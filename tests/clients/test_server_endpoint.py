@@ -251,7 +251,7 @@ def topic(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> str:
 
 @pytest.fixture
 def listening_with_cluster(kafka: KafkaBroker, backend: MemoryBackend) -> Iterator[MemoryListener]:
-    with MemoryListener(backend, cluster=lambda: BackingClusterClient(kafka.bootstrap, Security())) as listening:
+    with MemoryListener(backend, cluster=BackingClusterClient(kafka.bootstrap, Security())) as listening:
         yield listening
 
 

@@ -31,7 +31,7 @@ class ApiContext:
     backend: Backend
     node_id: int
     """This manager's node id, as in `Backend.nodes`."""
-    cluster: BackingClusterClient | None = None
+    cluster: BackingClusterClient
     authorizer: Authorizer = field(default_factory=Authorizer)
     """The handlers of frequent requests skip the permission checks if the authorizer has no rules."""
     authentication: Authentication | None = None

@@ -42,8 +42,6 @@ _KEYS_BATCH: Final = 200
 """Number of FindCoordinator keys processed before the handler yields to other clients."""
 _NAMELESS: Final = 12
 """The first version whose response may omit a topic's name (KIP-516)."""
-_CLUSTER_ID: Final = "offsetmgr"
-"""The cluster id if the manager has no backing cluster. Some clients fail if a response has no cluster id."""
 _NO_CLUSTER: Final = {"cluster_id": "", "brokers": []}
 NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
@@ -88,7 +86,7 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
         layouts = [layout for layout in layouts if not codes.get(layout.name or "")]
     response: dict[str, Any] = {
         "error_code": ErrorCode.NONE,
-        "brokers": _nodes(context),
+        "brokers": [node._asdict() for node in context.backend.nodes()],
         "cluster_id": await _cluster_id(context),
         "controller_id": context.node_id,
         "topics": await _encoded_topics(context, request, layouts, operations, rejected),
@@ -184,19 +182,13 @@ async def _layouts(
     context: ApiContext, request: ApiRequest, names: Sequence[str] | None, ids: Sequence[Any]
 ) -> Sequence[TopicLayout]:
     """Returns the topics. Yields to other clients between batches of names."""
-    topics = _unknown_topics if context.cluster is None else context.cluster.topics
+    topics = context.cluster.topics
     if names is None or len(names) <= _MAX_NAMES:
         return await topics(names, ids)
     layouts = list(await topics([], ids)) if ids else []
     async for part in in_turns(request, batched(names, _MAX_NAMES)):
         layouts += await topics(part, ())
     return layouts
-
-
-async def _unknown_topics(names: Sequence[str] | None, ids: Sequence[Any]) -> list[TopicLayout]:
-    """Returns the topics of a manager without a Kafka cluster: each requested topic is unknown."""
-    unknown = [TopicLayout(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in names or ()]
-    return unknown + [TopicLayout(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) for topic_id in ids]
 
 
 async def _encoded_topics(
@@ -217,16 +209,10 @@ async def _encoded_topics(
 async def _cluster_id(context: ApiContext) -> str | None:
     """Returns the cluster's id; None while it is unknown. A client that gets None receives the id with a later Metadata
     response."""
-    if context.cluster is None:
-        return _CLUSTER_ID
     try:
         return await context.cluster.cluster_id()
     except OffsetMgrError:
         return None
-
-
-def _nodes(context: ApiContext) -> list[dict[str, Any]]:
-    return [node._asdict() for node in context.backend.nodes()]
 
 
 def _topic(context: ApiContext, layout: TopicLayout) -> dict[str, Any]:

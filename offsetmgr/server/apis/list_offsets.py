@@ -46,18 +46,14 @@ async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
         for name, offsets in (await _found(context, dict(batch), read_committed=read_committed)).items():
             found.setdefault(name, []).extend(offsets)
     found |= {name: _failed(parts, codes[name]) for name, parts in requested.items() if codes[name]}
-    return await result_by_size(request, _answer, request, [(name, found[name]) for name in requested])
-
-
-def _answer(request: ApiRequest, found: Sequence[tuple[str, Sequence[FoundOffset]]]) -> bytes:
-    return encoded(request, {"topics": [_topic(name, offsets) for name, offsets in found]})
+    return await result_by_size(
+        request, lambda: encoded(request, {"topics": [_topic(name, found[name]) for name in requested]})
+    )
 
 
 async def _found(
     context: ApiContext, requested: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
 ) -> dict[str, Sequence[FoundOffset]]:
-    if context.cluster is None:
-        return {name: _failed(parts, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, parts in requested.items()}
     if not requested:
         return {}
     try:
