@@ -77,21 +77,18 @@ def open_translator(
     connections: Connections, source: KafkaCluster, target: KafkaCluster, rules: TranslationRules, partitions: int = 0
 ) -> PositionTranslator:
     """Returns the translator. If it translates few ``partitions``, the user sees the number of bytes read."""
-    from offsetmgr.translation.fingerprints import COPIERS_HEADERS
-    from offsetmgr.translation.translator import PositionTranslator, TranslationOptions
+    from offsetmgr.translation.translator import PositionTranslator
 
-    max_read, ignored = rules.max_read or TranslationOptions().max_read, (*COPIERS_HEADERS, *rules.ignored_headers)
-    options = TranslationOptions(max_read, rules.throttle, ignored, back=rules.back)
-    if 0 < partitions < _MIN_PROGRESS:
-        show, total = connections.ui.meter("reading both logs, KiB", 1024), 0
+    if not 0 < partitions < _MIN_PROGRESS:
+        return PositionTranslator(source, target, rules)
+    show, total = connections.ui.meter("reading both logs, KiB", 1024), 0
 
-        def on_read(read: int) -> None:
-            nonlocal total
-            total += read
-            show(total, None)
+    def on_read(read: int) -> None:
+        nonlocal total
+        total += read
+        show(total, None)
 
-        options = options._replace(on_read=on_read)
-    return PositionTranslator(source, target, options)
+    return PositionTranslator(source, target, rules, on_read)
 
 
 def require_two_logs(left: OffsetStore, right: OffsetStore, *, renamed: bool) -> None:
@@ -138,9 +135,7 @@ def note_reading(
     rules: TranslationRules,
 ) -> None:
     """Tells the user how much a translation reads, if it may be much."""
-    from offsetmgr.translation.translator import TranslationOptions
-
-    limit = len(positions) * (rules.max_read or TranslationOptions().max_read)
+    limit = len(positions) * rules.read_limit
     if limit <= _LARGE_READ:
         return
     ranges = source.log_ranges(positions)

@@ -52,6 +52,11 @@ class TranslationRules(NamedTuple):
     back: bool = False
     lost: bool = False
 
+    @property
+    def read_limit(self) -> int:
+        """``max_read``, or its default."""
+        return self.max_read or 256 * 1024 * 1024
+
 
 TranslationChoice: TypeAlias = OffsetTranslation | TranslationRules
 """How a command treats offsets of another cluster."""

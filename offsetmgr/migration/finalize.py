@@ -8,7 +8,7 @@ or accepted by an option of the user. A single group passes or fails by itself, 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -136,22 +136,36 @@ class FinalizeReport:
 
 
 class _Checks:
-    """The verification of the partitions: by group the numbers that passed and that the caller accepted, the numbers
-    of failures by status, and the first three failures."""
+    """The verification of the partitions, by group, or of the ``whole`` plan under the name "": the numbers that passed
+    and that the caller accepted, the numbers of failures by status, and the first three failures."""
 
-    def __init__(self, verifier: MigrationVerifier, accept: Collection[Status]) -> None:
+    def __init__(self, verifier: MigrationVerifier, accept: Collection[Status], *, whole: bool = False) -> None:
+        self._plan = verifier.plan.path
         self.verified, self.left_out = Counter[str](), Counter[str]()
-        self.failed: dict[str, Counter[Status]] = {}
-        self.first: dict[str, list[PartitionResult]] = {}
+        self._failed = defaultdict[str, Counter[Status]](Counter)
+        self._first = defaultdict[str, list[PartitionResult]](list)
         for result in verifier.results():
+            name = "" if whole else result.group
             if result.status.ok:
-                self.verified[result.group] += 1
+                self.verified[name] += 1
             elif result.status in accept:
-                self.left_out[result.group] += 1
+                self.left_out[name] += 1
             else:
-                self.failed.setdefault(result.group, Counter())[result.status] += 1
-                first = self.first.setdefault(result.group, [])
-                first += [result] if len(first) < _NAMED else []
+                self._failed[name][result.status] += 1
+                self._first[name] += [result] if len(self._first[name]) < _NAMED else []
+
+    def refusal(self, name: str) -> GateRefused | None:
+        """Returns the error of partitions that do not verify."""
+        what, number = f"finalize {name}".rstrip(), self._failed[name].total()
+        total = self.verified[name] + self.left_out[name] + number
+        if not number:
+            return None if total else GateRefused(what, "there are no partitions to verify")
+        named = Advice.joined(
+            Advice("{}: {}", f"{'' if name else one.group} {one.tp or ''} {one.status}".strip(), one.detail)
+            for one in self._first[name]
+        )
+        why = Advice("{} of {} do not verify ({})", number, count_of(total, "partition"), named)
+        return GateRefused(what, why, _failure_hint(set(self._failed[name]), self._plan))
 
 
 @dataclass(slots=True)
@@ -201,14 +215,10 @@ class Finalization:
     def _check_plan(self, report: FinalizeReport) -> None:
         """Verifies every partition, and checks every gate. Raises `GateRefused` with the first failed partitions or
         closed gates."""
-        checks = _Checks(self.verifier, self.accept)
-        report.verified, report.left_out = checks.verified.total(), checks.left_out.total()
-        if checks.failed:
-            failed = sum(checks.failed.values(), Counter[Status]())
-            first = [result for one in checks.first.values() for result in one]
-            raise self._unverified("finalize", failed, first, report.verified + report.left_out, prefix=True)
-        if not (report.verified or report.left_out):
-            raise GateRefused("finalize", "the migration has no partitions to verify")
+        checks = _Checks(self.verifier, self.accept, whole=True)
+        if refusal := checks.refusal(""):
+            raise refusal
+        report.verified, report.left_out = checks.verified[""], checks.left_out[""]
         # A group that could not be planned was not migrated, so the gate does not check its members.
         planned = (group for group in self.verifier.plan.groups() if not group.error)
         report.gates = [found for batch in read_batches(planned) for found in self.gate(batch)]
@@ -218,16 +228,6 @@ class Finalization:
             why = Advice("{}: some members may still commit to the source alone ({})", number, named)
             hints = {found.hint for found in closed}
             raise GateRefused("finalize", why, (hints.pop() if len(hints) == 1 else "") or _BOUNCE_FIRST)
-
-    def _unverified(
-        self, what: str, failed: Counter[Status], first: list[PartitionResult], others: int, *, prefix: bool
-    ) -> GateRefused:
-        """Returns the error of partitions that do not verify. ``others`` counts the partitions that do."""
-        first, number = first[:_NAMED], failed.total()
-        names = (f"{one.group if prefix else ''} {one.tp or ''} {one.status}".strip() for one in first)
-        named = Advice.joined(Advice("{}: {}", name, one.detail) for name, one in zip(names, first, strict=True))
-        why = Advice("{} of {} do not verify ({})", number, count_of(number + others, "partition"), named)
-        return GateRefused(what, why, _failure_hint(set(failed), self.verifier.plan.path))
 
     def _finalize_groups(self, report: FinalizeReport) -> FinalizeReport:
         candidates: list[GroupPlan] = []
@@ -251,20 +251,9 @@ class Finalization:
 
     def _finalize_batch(self, batch: list[GroupPlan], checks: _Checks, report: FinalizeReport) -> None:
         """Checks the gates of the groups whose offsets verify, and records the result of every group."""
-        passing: list[GroupPlan] = []
-        blocked: dict[str, GateRefused] = {}
-        for group in batch:
-            name = group.name
-            verified, left_out = checks.verified[name], checks.left_out[name]
-            if failed := checks.failed.get(name):
-                first, others = checks.first[name], verified + left_out
-                blocked[name] = self._unverified(f"finalize {name}", failed, first, others, prefix=False)
-            elif not (verified or left_out):
-                blocked[name] = GateRefused(f"finalize {name}", "it has no partitions to verify")
-            else:
-                passing.append(group)
+        blocked = {one.name: refusal for one in batch if (refusal := checks.refusal(one.name))}
         self._block(report, blocked)
-        for found in self.gate(passing):
+        for found in self.gate([one for one in batch if one.name not in blocked]):
             name = found.group
             if not found.passed:
                 why = Advice("some members may still commit to the source alone ({})", found.detail)
@@ -350,12 +339,11 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
         if step is None:
             continue
         current, required = target.offsets.get(step.tp), committed.offset + verifier.plan.header.options.shift
-        if step.origin is not None and step.after is not None:  # the source holds a byte position
+        if step.origin is not None and step.after is not None:  # the source holds a position in another log
             required = step.after.offset
-        if step.origin is not None and step.source is not None and committed.offset != step.source.offset:
+        has_moved = step.source is not None and committed.offset != step.source.offset
+        if has_moved and (step.origin is not None or step.action is Action.KEEP_NEWER):
             kept.append(f"{plan.name} {tp}: the source moved on after the plan ({committed.offset})")
-        elif step.action is Action.KEEP_NEWER and step.source is not None and committed.offset != step.source.offset:
-            kept.append(f"{plan.name} {tp}: the source moved on after the plan, and the target was ahead of it")
         elif current is None or current.offset < required:
             kept.append(f"{plan.name} {tp}: the source is ahead of the target ({committed.offset})")
         else:
@@ -499,9 +487,14 @@ def coordinator_gate(
     """
     inactive = _assess_inactivity(source, groups, window.duration_s, clock)
     for name, described in cluster.describe_groups(list(inactive)).items():
-        gate, found = _assess_members(name, described), inactive[name]
-        both = replace(found, detail=f"{gate.detail}, and {found.detail}")
-        yield both if gate.passed and found.passed else found if gate.passed else gate
+        yield _both(_assess_members(name, described), inactive[name])
+
+
+def _both(members: GroupGate, inactive: GroupGate) -> GroupGate:
+    """Returns the gate of a group whose members and whose offsets must be passive."""
+    if members.passed and inactive.passed:
+        return replace(inactive, detail=f"{members.detail}, and {inactive.detail}")
+    return inactive if members.passed else members
 
 
 def inactivity_gate(
@@ -524,7 +517,7 @@ def inactivity_gate(
             hint = "" if found.live else PERSISTENT_MEMBERS_HINT
             yield GroupGate(name, False, Confidence.SEEN, f"registered in ZooKeeper: {named}", hint)
         else:
-            yield replace(gate, detail=f"{gate.detail}, and {members}") if gate.passed else gate
+            yield _both(GroupGate(name, True, Confidence.SEEN, members), gate)
 
 
 def no_members_gate(groups: list[GroupPlan]) -> Iterator[GroupGate]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
@@ -44,14 +44,11 @@ from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import GroupProgress, MigrationState
 from offsetmgr.translation.alignment import Verdict
 
-MAX_DIFFERENCES: Final = 1000
-"""The number of differences that a `RollbackReport` lists."""
-
 
 class RollbackPreview(NamedTuple):
-    """A partition that a rollback would restore from the offset ``applied`` to ``before``. It holds ``now``; None means
-    no offset. ``problem`` is the reason for which it would not be restored, and ``note`` a remark about the offset;
-    empty strings if there are none."""
+    """A partition that a rollback would restore from the offset ``applied`` to ``before``, or has left alone. It holds
+    ``now``; None means no offset. ``problem`` is the reason for which it is not restored, and ``note`` a remark about
+    the offset; empty strings if there are none."""
 
     group: str
     tp: TopicPartition
@@ -62,19 +59,6 @@ class RollbackPreview(NamedTuple):
     note: str = ""
 
 
-class RollbackDifference(NamedTuple):
-    """A partition that does not hold its before-image, although the journal does not record a write to it.
-
-    ``before`` and ``now`` are offsets (None: no commit). ``error`` is the reason why the partition could not be read.
-    """
-
-    group: str
-    tp: TopicPartition | None
-    before: int | None
-    now: int | None
-    error: OffsetMgrError | None = None
-
-
 @dataclass(slots=True)
 class RollbackReport(Report):
     """The result of a rollback: a `Report`, and the partitions that it left alone although they do not hold their
@@ -82,16 +66,16 @@ class RollbackReport(Report):
 
     ``differing`` counts the planned partitions whose write the journal does not record, and whose offset is not the
     before-image. If there are any, the journal may be truncated, or another client has committed. ``differences`` has
-    the first of them. ``compared`` counts the groups with such partitions, ``recorded`` the groups of the plan that the
-    journal records as started, and ``planned`` the groups of the plan. ``created`` counts the offsets that apply had
-    created. ``empty_groups`` had no offset before apply, and exist without an offset now.
+    the first `SHOWN` of them. ``compared`` counts the groups with such partitions, ``recorded`` the groups of the plan
+    that the journal records as started, and ``planned`` the groups of the plan. ``created`` counts the offsets that
+    apply had created. ``empty_groups`` had no offset before apply, and exist without an offset now.
 
     >>> RollbackReport(groups=1, written=4, differing=1).ok
     False
     """
 
     differing: int = 0
-    differences: tuple[RollbackDifference, ...] = ()
+    differences: tuple[RollbackPreview, ...] = ()
     compared: int = 0
     recorded: int = 0
     planned: int = 0
@@ -113,18 +97,15 @@ class RollbackReport(Report):
     def ok(self) -> bool:
         """Whether every offset that apply wrote is as it was before, and no other planned offset differs from its
         before-image."""
-        return not self.failed and not self.interrupted and not self.closed and not self.differing
+        return not (self.failed or self.interrupted or self.closed or self.differing)
 
     def comparison(self) -> Iterator[str]:
         """Describes the differences in lines of text; yields nothing if there was nothing to compare."""
         if not self.compared:
             return
         yield f"the journal records {self.recorded:,} of the plan's {self.planned:,} groups as started"
-        for found in self.differences[:SHOWN]:
-            before, now = ("no offset" if n is None else n for n in (found.before, found.now))
-            held = f"holds {now}, and held {before} before the plan was applied"
-            group = f"{found.group}{f' {found.tp}' if found.tp else ''}"
-            yield Advice("  ! {}: {}", group, found.error.text if found.error else held)
+        for found in self.differences:
+            yield Advice("  ! {}: {}", f"{found.group} {found.tp}", found.problem)
         groups = count_of(self.compared, "group")
         compared = f"compared, in {groups}, the offsets that the journal does not record as written"
         if not self.differing:
@@ -198,7 +179,7 @@ class Rollback:
         for task, current in with_offsets(self.store, tasks, lambda task: task.target_group):
             for step in task.steps:
                 offsets = (step.target, current.offsets.get(step.tp), step.after)
-                applied, now, before = (None if one is None else one.offset for one in offsets)
+                applied, now, before = (one and one.offset for one in offsets)
                 error = task.rejected.get(step.tp) or current.error or current.errors.get(step.tp)
                 problem = "" if error is None else error.text
                 if not problem and not self.allow_rewind and now not in (applied, before):
@@ -210,7 +191,7 @@ class Rollback:
         for task in self._tasks():
             yield from ((step.tp, step.after.offset) for step in task.steps if step.after is not None)
 
-    def compare(self, report: RollbackReport, progress: Callable[..., Iterable[RollbackDifference]]) -> None:
+    def compare(self, report: RollbackReport, progress: Callable[..., Iterable[RollbackPreview]]) -> None:
         """Adds the differences that a rollback left to its ``report``, and what apply had created. ``progress`` yields
         the differences that it gets, with a second argument that names the work."""
         if report.interrupted:
@@ -219,8 +200,7 @@ class Rollback:
         report.compared = sum(1 for _ in self._unrecorded_writes())
         for found in progress(self._differences() if report.compared else (), "comparing"):
             report.differing += 1
-            if report.differing <= MAX_DIFFERENCES:
-                report.differences += (found,)
+            report.differences = (*report.differences, found)[:SHOWN]
         if not (report.groups and report.ok):
             return
         created = set()
@@ -263,7 +243,7 @@ class Rollback:
             if steps:
                 yield group, steps
 
-    def _differences(self) -> Iterator[RollbackDifference]:
+    def _differences(self) -> Iterator[RollbackPreview]:
         """Yields the partitions without a recorded outcome whose offset in the target differs from the plan's
         before-image.
 
@@ -272,14 +252,14 @@ class Rollback:
         """
         unrecorded = self._unrecorded_writes()
         for (group, steps), current in with_offsets(self.store, unrecorded, lambda item: item[0].target_group):
-            if current.error is not None:
-                yield RollbackDifference(group.target_group, None, None, None, current.error)
-                continue
             for step in steps:
-                offsets = (step.target, current.offsets.get(step.tp))
-                before, now = (None if one is None else one.offset for one in offsets)
-                if (error := current.errors.get(step.tp)) is not None or before != now:
-                    yield RollbackDifference(group.target_group, step.tp, before, now, error)
+                before, now = (one and one.offset for one in (step.target, current.offsets.get(step.tp)))
+                if error := current.error or current.errors.get(step.tp):
+                    yield RollbackPreview(group.target_group, step.tp, None, now, before, error.text)
+                elif before != now:
+                    held = ("no offset" if one is None else one for one in (now, before))
+                    problem = "holds {}, and held {} before the plan was applied".format(*held)
+                    yield RollbackPreview(group.target_group, step.tp, None, now, before, problem)
 
     def _without_deleted_logs(self, tasks: Iterator[GroupWrite]) -> Iterator[GroupWrite]:
         """Yields the tasks, in which a before-image of a topic that was recreated since the plan is marked as
@@ -314,10 +294,8 @@ def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> It
     """Yields the tasks with the store's current offsets as before-images. Therefore the journal contains every offset
     that a forced rollback overwrites. Unreadable partitions are rejected."""
     for task, current in with_offsets(store, tasks, lambda task: task.target_group):
-        steps = tuple(
-            step._replace(target=None if (now := current.offsets.get(step.tp)) is None else now.value())
-            for step in task.steps
-        )
+        held = current.offsets
+        steps = tuple(one._replace(target=held[one.tp].value() if one.tp in held else None) for one in task.steps)
         errors = ((step.tp, current.error or current.errors.get(step.tp)) for step in steps)
         rejected = {**{tp: error for tp, error in errors if error is not None}, **task.rejected}
         yield replace(task, steps=steps, rejected=rejected, terms=("the offset read just before", "the before-image"))
@@ -328,9 +306,7 @@ def _also_of_other_runs(
 ) -> dict[TopicPartition, OffsetMgrError]:
     """Returns the partitions that another run of apply has written or may have written too, each with the reason."""
     found: dict[TopicPartition, OffsetMgrError] = {}
-    for other in state.apply_runs:
-        if other is run:
-            continue
+    for other in (one for one in state.apply_runs if one is not run):
         applied = state.partitions(other, group.name)
         for tp in partitions & (applied.written | applied.in_doubt):
             name = f"the run {other.operation}" if other.operation else "a run of an older offsetmgr"
@@ -447,8 +423,6 @@ class ReversePlanner:
     def _reason_for_nothing(self, forward: GroupPlan) -> str:
         if forward.error:
             return f"it was never copied ({forward.error})"
-        none = f"{self.base.source.uri} holds none of it"
-        rejected = next((step for step in forward.steps if step.action.rejects), None)
-        if rejected is not None:
-            return f"it was never copied ({rejected.tp} {rejected.action}), and {none}"
-        return f"there was nothing to copy, and {none}" if not forward.writes() else f"it was never copied, and {none}"
+        rejected = next((f" ({step.tp} {step.action})" for step in forward.steps if step.action.rejects), "")
+        why = f"it was never copied{rejected}" if rejected or forward.writes() else "there was nothing to copy"
+        return f"{why}, and {self.base.source.uri} holds none of it"

@@ -8,7 +8,7 @@ Kafka before ZooKeeper, so a target in Kafka never appears to be behind because 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
@@ -25,7 +25,7 @@ from offsetmgr.groups.last_writes import GroupPair, LastWriter, LastWrites, skip
 from offsetmgr.kafka.cluster import Logs
 from offsetmgr.migration.apply import check_endpoint, recreated_topics
 from offsetmgr.migration.cluster_logs import ClusterLogs
-from offsetmgr.migration.copied_offsets import last_writes
+from offsetmgr.migration.copied_offsets import last_writes, transferred_steps
 from offsetmgr.migration.journaled_writer import read_pairs
 from offsetmgr.migration.plan import (
     Action,
@@ -33,7 +33,6 @@ from offsetmgr.migration.plan import (
     GroupScope,
     MissingTopic,
     PlanFile,
-    PlanSource,
     PlanStep,
     clamp_text,
 )
@@ -92,6 +91,8 @@ _PASSING: Final = frozenset(
 )
 
 
+_NOT_REWOUND: Final = "the rewind was not written"
+
 VerifyOutcome: TypeAlias = tuple[Status, Confidence, str]
 ReadLastWriter: TypeAlias = Callable[[], LastWriter | None]
 """Reads the evidence that shows which store was written last; None if the target is not ahead any more, or was written
@@ -127,12 +128,12 @@ def check_planned(
     source: Committed | None,
     target: Committed | None,
     log_end: int | None,
-    read: ReadLastWriter = lambda: None,
+    read: ReadLastWriter,
     *,
-    word: bool = False,
+    applied: bool,
 ) -> VerifyOutcome:
-    """Returns the result for a planned partition from the current offsets of both stores. ``word`` tells whether the
-    caller chose to keep every target that is ahead."""
+    """Returns the result for a planned partition from the current offsets of both stores. ``applied`` tells whether
+    apply wrote the step."""
     if step.action.rejects:
         comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
         if comparable and source is not None and target is not None and source.offset == target.offset:
@@ -145,39 +146,39 @@ def check_planned(
     expected = step.after.offset
     if target.offset < expected:
         return Status.BEHIND, Confidence.SEEN, f"behind the plan by {expected - target.offset}"
-    if target.offset > expected:
-        moved = _check_progress(step, target.offset, log_end)
-        if not moved[0].ok:
-            return moved
-    else:
-        moved = (Status.EQUAL, Confidence.SEEN, "")
-    return _compare_with_source(step, source, target, moved, (lambda: None) if word else read)
+    if target.offset == expected:
+        return _compare_with_source(step, source, target, (Status.EQUAL, Confidence.SEEN, ""), read)
+    if step.action is Action.REWIND and not applied:
+        return Status.NOT_REWOUND, Confidence.SEEN, _NOT_REWOUND
+    moved = _check_progress(step, target.offset, log_end)
+    return _compare_with_source(step, source, target, moved, read) if moved[0].ok else moved
 
 
 def _check_progress(step: PlanStep, offset: int, log_end: int | None) -> VerifyOutcome:
     assert step.after is not None
     if log_end is None:
         return Status.UNKNOWN, Confidence.UNKNOWN, "moved forward, but the log's end is unknown"
-    if offset > log_end:
-        return Status.BEYOND_LOG_END, Confidence.SEEN, f"beyond the log end by {offset - log_end}"
     return Status.PROGRESS, Confidence.SEEN, f"moved forward by {offset - step.after.offset}"
 
 
 def _compare_with_source(
     step: PlanStep, source: Committed | None, target: Committed, result_so_far: VerifyOutcome, read: ReadLastWriter
 ) -> VerifyOutcome:
-    if step.origin is not None:
-        return _compare_with_position(step, step.origin, source, result_so_far)
+    """An offset that was derived from a position in another log has the confidence of the derivation."""
+    origin, planned = step.origin, -1 if step.source is None else step.source.offset
     if source is None:
-        gone = (Status.SOURCE_GONE, Confidence.SEEN, "the source no longer holds it")
-        return result_so_far if step.source is None else gone
-    planned = -1 if step.source is None else step.source.offset
-    if source.offset > target.offset and source.offset != planned:
+        evidence = Confidence.SEEN if origin is None else origin.evidence
+        return (Status.SOURCE_GONE, evidence, "the source no longer holds it") if step.source else result_so_far
+    if source.offset > planned and (origin is not None or source.offset > target.offset):
         repeats = f"a start from the target would repeat {source.offset - target.offset} messages"
-        return Status.SOURCE_AHEAD, Confidence.SEEN, f"the source moved on after the plan; {repeats}"
+        then = repeats if origin is None else "make a new plan"
+        return Status.SOURCE_AHEAD, Confidence.SEEN, f"the source moved on after the plan; {then}"
     if source.offset < planned:
         back = planned - source.offset
         return Status.SOURCE_REWOUND, Confidence.SEEN, f"the source was moved back by {back} after the plan"
+    if origin is not None:
+        status, _, detail = result_so_far
+        return status, origin.evidence, Advice.joined(filter(None, (detail, origin.how)))
     kept = step.action in (Action.KEEP_NEWER, Action.TARGET_ONLY)
     if kept and result_so_far[0] is Status.EQUAL and target.offset > source.offset:
         proven = step.proven and source.offset == planned
@@ -233,7 +234,7 @@ def check_translated(
         status = Status.SOURCE_AHEAD if since else Status.NOT_IN_PLAN if step is None else Status.BEHIND
         return status, evidence, f"{since}a start there repeats {number}: the right offset is {right} ({there.how})"
     if step is not None and step.action is Action.REWIND and not applied:
-        return Status.NOT_REWOUND, evidence, "the rewind was not written"
+        return Status.NOT_REWOUND, evidence, _NOT_REWOUND
     number = f"{target.offset - right} offsets" if apart is None else count_of(apart[1], "record")
     text = "a start there skips {}: the right offset is {} ({}); to accept it, plan it again with {if_ahead=keep}"
     return Status.AHEAD_UNPROVEN, Confidence.UNKNOWN, Advice(text, number, right, there.how)
@@ -244,26 +245,6 @@ def has_progressed(step: PlanStep | None, source: Committed, target: Committed |
     if step is None or step.source is None or step.after is None or target is None:
         return False
     return applied and source.offset == step.source.offset and target.offset > step.after.offset
-
-
-def _compare_with_position(
-    step: PlanStep, origin: PlanSource, source: Committed | None, result_so_far: VerifyOutcome
-) -> VerifyOutcome:
-    """Works like `_compare_with_source`, but compares the source's position with the position in the plan. The planned
-    offset was derived from the planned position, so the result has the confidence of the derivation."""
-    assert step.source is not None
-    old, unit = step.source.offset, "byte" if origin.topic is None else "position"
-    evidence = origin.evidence
-    if source is None:
-        return Status.SOURCE_GONE, evidence, f"the source no longer holds {unit} {old}"
-    if source.offset > old:
-        why = f"the source moved on after the plan, from {unit} {old} to {source.offset}; make a new plan"
-        return Status.SOURCE_AHEAD, Confidence.SEEN, why
-    if source.offset < old:
-        why = f"the source was moved back after the plan, from {unit} {old} to {source.offset}"
-        return Status.SOURCE_REWOUND, Confidence.SEEN, why
-    status, _, detail = result_so_far
-    return status, evidence, Advice.joined((detail, origin.how)) if detail else origin.how
 
 
 class PartitionResult(NamedTuple):
@@ -332,13 +313,14 @@ class VerifySummary:
 
 class VerifyResults(Iterator[PartitionResult]):
     """Compares every partition with a plan: iterate over it for the results. ``summary`` has their counts; it reads the
-    results first that the caller has not read. ``is_rolled_back`` tells whether the plan was rolled back. If an error
-    ends the results, further calls raise it again."""
+    results first that the caller has not read. ``is_rolled_back`` tells whether the plan was rolled back, and
+    ``is_translated`` whether the two sides are different clusters, so that the results have verdicts. If an error ends
+    the results, further calls raise it again."""
 
     def __init__(self, results: Iterable[PartitionResult], summary: VerifySummary, *, is_rolled_back: bool) -> None:
         self._results, self._summary = iter(results), summary
         self._error: BaseException | None = None
-        self.is_rolled_back = is_rolled_back
+        self.is_rolled_back, self.is_translated = is_rolled_back, summary.is_translated
 
     def __next__(self) -> PartitionResult:
         if self._error is not None:
@@ -348,11 +330,6 @@ class VerifyResults(Iterator[PartitionResult]):
         except BaseException as error:  # also the end of the iteration
             self._error = error
             raise
-
-    @property
-    def is_translated(self) -> bool:
-        """Whether the two sides are different clusters, so that the results have verdicts."""
-        return self._summary.is_translated
 
     @property
     def summary(self) -> VerifySummary:
@@ -410,13 +387,13 @@ class MigrationVerifier:
         have moved on there."""
         positions, committed = set[tuple[TopicPartition, int]](), set[tuple[TopicPartition, int, int]]()
         for plan, pair in pairs:
-            steps = {step.tp: step for step in plan.steps}
+            steps, applied = {step.tp: step for step in plan.steps}, self._applied(plan)
             for tp, position in translated.positions(pair.source):
                 copy = translated.target(tp)
                 found, held, step = pair.source.offsets[tp], pair.target.offsets.get(copy), steps.get(copy)
                 if held is None:
                     positions.add((tp, position))
-                elif not has_progressed(step, found, held, applied=self._is_applied(plan.name, copy, step)):
+                elif not has_progressed(step, found, held, applied=copy in applied):
                     committed.add((tp, position, held.offset))
         translated.translations.load(positions, committed)
 
@@ -424,14 +401,11 @@ class MigrationVerifier:
     def _recreated(self) -> Mapping[str, str]:
         return recreated_topics(self.plan, self.target)
 
-    def _is_applied(self, group: str, tp: TopicPartition, step: PlanStep | None) -> bool:
-        """Whether the target's log has held the offset of the step, and is still the same."""
-        if step is None or self.state.is_group_rolled_back(group) or tp.topic in self._recreated:
-            return False
-        if not step.action.writes:
-            return True
-        done = self.state.partitions(self.state.apply, group)
-        return tp in done.written or tp in done.unchanged or tp in done.in_doubt
+    def _applied(self, plan: GroupPlan) -> Collection[TopicPartition]:
+        """Returns the partitions whose log in the target has held the offset of the step, and is still the same."""
+        if not plan.steps or self.state.is_group_rolled_back(plan.name):
+            return ()
+        return {tp for tp in transferred_steps(plan, self.state) if tp.topic not in self._recreated}
 
     def _batch(self, batch: list[tuple[GroupPlan, GroupPair]]) -> Iterator[PartitionResult]:
         targets = [pair.target for _, pair in batch]
@@ -470,16 +444,11 @@ class MigrationVerifier:
             return
         if plan.error:
             yield _group_result(plan, Status.REFUSED, Confidence.SEEN, f"could not be planned: {plan.error}")
-        if self._translated is not None:
-            yield from self._translated_group(self._translated, plan, pair)
-            return
         if self._shift:
             shifted = {tp: found._replace(offset=found.offset + self._shift) for tp, found in source.offsets.items()}
             source = replace(source, offsets=shifted)
         steps = {step.tp: _shifted_step(step, self._shift) if self._shift else step for step in plan.steps}
-        if any(step.origin for step in plan.steps):
-            source = _with_mapped_partitions(plan, source)
-        readable, new = not source.errors and not target.errors, tuple.__new__
+        readable, new = not (source.errors or target.errors or self._translated), tuple.__new__
         compared = cache(lambda: self._last_writes.find([pair])[0])
 
         def last_writer(tp: TopicPartition) -> LastWriter | None:
@@ -488,132 +457,90 @@ class MigrationVerifier:
             is_open = writer is not None and now.ahead(tp) and not writer.is_offset(now.target.offsets[tp].offset)
             return writer if is_open else None
 
-        for tp in self._all_partitions(steps, source, target):
-            step, source_offset, target_offset = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
+        applied: Collection[TopicPartition] = ()
+        if self._translated is not None or any(step.action is Action.REWIND for step in plan.steps):
+            applied = self._applied(plan)
+        for tp, old in self._partitions(steps, source, target):
+            step, source_offset, target_offset = steps.get(tp), source.offsets.get(old), target.offsets.get(tp)
             unchanged = readable and step and target_offset and _is_unchanged(step, source_offset, target_offset)
             if unchanged and target_offset and log.holds(tp, target_offset.offset):
                 offset, of_source = target_offset.offset, source_offset.offset if source_offset else None
                 fields = (Status.EQUAL, Confidence.SEEN, offset, of_source, offset, log.end(tp), "", None, None, None)
                 yield new(PartitionResult, (plan.name, plan.target_group, tp, *fields))
             else:
-                yield self._partition(plan, tp, step, GroupPair(source, target), partial(last_writer, tp))
+                read, both = partial(last_writer, tp), GroupPair(source, target)
+                yield self._partition(plan, old, tp, both, step, read, applied=tp in applied)
 
-    def _translated_group(
-        self, translated: TranslatedGroups, plan: GroupPlan, pair: GroupPair
-    ) -> Iterator[PartitionResult]:
-        steps, selects = {step.tp: step for step in plan.steps}, self.plan.header.options.selects
-        sources = {step.tp: step.source_tp for step in plan.steps if step.is_translated}
-        sources |= {translated.target(tp): tp for tp in (*pair.source.offsets, *pair.source.errors) if selects(tp)}
-        for copy in (*pair.target.offsets, *pair.target.errors):
-            if (old := translated.source(copy)) is not None and selects(old):
-                sources.setdefault(copy, old)
-        for tp in sorted({*sources, *steps}):
-            yield self._translated_partition(translated, plan, steps.get(tp), (sources.get(tp, tp), tp), pair)
+    def _partitions(
+        self, steps: Mapping[TopicPartition, PlanStep], source: GroupOffsets, target: GroupOffsets
+    ) -> Iterable[tuple[TopicPartition, TopicPartition]]:
+        """Returns the partitions of the target, each with that of the source, in order."""
+        translated, selects = self._translated, self.plan.header.options.selects
+        equal = translated is None and not (source.errors or target.errors)
+        if equal and steps.keys() == source.offsets.keys() == target.offsets.keys():
+            return ((tp, tp) for tp in sorted(steps))  # the most frequent case
+        sources = {step.tp: step.source_tp for step in steps.values() if step.origin is not None}
+        planned = {old: tp for tp, old in sources.items()}
+        for old in filter(selects, (*source.offsets, *source.errors)):
+            copy = old if translated is None else translated.target(old)
+            sources.setdefault(planned.get(old, copy), old)
+        for tp in (*target.offsets, *target.errors):
+            if (found := tp if translated is None else translated.source(tp)) is not None and selects(found):
+                sources.setdefault(tp, found)
+        return sorted({**{tp: tp for tp in steps}, **sources}.items())
 
-    def _translated_partition(
+    def _partition(
         self,
-        translated: TranslatedGroups,
         plan: GroupPlan,
-        step: PlanStep | None,
-        tps: tuple[TopicPartition, TopicPartition],
+        old: TopicPartition,
+        tp: TopicPartition,
         pair: GroupPair,
+        step: PlanStep | None,
+        read: ReadLastWriter,
+        *,
+        applied: bool,
     ) -> PartitionResult:
-        """``tps`` are the partition of the source and its copy."""
-        old, tp = tps
+        """``old`` is the partition of the source. ``applied`` tells whether apply wrote the step."""
+        translated, word = self._translated, self.plan.header.options.if_ahead is AheadPolicy.KEEP
         source, target, end = pair.source.offsets.get(old), pair.target.offsets.get(tp), self._logs.end(tp)
-        applied, apart = self._is_applied(plan.name, tp, step), None
         there: TranslatedOffset | OffsetMgrError | None = None
+        apart: tuple[int, int] | None = None
         outcome: VerifyOutcome
         if unreadable := pair.source.errors.get(old) or pair.target.errors.get(tp):
             outcome = Status.UNREADABLE, Confidence.UNKNOWN, unreadable.text
-        elif source is None:
-            outcome = check_planned(step, None, target, end) if step else check_unplanned(None, target, lambda: None)
-        elif step is not None and has_progressed(step, source, target, applied=applied):
-            assert target is not None
+        elif translated and source and step and target and has_progressed(step, source, target, applied=applied):
             outcome = _check_progress(step, target.offset, end)
-        elif target is None:
-            there = translated.get(old, source)
-            outcome = self._missing_in_target(plan.name, step, source)
         else:
-            there = translated.get(old, source)
-            apart = translated.translations.difference(old, source.offset, target.offset)
-            outcome = check_translated(step, source, target, there, apart, applied=applied)
+            there = translated.get(old, source) if translated is not None and source is not None else None
+            if translated and there and source and target:
+                apart = translated.translations.difference(old, source.offset, target.offset)
+                outcome = check_translated(step, source, target, there, apart, applied=applied)
+            elif step is None:
+                outcome = check_unplanned(source, target, read)
+            else:
+                outcome = check_planned(step, source, target, end, (lambda: None) if word else read, applied=applied)
+        if outcome[0] is Status.MISSING and step is not None:
+            outcome = self._missing(plan.name, step, source)
         if outcome[0].ok and target is not None and not self._logs.holds(tp, target.offset):
             outcome = outside(target.offset, self._logs.get(tp))
-        status, evidence, detail = outcome
         known = there if isinstance(there, TranslatedOffset) else None
         planned = step.after.offset if step and step.after else None
         expected = planned if known is None or known.problem else known.answer.offset
         offsets = (expected, source and source.offset, target and target.offset, end)
         of_records = (known and str(known.answer.verdict), *(apart or (None, None)))
-        return PartitionResult(plan.name, plan.target_group, tp, status, evidence, *offsets, detail, *of_records)
+        return PartitionResult(plan.name, plan.target_group, tp, *outcome[:2], *offsets, outcome[2], *of_records)
 
-    def _missing_in_target(self, group: str, step: PlanStep | None, source: Committed) -> VerifyOutcome:
-        if step is None:
-            return Status.NOT_IN_PLAN, Confidence.SEEN, "committed in the source since the plan; make a new plan for it"
-        if step.action.rejects:
-            return Status.REFUSED, Confidence.SEEN, f"the plan refused it: {step.note}"
-        why = self._why_missing(group, step)
-        if step.source is not None and step.source.offset != source.offset:
+    def _missing(self, group: str, step: PlanStep, source: Committed | None) -> VerifyOutcome:
+        """Returns why the target lacks an offset, according to the journal."""
+        why = "deleted or expired since, so make a new plan"
+        if self.state.is_group_rolled_back(group):
+            why = "the plan was rolled back"
+        elif step.action.writes and group not in self.state.apply.done:
+            why = "not applied yet, run migrate apply"
+        why = f"the target has no commit: {why}"
+        if step.is_translated and source and step.source and source.offset != step.source.offset:
             return Status.SOURCE_AHEAD, Confidence.SEEN, f"{why}; the source moved on after the plan"
         return Status.MISSING, Confidence.SEEN, why
-
-    def _rewind_is_missing(self, group: str, step: PlanStep, target_offset: Committed | None) -> bool:
-        """Returns whether a planned rewind was not written. (A target beyond the planned offset proves nothing by
-        itself: consumers may have advanced since the rewind.)"""
-        if (
-            step.action is not Action.REWIND
-            or step.after is None
-            or target_offset is None
-            or target_offset.offset <= step.after.offset
-        ):
-            return False
-        done = self.state.partitions(self.state.apply, group)
-        return step.tp not in done.written and step.tp not in done.in_doubt
-
-    def _why_missing(self, group: str, step: PlanStep) -> str:
-        """Returns why the target lacks an offset, according to the journal."""
-        if self.state.is_group_rolled_back(group):
-            return "the target has no commit: the plan was rolled back"
-        if step.action.writes and group not in self.state.apply.done:
-            return "the target has no commit: not applied yet, run migrate apply"
-        return "the target has no commit: deleted or expired since, so make a new plan"
-
-    def _all_partitions(
-        self, steps: Mapping[TopicPartition, PlanStep], source: GroupOffsets, target: GroupOffsets
-    ) -> list[TopicPartition]:
-        if steps.keys() == source.offsets.keys() == target.offsets.keys() and not (source.errors or target.errors):
-            return sorted(steps)  # the most frequent case
-        options = self.plan.header.options
-        found = {*source.offsets, *source.errors, *target.offsets, *target.errors}
-        if not options.selection.everything:
-            found = {tp for tp in found if options.selects(tp)}
-        return sorted(found.union(steps))
-
-    def _partition(
-        self, plan: GroupPlan, tp: TopicPartition, step: PlanStep | None, pair: GroupPair, read: ReadLastWriter
-    ) -> PartitionResult:
-        source, target, log = pair.source, pair.target, self._logs
-        word = self.plan.header.options.if_ahead is AheadPolicy.KEEP
-        source_offset, target_offset = source.offsets.get(tp), target.offsets.get(tp)
-        outcome: VerifyOutcome
-        if unreadable := source.errors.get(tp) or target.errors.get(tp):
-            outcome = Status.UNREADABLE, Confidence.UNKNOWN, unreadable.text
-        elif step is None:
-            outcome = check_unplanned(source_offset, target_offset, read)
-        elif self._rewind_is_missing(plan.name, step, target_offset):
-            outcome = Status.NOT_REWOUND, Confidence.SEEN, "the rewind was not written"
-        else:
-            outcome = check_planned(step, source_offset, target_offset, log.end(tp), read, word=word)
-            if outcome[0] is Status.MISSING:
-                outcome = Status.MISSING, Confidence.SEEN, self._why_missing(plan.name, step)
-        if outcome[0].ok and target_offset is not None and not log.holds(tp, target_offset.offset):
-            outcome = outside(target_offset.offset, log.get(tp))
-        status, evidence, detail = outcome
-        offsets = (step.after if step else None, source_offset, target_offset)
-        expected, in_source, in_target = (None if one is None else one.offset for one in offsets)
-        names = (plan.name, plan.target_group, tp)
-        return PartitionResult(*names, status, evidence, expected, in_source, in_target, log.end(tp), detail)
 
 
 def _named(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, str, str]]:
@@ -641,13 +568,3 @@ def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | 
 
 def _shifted_step(step: PlanStep, shift: int) -> PlanStep:
     return step._replace(source=step.source and step.source._replace(offset=step.source.offset + shift))
-
-
-def _with_mapped_partitions(plan: GroupPlan, source: GroupOffsets) -> GroupOffsets:
-    """Returns the source's offsets and errors, with byte positions under the partitions to which the plan maps them."""
-    new = {step.source_tp: step.tp for step in plan.steps if step.origin is not None}
-    return replace(
-        source,
-        offsets={new.get(tp, tp): found for tp, found in source.offsets.items()},
-        errors={new.get(tp, tp): error for tp, error in source.errors.items()},
-    )

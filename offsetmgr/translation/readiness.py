@@ -55,9 +55,9 @@ class GroupReadiness(NamedTuple):
     def of(cls, name: str, counts: PositionCounts, lives: str = "") -> GroupReadiness:
         if lives:
             return cls(name, counts.total, lives=lives)
-        unsure = {verdict: found.partitions for verdict, found in counts.unsure_skips.items()}
-        reasons = counts.unknown + Counter(unsure)
-        reasons += Counter({ONLY_TO: counts.only_to, "outside the log": counts.elsewhere})
+        others = {ONLY_TO: counts.only_to, "outside the log": counts.elsewhere}
+        others |= {verdict: found.partitions for verdict, found in counts.unsure_skips.items()}
+        reasons = counts.unknown + Counter(others)
         skips = counts.skipped + sum(found.least for found in counts.unsure_skips.values())
         return cls(name, counts.total, counts.repeated, skips, counts.only_from, reasons, counts.first_unknown)
 
@@ -131,10 +131,10 @@ class Readiness:
     @property
     def sums(self) -> GroupReadiness:
         """The sums over all groups."""
-        numbers = ((one.partitions, one.repeats, one.skips, one.absent) for one in self.groups)
-        partitions, repeats, skips, absent = map(sum, zip((0, 0, 0, 0), *numbers, strict=True))
+        names = ("partitions", "repeats", "skips", "absent")
+        numbers = (sum(getattr(one, name) for one in self.groups) for name in names)
         reasons = sum((Counter(one.reasons) for one in self.groups), Counter[str]())
-        return GroupReadiness("", partitions, repeats, skips, absent, reasons)
+        return GroupReadiness("", *numbers, reasons=reasons)
 
     @property
     def is_complete(self) -> bool:
@@ -208,33 +208,32 @@ class LastReadiness:
 
     def _of_other_addresses(self) -> Readiness | None:
         """Returns the latest check of the same groups whose two clusters were named by other addresses."""
-        found = [one for one in self._saved() if one.arguments == self._arguments and self._is_of_sides(one)]
+        found = (one for one in self._saved() if one.arguments == self._arguments and self._is_of_sides(one))
         return max(found, key=attrgetter("checked_at_ms"), default=None)
 
     def _is_of_sides(self, saved: Readiness) -> bool:
         return all(map(_have_common_address, self._sides, (saved.source, saved.target)))
 
-    def _saved(self) -> list[Readiness]:
-        found = list[Readiness]()
-        for file in sorted(self.path.parent.glob("*.json"), key=_changed):
+    def _saved(self) -> Iterator[Readiness]:
+        for file in self.path.parent.glob("*.json"):
             with suppress(OffsetMgrError):
-                found += filter(None, [_load(file)])
-        return found
+                yield from filter(None, [_load(file)])
 
     def _others(self) -> str:
         """Returns a hint at the latest check of other groups of these clusters, of all groups if there is one. Without
         one, names the clusters of other checks."""
-        if not (saved := self._saved()):
+        saved = sorted(self._saved(), key=lambda one: (one.arguments["all_groups"], one.checked_at_ms))
+        if not saved:
             return "there is no last known state: no complete check was saved"
-        found = [one for one in saved if self._is_of_sides(one)]
-        last = max(found or saved, key=lambda one: (one.arguments["all_groups"], one.checked_at_ms))
+        of_sides = list(filter(self._is_of_sides, saved))
+        last = (of_sides or saved)[-1]
         given = {name: tuple(one) if isinstance(one, list) else one for name, one in last.arguments.items()}
         call = Invocation("migrate readiness", (), {"from": last.source, "to": last.target, **given})
-        if found:
+        if of_sides:
             at = moment(last.checked_at_ms)
             return Advice("a last known state is saved of other options, of {} UTC: {}", at, call)
-        states = {(one.source, one.target): moment(one.checked_at_ms) for one in saved}
-        named = list_of((f"from {one} to {other} of {at} UTC" for (one, other), at in states.items()), _MAX_NAMED)
+        states = {f"from {one.source} to {one.target}": moment(one.checked_at_ms) for one in saved}
+        named = list_of((f"{sides} of {at} UTC" for sides, at in states.items()), _MAX_NAMED)
         why = "no last known state has an address in common with both clusters. There are states {}; to show one: {}"
         return Advice(why, named, call)
 
@@ -245,8 +244,7 @@ class LastReadiness:
         groups = sorted(checked.groups, key=lambda one: one.is_ready() and not one.lives)[:_MAX_GROUPS]
         values = {name: value for name, value in vars(checked).items() if name not in ("errors", "silent")}
         values |= {"groups": groups, "more_groups": len(checked.groups) - len(groups), "version": VERSION}
-        body = json.dumps(values).encode()
-        replace_file(self.path, lambda out: out.write(_digest(body) + b"\n" + body), overwrite=True)
+        replace_file(self.path, lambda out: out.write(json.dumps(values).encode()), overwrite=True)
         for old in sorted(self.path.parent.glob("*.json"), key=_changed)[:-_MAX_FILES]:
             old.unlink(missing_ok=True)
 
@@ -255,14 +253,13 @@ def _load(path: Path) -> Readiness | None:
     """Returns the check, or None if there is none. Raises `CorruptData`, `UnknownVersion`, `FileFailure`."""
     what = f"the last known state in {path}"
     try:
-        digest, _, body = path.read_bytes().partition(b"\n")
+        values = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise FileFailure(what, f"cannot be read: {reason(error)}") from error
-    if digest != _digest(body):
-        raise CorruptData(what, "is damaged", "delete the file; the next complete check writes it again")
-    values = json.loads(body)
+    except ValueError as error:
+        raise CorruptData(what, "is damaged", "delete the file; the next complete check writes it again") from error
     if (version := values.pop("version")) != VERSION:
         why = f"has version {version}, and this offsetmgr reads version {VERSION}"
         raise UnknownVersion(what, why, "use the offsetmgr that wrote it, or a newer one")
@@ -280,7 +277,3 @@ def _have_common_address(one: str, other: str) -> bool:
 
 def _changed(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0
-
-
-def _digest(body: bytes) -> bytes:
-    return blake2b(body, digest_size=16).hexdigest().encode()

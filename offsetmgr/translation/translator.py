@@ -48,20 +48,6 @@ _OTHERS_SAMPLE_BYTES: Final = 1024 * 1024
 """The number of offsets at the end of each other partition in which records are looked for, and their bytes."""
 
 
-class TranslationOptions(NamedTuple):
-    """``max_read`` is the largest number of bytes that are read of a partition, in both logs together, and ``throttle``
-    the largest number that is read in a second. ``ignored_headers`` are headers that copiers add.
-    ``on_read`` is called with the number of bytes of each read. ``back`` states that the source is the copy of the
-    target, which may hold later records: the answers are those of `InverseAlignment`.
-    """
-
-    max_read: int = 256 * 1024 * 1024
-    throttle: int | None = None
-    ignored_headers: tuple[str, ...] = COPIERS_HEADERS
-    on_read: Callable[[int], None] = lambda _: None
-    back: bool = False
-
-
 class TranslatedPartition(NamedTuple):
     """The translations of the positions in a partition. If ``error`` is set, there are none."""
 
@@ -110,11 +96,14 @@ class PositionTranslator:
 
     The logs are read backward, in pieces, from their ends to the position that lies furthest back. They are read again
     if fewer than a tenth of the records are equal by the strictest comparison, or if the copy keeps the time stamps of
-    only some records. `Alignment` has the rules.
+    only some records. `Alignment` has the rules. With ``rules.back``, the source is the copy, and the answers are those
+    of `InverseAlignment`. ``on_read`` is called with the number of bytes of each read.
     """
 
-    def __init__(self, source: Logs, target: Logs, options: TranslationOptions | None = None) -> None:
-        self._source, self._target, self._options = source, target, options or TranslationOptions()
+    def __init__(
+        self, source: Logs, target: Logs, rules: TranslationRules, on_read: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self._source, self._target, self._rules, self._on_read = source, target, rules, on_read
         self._ends: dict[tuple[TopicPartition, Equality], frozenset[bytes]] = {}
         """The last records of partitions of the target's topic that was read last."""
 
@@ -135,7 +124,7 @@ class PositionTranslator:
         topics = {tp.topic: targets[tp].topic for tp in positions}
         ids = self.topic_ids(topics)
         refused = self._refused(topics)
-        in_copy = self._source.log_ranges(positions) if self._options.back else None
+        in_copy = self._source.log_ranges(positions) if self._rules.back else None
         in_target = self._target.log_ranges(targets.values())
         in_source = in_copy or self._source.log_ranges(positions)
         for tp, wanted in positions.items():
@@ -157,14 +146,14 @@ class PositionTranslator:
     def _log(self, logs: Logs, tp: TopicPartition, range_: LogRange | OffsetMgrError) -> _Log:
         if isinstance(range_, OffsetMgrError):
             raise range_
-        return _Log(logs, tp, range_, self._options)
+        return _Log(logs, tp, range_, self._rules.throttle, self._on_read)
 
     def _partition(self, logs: _Pair, wanted: Collection[int], earliest: int, ids: _Ids) -> TranslatedPartition:
         """Raises the error of the partition."""
         source, target = logs
         alignment, note, enough = None, "", 0
         found: Mapping[int, Translation]
-        _allow(logs, self._options)
+        _allow(logs, self._rules)
         lacking: int | None = source.range.end - target.range.end
         if digest := _equal_logs(logs, wanted):
             why = "both logs have equal batches at equal offsets"
@@ -186,7 +175,7 @@ class PositionTranslator:
         for log, before, after in zip(logs, ids, now, strict=True):
             if before.get(log.tp.topic) != after.get(log.tp.topic):
                 raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
-        shown = None if self._options.back else alignment
+        shown = None if self._rules.back else alignment
         return TranslatedPartition(
             source.tp, target.tp, found, None, note, shown, target.range, lacking, digest.hexdigest(), enough
         )
@@ -196,7 +185,7 @@ class PositionTranslator:
         strictest one."""
         first = None
         for equality in Equality:
-            reading = _AlignedLogs(logs, self._options, equality)
+            reading = _AlignedLogs(logs, self._rules, equality)
             reading.align(wanted, earliest)
             first = first or reading
             alignment = reading.alignment
@@ -381,14 +370,16 @@ def _how(answer: Translation) -> str:
 class _Log:
     """The log of a partition, with the range that it had at first."""
 
-    def __init__(self, logs: Logs, tp: TopicPartition, range_: LogRange, options: TranslationOptions) -> None:
+    def __init__(
+        self, logs: Logs, tp: TopicPartition, range_: LogRange, throttle: int | None, on_read: Callable[[int], None]
+    ) -> None:
         self.tp, self.range = tp, range_
         self.left = 0
         """The number of bytes that may still be read."""
         self.bytes_per_record: float | None = None
         """An estimate, from the last read."""
-        self._logs, self._throttle, self._on_read = logs, options.throttle, options.on_read
-        self._fetch_bytes = min(_FETCH_BYTES, options.throttle or _FETCH_BYTES)
+        self._logs, self._throttle, self._on_read = logs, throttle, on_read
+        self._fetch_bytes = min(_FETCH_BYTES, throttle or _FETCH_BYTES)
 
     def read(self, first: int, rules: FingerprintRules, stop: int | None = None) -> Piece:
         """Reads the log from an offset, or from its start, up to ``stop`` or its end. Raises `OffsetMgrError`."""
@@ -459,10 +450,10 @@ _Pair: TypeAlias = tuple[_Log, _Log]
 _Ids: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
 
 
-def _allow(logs: _Pair, options: TranslationOptions) -> None:
+def _allow(logs: _Pair, rules: TranslationRules) -> None:
     """Allows three quarters of the bytes that may be read; the rest is for samples."""
     for log in logs:
-        log.left = options.max_read * 3 // 8
+        log.left = rules.read_limit * 3 // 8
 
 
 def _equal_logs(logs: _Pair, wanted: Collection[int]) -> blake2b | None:
@@ -498,16 +489,16 @@ def _equal_logs(logs: _Pair, wanted: Collection[int]) -> blake2b | None:
 class _AlignedLogs:
     """The reads of both logs of a partition with one comparison."""
 
-    def __init__(self, logs: _Pair, options: TranslationOptions, equality: Equality) -> None:
-        self._logs, self._options, self.equality = logs, options, equality
-        self._original, self._copy = reversed(logs) if options.back else logs
+    def __init__(self, logs: _Pair, rules: TranslationRules, equality: Equality) -> None:
+        self._logs, self._rules, self.equality = logs, rules, equality
+        self._original, self._copy = reversed(logs) if rules.back else logs
         self.alignment: Alignment
         self._timestamps: bool | None = None
         self._stopped = False
         """Whether no more may be read."""
         self._samples_left: int | None = None
         if equality is not Equality.ALL:
-            _allow(logs, options)
+            _allow(logs, rules)
 
     # --- reading to the positions -------------------------------------------------------------------
 
@@ -519,9 +510,9 @@ class _AlignedLogs:
         needed = source.range.end - min(inside, default=source.range.end) + _MARGIN
         distance = min(needed, _FIRST_OFFSETS, self._first_distance())
         original, copy = self._original, self._copy
-        b = copy.read(copy.range.end - distance, self._rules)
+        b = copy.read(copy.range.end - distance, self._fingerprints)
         self._timestamps = b.timestamps if self._timestamps is None else self._timestamps
-        pieces = {original: original.read(original.range.end - distance, self._rules), copy: b}
+        pieces = {original: original.read(original.range.end - distance, self._fingerprints), copy: b}
         try:
             while distance < needed and not pieces[copy].mixed_times:
                 self._read_earlier(pieces, self._logs)
@@ -539,7 +530,7 @@ class _AlignedLogs:
             self.alignment = self._aligned(pieces)
             return
         self._timestamps = False
-        _allow(self._logs, self._options)
+        _allow(self._logs, self._rules)
         self.align(wanted, earliest)
 
     def _first_distance(self) -> int:
@@ -563,18 +554,18 @@ class _AlignedLogs:
         return (int(size * 8 / 3 * 1.2) // _MEGABYTE + 1) * _MEGABYTE
 
     @property
-    def _rules(self) -> FingerprintRules:
-        return FingerprintRules(self.equality, self._timestamps, self._options.ignored_headers)
+    def _fingerprints(self) -> FingerprintRules:
+        return FingerprintRules(self.equality, self._timestamps, (*COPIERS_HEADERS, *self._rules.ignored_headers))
 
     def _aligned(self, pieces: Mapping[_Log, Piece]) -> Alignment:
-        made = InverseAlignment if self._options.back else Alignment
+        made = InverseAlignment if self._rules.back else Alignment
         return made(pieces[self._original].stretch, pieces[self._copy].committed())
 
     def _read_earlier(self, pieces: dict[_Log, Piece], logs: Iterable[_Log]) -> None:
         """Reads as much again before what was read of these logs. Raises `TooMuch`."""
         for log in logs:
             first = pieces[log].stretch.first
-            earlier = log.read(first - (log.range.end - first), self._rules, stop=first)
+            earlier = log.read(first - (log.range.end - first), self._fingerprints, stop=first)
             earlier.extend(pieces[log])
             pieces[log] = earlier
 
@@ -606,7 +597,7 @@ class _AlignedLogs:
         if len(equal) != 1:
             return None
         last = a.offsets[equal[0]], b.offsets[-1]
-        return last[::-1] if self._options.back else last
+        return last[::-1] if self._rules.back else last
 
     def _inferred(self, position: int) -> Translation | None:
         """Compares the records around a position, and others that lie as far from both, without those between."""
@@ -614,7 +605,7 @@ class _AlignedLogs:
         if self._last_copy is None or not source.range.start <= position < source.range.end:
             return None
         if self._samples_left is None:
-            self._samples_left = self._options.max_read // 8
+            self._samples_left = self._rules.read_limit // 8
         source.left = target.left = self._samples_left
         shift = self._last_copy[1] - self._last_copy[0]
         try:
@@ -645,4 +636,4 @@ class _AlignedLogs:
         return True
 
     def _around(self, log: _Log, place: int) -> LogStretch:
-        return log.read(place - 2 * _NEIGHBOURS, self._rules, stop=place + 2 * _NEIGHBOURS).stretch
+        return log.read(place - 2 * _NEIGHBOURS, self._fingerprints, stop=place + 2 * _NEIGHBOURS).stretch

@@ -29,6 +29,7 @@ from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr import KafkaCluster, TopicPartition
+from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.sandbox import KraftBroker
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import PositionTranslator
@@ -62,7 +63,7 @@ def translated(bootstraps: tuple[str, str], partitions: int, records: int) -> st
     step = records // PLACES
     positions = {TopicPartition(TOPIC, one): range(0, records, step) for one in range(partitions)}
     with KafkaCluster(bootstraps[0]) as source, KafkaCluster(bootstraps[1]) as target:
-        for found in PositionTranslator(source, target).translate(positions):
+        for found in PositionTranslator(source, target, TranslationRules()).translate(positions):
             if found.error is not None:
                 return f"{found.source}: {found.error}"
             for position, one in found.translations.items():

@@ -24,7 +24,7 @@ from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.migration.mirror import Mirror, MirrorStatus, PollingNotifier
 from offsetmgr.migration.translated_offsets import OffsetTranslator
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.translation.translator import PositionTranslator, TranslationOptions, Translations
+from offsetmgr.translation.translator import PositionTranslator, Translations
 
 pytestmark = pytest.mark.servers
 
@@ -282,7 +282,7 @@ def test_a_thousand_groups_share_what_is_read_and_only_positions_that_moved_are_
         logs = [stack.enter_context(KafkaCluster(at)) for at in (clusters.a, clusters.b)]
         at = {group: number % 4 * 10 for number, group in enumerate(groups)}
         list(a.edit(GroupEdit(group, {tp: Change(OffsetAndMetadata(offset))}) for group, offset in at.items()))
-        translator, clock = PositionTranslator(logs[0], logs[1], TranslationOptions(on_read=read.append)), SystemClock()
+        translator, clock = PositionTranslator(logs[0], logs[1], TranslationRules(), read.append), SystemClock()
         mirror = Mirror(a, b, PlanOptions(groups=(f"{unique}-*",)), PollingNotifier(clock, math.inf), clock)
         mirror.settle_s = mirror.idle_s = 0.2
         mirror.translator = OffsetTranslator(Translations(translator, TranslationRules()), mirror.options, clock)

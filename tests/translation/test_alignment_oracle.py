@@ -13,10 +13,11 @@ from random import Random
 import pytest
 from copied_logs import Case, Log, World
 
+from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.model import LogRange
 from offsetmgr.translation.alignment import Alignment, InverseAlignment, Translation, Verdict
 from offsetmgr.translation.fingerprints import Equality, FingerprintRules, Piece
-from offsetmgr.translation.translator import _RECORD_BYTES, TooMuch, TranslationOptions, _AlignedLogs, _Log
+from offsetmgr.translation.translator import _RECORD_BYTES, TooMuch, _AlignedLogs, _Log
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
@@ -241,9 +242,9 @@ def inferences(case: Case, *, back: bool) -> Iterator[tuple[World, int, Translat
         world = World(case, random)
         logs = MemoryLog(world.a, world), MemoryLog(world.b, world)
         source, target = reversed(logs) if back else logs
-        options = TranslationOptions(max_read=1 << 30, back=back)
+        rules = TranslationRules(max_read=1 << 30, back=back)
         positions = [random.randint(source.range.start, source.range.end) for _ in range(IN_A_WORLD)]
-        reading = _AlignedLogs((source, target), options, Equality.ALL)
+        reading = _AlignedLogs((source, target), rules, Equality.ALL)
         reading.align(positions, target.range.end)
         for position in positions:
             yield world, position, reading.translate(position)

@@ -24,6 +24,7 @@ from processes import finish, produce, start_command, until
 from record_oracle import Log, Oracle
 
 from offsetmgr import KafkaCluster, TopicPartition
+from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, MirrorMaker
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import PositionTranslator, TranslatedPartition
@@ -87,7 +88,7 @@ class Mirrored:
 
     def translated(self, topic: str, positions: Collection[int], earliest: int | None = None) -> TranslatedPartition:
         with KafkaCluster(self.a) as source, KafkaCluster(self.b) as target:
-            translator, tp = PositionTranslator(source, target), TopicPartition(topic, 0)
+            translator, tp = PositionTranslator(source, target, TranslationRules()), TopicPartition(topic, 0)
             (found,) = translator.translate(
                 {tp: positions}, "A.{}".format, None if earliest is None else {tp: earliest}
             )

@@ -23,13 +23,7 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.segments.raw_batches import raw_batches
 from offsetmgr.translation import translator as module
 from offsetmgr.translation.alignment import Verdict
-from offsetmgr.translation.translator import (
-    PositionTranslator,
-    TranslatedOffset,
-    TranslatedPartition,
-    TranslationOptions,
-    Translations,
-)
+from offsetmgr.translation.translator import PositionTranslator, TranslatedOffset, TranslatedPartition, Translations
 
 pytestmark = pytest.mark.servers
 
@@ -125,7 +119,7 @@ class Clusters:
         self, *positions: int, partition: int = 0, earliest: int | None = None, **options: Any
     ) -> TranslatedPartition:
         with KafkaCluster(self.a) as source, KafkaCluster(self.b) as target:
-            translator = PositionTranslator(source, target, TranslationOptions(**options))
+            translator = PositionTranslator(source, target, TranslationRules(**options))
             tp = TopicPartition(self.topic, partition)
             (found,) = translator.translate({tp: positions}, earliest={} if earliest is None else {tp: earliest})
         return found
@@ -338,7 +332,7 @@ def test_a_topic_that_is_recreated_meanwhile_is_no_answer(clusters: Clusters, ma
         clusters.produce(clusters.b, values(10), partition)
     with KafkaCluster(clusters.a) as source, KafkaCluster(clusters.b) as target:
         positions = {TopicPartition(clusters.topic, partition): [5] for partition in (0, 1)}
-        found = PositionTranslator(source, target).translate(positions)
+        found = PositionTranslator(source, target, TranslationRules()).translate(positions)
         assert next(found).error is None
         delete_topic(AdminClient({"bootstrap.servers": clusters.b}), clusters.topic)
         clusters.make_in_target(2)
@@ -356,7 +350,7 @@ def test_the_way_back_leads_from_a_copy_to_the_original(
     clusters.produce(clusters.b, [b"other"] * OTHERS)
     clusters.copy([*records[:60], *records[50:80]])
     with KafkaCluster(clusters.a) as original, KafkaCluster(clusters.b) as copy:
-        translator = PositionTranslator(copy, original, TranslationOptions(back=True))
+        translator = PositionTranslator(copy, original, TranslationRules(back=True))
         # When more is copied after the end of one of the logs was read
         ends = original.log_ranges
 
