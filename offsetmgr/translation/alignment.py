@@ -99,7 +99,7 @@ class Translation(NamedTuple):
 
     ``offset`` is the answer, or None. If ``upper`` is not None, the right position lies between ``offset`` and
     ``upper``: a consumer that starts at ``offset`` gets up to ``repeats`` records again, and one that starts at
-    ``upper`` skips up to ``skips`` records. `Verdict.BRACKETED` and `Verdict.MISSING` have both bounds. ``missing`` is
+    ``upper`` skips up to as many. `Verdict.BRACKETED` and `Verdict.MISSING` have both bounds. ``missing`` is
     the number of records after the position that B does not hold although it holds later ones, and ``waits`` the number
     of records before the position that B does not hold yet. ``earlier_a`` and ``earlier_b`` tell which log must be read
     further back for a better answer.
@@ -109,7 +109,6 @@ class Translation(NamedTuple):
     offset: int | None = None
     upper: int | None = None
     repeats: int = 0
-    skips: int = 0
     why: str = ""
     missing: int = 0
     waits: int = 0
@@ -277,8 +276,9 @@ class Alignment:
                 last[of] = place
         self.first_copied = next((place for place, of in enumerate(self._classes_b) if of >= 0), None)
         """The place of B's first record that is a copy; None if no record of B is one."""
-        of_unique = last if all(self._unique) else map(_place_if, self._unique, last)
-        self._latest_before = array("q", accumulate(of_unique, max, initial=_ABSENT))
+        of_unique = (place if unique else _ABSENT for unique, place in zip(self._unique, last, strict=True))
+        places = last if all(self._unique) else of_unique
+        self._latest_before = array("q", accumulate(places, max, initial=_ABSENT))
         """For each index of A: the last place in B of the copies of all unique records before it."""
 
     def _find_foreign(self) -> None:
@@ -553,7 +553,6 @@ class Alignment:
             self.b.offset_at(lower),
             self.b.offset_at(upper),
             repeats=upper - lower,
-            skips=upper - lower,
             why=why,
             missing=missing,
         )
@@ -631,7 +630,7 @@ class InverseAlignment(Alignment):
             why = "the source may be receiving a stretch again that it already holds"
         if earlier_a or earlier_b:
             return Translation(Verdict.UNKNOWN, why=why, earlier_a=earlier_a, earlier_b=earlier_b)
-        bounds = a.offset_at(lower), a.offset_at(upper), upper - lower, upper - lower
+        bounds = a.offset_at(lower), a.offset_at(upper), upper - lower
         return Translation(Verdict.MISSING if missing else Verdict.BRACKETED, *bounds, why, missing)
 
     def _next_copied(self, place: int) -> tuple[int, int]:
@@ -686,7 +685,3 @@ def _unique(classes: Sequence[int]) -> bytearray:
         if of != index:
             unique[index] = unique[of] = 0
     return unique
-
-
-def _place_if(unique: int, place: int) -> int:
-    return place if unique else _ABSENT

@@ -249,11 +249,7 @@ class Piece:
                 value = value[: start + 1] + value[start + 5 :]
             prefix, content = b"", key + value
         stretch.offsets.append(offset)
-        stretch.prints.append(_fingerprint(prefix + content))
-
-
-def _fingerprint(content: bytes) -> bytes:
-    return blake2b(content, digest_size=_FINGERPRINT_BYTES).digest()
+        stretch.prints.append(blake2b(prefix + content, digest_size=_FINGERPRINT_BYTES).digest())
 
 
 def _fields(content: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:

@@ -132,9 +132,8 @@ class Readiness:
     def sums(self) -> GroupReadiness:
         """The sums over all groups."""
         names = ("partitions", "repeats", "skips", "absent")
-        numbers = (sum(getattr(one, name) for one in self.groups) for name in names)
-        reasons = sum((Counter(one.reasons) for one in self.groups), Counter[str]())
-        return GroupReadiness("", *numbers, reasons=reasons)
+        sums: dict[str, Any] = {name: sum(getattr(one, name) for one in self.groups) for name in names}
+        return GroupReadiness("", **sums, reasons=sum((Counter(one.reasons) for one in self.groups), Counter[str]()))
 
     @property
     def is_complete(self) -> bool:

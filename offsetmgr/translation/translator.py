@@ -538,7 +538,8 @@ class _AlignedLogs:
         for log in self._logs:
             if log.bytes_per_record is None and log.range.end > log.range.start:
                 log.checksums(log.range.end - 1)
-        return max(min(int(log.left / (2 * (log.bytes_per_record or 1024))) for log in self._logs), 1)
+        sizes = ((log.left, max(log.bytes_per_record or 1024, _RECORD_BYTES)) for log in self._logs)
+        return max(min(int(left / (2 * size)) for left, size in sizes), 1)
 
     def enough(self, inside: Collection[int]) -> int:
         """Returns the number of bytes that would be enough to read to these positions, in whole megabytes; 0 if they

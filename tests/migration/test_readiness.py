@@ -128,7 +128,7 @@ def test_a_group_that_consumes_in_the_target_skips_nothing(clusters: TwoClusters
     assert [one[3] for one in numbers(clusters, f"{unique}-*")[0]] == [0, 3]
     # When both have moved on in the target
     clusters.commit(moved, topic, {}, {0: 60})
-    consumer = Consumer({"bootstrap.servers": clusters.b, "group.id": member})
+    consumer = Consumer({"bootstrap.servers": clusters.b, "group.id": member, "enable.auto.commit": False})
     consumer.subscribe([topic])
     while not consumer.assignment():
         consumer.poll(0.1)

@@ -3,6 +3,7 @@ alignment does not see. It shows the position in the target that is truly right.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from functools import cached_property
 from random import Random
 from typing import NamedTuple
 
+from offsetmgr.segments.batch_builder import Producer, batch
+from offsetmgr.segments.batch_reader import Record as StoredRecord
+from offsetmgr.segments.transactions import ABORT, COMMIT
 from offsetmgr.translation.alignment import NO_KEY, LogStretch
 
 
@@ -23,6 +27,8 @@ class Record:
     time: int
     aborted: bool = False
     open: bool = False
+    producer: int | None = None
+    """The producer of the record's transaction."""
 
 
 class Entry(NamedTuple):
@@ -45,7 +51,8 @@ class Log:
     start: int = 0
     end: int = 0
     entries: list[Entry] = field(default_factory=list)
-    markers: set[int] = field(default_factory=set)
+    markers: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    """For each marker, the producer, and whether the transaction was aborted."""
     cleaned: int = 0
     """The cleaner has removed older values below this offset."""
 
@@ -53,8 +60,8 @@ class Log:
         self.entries.append(Entry(self.end, record, now, changed))
         self.end += 1
 
-    def append_marker(self) -> None:
-        self.markers.add(self.end)
+    def append_marker(self, producer: int, aborted: bool) -> None:
+        self.markers[self.end] = producer, aborted
         self.end += 1
 
     def delete_before(self, offset: int) -> None:
@@ -87,7 +94,7 @@ class Log:
         """Returns the columns of the log from an offset up to another."""
         read = [one for one in (self.delivered() if read_committed else self.entries) if first <= one.offset < stop]
         first = max(first, self.start)
-        there = {one.offset for one in self.entries} | self.markers
+        there = {one.offset for one in self.entries} | self.markers.keys()
         return LogStretch(
             first,
             self.start,
@@ -99,6 +106,32 @@ class Log:
             gaps=any(offset not in there for offset in range(first, min(stop, self.end))),
             timed=with_times,
         )
+
+    def batches(self, keeps_times: bool) -> list[tuple[int, bytes]]:
+        """Returns the last offset and the bytes of each batch. Without ``keeps_times`` the broker sets the times."""
+        parts: list[list[Entry]] = [[]]
+        for one in self.entries:
+            last = parts[-1][-1] if parts[-1] else one._replace(offset=one.offset - 1)
+            follows = last.offset + 1 == one.offset and last.record.producer == one.record.producer
+            if len(parts[-1]) == 20 or not follows or not (keeps_times or last.appended == one.appended):
+                parts.append([])
+            parts[-1].append(one)
+        found = []
+        for part in filter(None, parts):
+            producer = part[0].record.producer if self.transactional else None
+            of = None if producer is None else Producer(producer, 0, 0, transactional=True)
+            found.append((part[-1].offset, batch([_encoded(one, keeps_times) for one in part], producer=of)))
+        for offset, (producer, aborted) in self.markers.items():
+            marker = StoredRecord(offset, 0, struct.pack(">hh", 0, ABORT if aborted else COMMIT), bytes(6))
+            found.append((offset, batch([marker], producer=Producer(producer, 0, -1, True), control=True)))
+        return sorted(one for one in found if one[0] >= self.start)
+
+
+def _encoded(one: Entry, keeps_times: bool) -> StoredRecord:
+    key = None if one.record.key is None else b"%d" % one.record.key
+    value = None if one.record.value is None and not one.changed else f"{one.record.value}{one.changed}".encode()
+    time = one.record.time if keeps_times else one.appended
+    return StoredRecord(one.offset, time, key, value, (), not keeps_times)
 
 
 def _print(one: Entry, with_times: bool) -> bytes:
@@ -264,7 +297,7 @@ class World:
         self.a.append(record, self._clock)
         if case.transactions:
             record.open = True
-            producer = random.randrange(2)
+            producer = record.producer = random.randrange(2)
             self._open[producer].append(record)
             if self._happens(0.2):
                 self._end_transaction(producer)
@@ -274,7 +307,7 @@ class World:
         for record in self._open[producer]:
             record.open, record.aborted = False, aborted
         if self._open[producer]:
-            self.a.append_marker()
+            self.a.append_marker(producer, aborted)
         self._open[producer] = []
 
     def _end_transactions(self) -> None:
@@ -313,7 +346,7 @@ class World:
         for record in batch:
             self.b.append(record, self._clock, self._changes)
         if self.case.committed_only:
-            self.b.append_marker()
+            self.b.append_marker(2, False)
 
     def _batches(self, copier: int, records: int) -> Iterator[list[Record]]:
         """Yields the batches that a copier reads, and moves its position."""

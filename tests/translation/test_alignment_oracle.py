@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
@@ -14,10 +15,11 @@ import pytest
 from copied_logs import Case, Log, World
 
 from offsetmgr.core.log_origin import TranslationRules
-from offsetmgr.core.model import LogRange
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster import Logs
 from offsetmgr.translation.alignment import Alignment, InverseAlignment, Translation, Verdict
-from offsetmgr.translation.fingerprints import Equality, FingerprintRules, Piece
-from offsetmgr.translation.translator import _RECORD_BYTES, TooMuch, _AlignedLogs, _Log
+from offsetmgr.translation.fingerprints import Equality
+from offsetmgr.translation.translator import _RECORD_BYTES, _AlignedLogs, _Log
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
@@ -206,29 +208,26 @@ def test_the_way_back_leads_to_the_right_position_or_a_bracket_of_it(
     assert found[Verdict.SEEN] >= case.least_seen * found.total()
 
 
-class MemoryLog(_Log):
-    """A log in memory, of which few records may be read at once."""
+class MemoryLogs(Logs):
+    """A cluster with one log in memory. Each read returns one batch."""
 
-    def __init__(self, log: Log, world: World) -> None:
-        self.log, self.world, self.range = log, world, LogRange(log.start, log.end)
-        self.left, self.bytes_per_record = READ_AT_ONCE * _RECORD_BYTES, float(_RECORD_BYTES)
+    def __init__(self, world: World, log: Log) -> None:
+        self._world, self._batches = world, log.batches(log is world.a or world.case.keeps_times)
+        self._last_offsets = [last for last, _ in self._batches]
 
-    def read(self, first: int, rules: FingerprintRules, stop: int | None = None) -> Piece:
-        first = max(first, self.range.start)
-        end = max(first, self.range.end if stop is None else min(stop, self.range.end))
-        piece = Piece(self.range, first, end, rules)
-        piece.timestamps, piece.next_offset = self.world.case.keeps_times, end
-        piece.stretch = self.log.stretch(first, self.world.case.keeps_times, False, stop=end)
-        self.left -= _RECORD_BYTES * len(piece.stretch.prints)
-        if self.left < 0:
-            raise TooMuch("log", "enough was read")
-        return piece
+    def read_log(self, tp: TopicPartition, offset: int, max_bytes: int) -> bytes:
+        at = bisect_left(self._last_offsets, offset)
+        return self._batches[at][1] if at < len(self._batches) else b""
 
-    def timestamp_at(self, offset: int) -> int:
-        return next(one.record.time for one in self.log.entries if one.offset >= offset)
+    def offsets_for_time(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self._world.first_not_older_than(timestamp_ms))
 
-    def offset_at_time(self, timestamp: int) -> int:
-        return self.world.first_not_older_than(timestamp)
+
+def log_of(world: World, log: Log) -> _Log:
+    """A log of which few records may be read at once."""
+    found = _Log(MemoryLogs(world, log), TopicPartition("t", 0), LogRange(log.start, log.end), None, lambda _: None)
+    found.left = READ_AT_ONCE * _RECORD_BYTES
+    return found
 
 
 def inferences(case: Case, *, back: bool) -> Iterator[tuple[World, int, Translation]]:
@@ -240,7 +239,7 @@ def inferences(case: Case, *, back: bool) -> Iterator[tuple[World, int, Translat
     for number in range(-(-POSITIONS // IN_A_WORLD // (2 if SOAK else 10))):
         random = Random(f"{case.name} {SEED} {number} {back}")
         world = World(case, random)
-        logs = MemoryLog(world.a, world), MemoryLog(world.b, world)
+        logs = log_of(world, world.a), log_of(world, world.b)
         source, target = reversed(logs) if back else logs
         rules = TranslationRules(max_read=1 << 30, back=back)
         positions = [random.randint(source.range.start, source.range.end) for _ in range(IN_A_WORLD)]
@@ -250,6 +249,7 @@ def inferences(case: Case, *, back: bool) -> Iterator[tuple[World, int, Translat
             yield world, position, reading.translate(position)
 
 
+@pytest.mark.timeout(7200 if SOAK else 900)
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
 def test_an_inferred_position_is_right(back: bool, capsys: pytest.CaptureFixture[str]) -> None:
     total, wrong = 0, list[str]()
