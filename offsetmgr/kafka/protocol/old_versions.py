@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.core.batches import by_key
@@ -35,6 +36,7 @@ from offsetmgr.kafka.protocol.schema_codec import (
     Message,
     UnknownSchema,
     encode_request,
+    read_response,
     request_string,
 )
 
@@ -88,9 +90,6 @@ class OlderBroker(NamedTuple):
 
 # DescribeConfigs for brokers of 0.11 and 1.0, in version 0, for which kio has no schema.
 
-_UNKNOWN_SOURCE: Final = 0
-_DEFAULT_SOURCE: Final = 5
-
 
 async def describe_configs(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
     """Requests settings. A request in version 0 is one in version 1 without its last byte, ``include_synonyms``."""
@@ -101,14 +100,9 @@ async def describe_configs(broker: OlderBroker, api_key: int, version: int, mess
 
 def _read_v0(cursor: Cursor) -> Message:
     def config() -> Message:
-        return {
-            "name": cursor.string(),
-            "value": cursor.nullable_string(),
-            "read_only": cursor.boolean(),
-            "config_source": _DEFAULT_SOURCE if cursor.boolean() else _UNKNOWN_SOURCE,
-            "is_sensitive": cursor.boolean(),
-            "synonyms": [],
-        }
+        setting = {"name": cursor.string(), "value": cursor.nullable_string()}
+        cursor.take(3)  # whether it is read-only, a default, and a secret
+        return setting
 
     def result() -> Message:
         return {
@@ -193,44 +187,33 @@ def read_list_offsets_v0(cursor: Cursor) -> dict[TopicPartition, tuple[int, list
 
 
 async def fetch(broker: OlderBroker, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
-    """Fetches records. kio has no schema for versions before 4, so this function encodes them."""
+    """Fetches records. kio has no schema for versions before 4, which differ from it in ``max_bytes`` and the isolation
+    level."""
     if version >= 4:
         answer = await broker.send(api_key, version, message)
     else:
-        body = bytearray(INT32.pack(message["replica_id"]) + INT32.pack(message["max_wait"]))
-        body += INT32.pack(message["min_bytes"])
-        if version >= 3:
-            body += INT32.pack(message["max_bytes"])
-        body += INT32.pack(len(message["topics"]))
-        for topic in message["topics"]:
-            body += request_string(topic["topic"], flexible=False) + INT32.pack(len(topic["partitions"]))
-            for part in topic["partitions"]:
-                body += INT32.pack(part["partition"]) + INT64.pack(part["fetch_offset"])
-                body += INT32.pack(part["partition_max_bytes"])
-        answer = await broker.exchange_encoded(api_key, version, bytes(body), _fetch_reader(version))
+        body = encode_request(api_key, 4, message)  # of which only version 3 has bytes 12 to 16, and none has byte 16
+        body = body[: 16 if version == 3 else 12] + body[17:]
+        answer = await broker.exchange_encoded(api_key, version, body, partial(_read_fetched, version))
     return {"error_code": ErrorCode.NONE, **answer}
 
 
-def _fetch_reader(version: int) -> Callable[[Cursor], Message]:
-    def read(cursor: Cursor) -> Message:
-        def part() -> Message:
-            return {
-                "partition_index": cursor.int32(),
-                "error_code": cursor.number(INT16),
-                "high_watermark": cursor.int64(),
-                "aborted_transactions": None,
-                "log_start_offset": -1,
-                "records": cursor.nullable_octets(),
-            }
+def _read_fetched(version: int, cursor: Cursor) -> Message:
+    def part() -> Message:
+        return {
+            "partition_index": cursor.int32(),
+            "error_code": cursor.number(INT16),
+            "high_watermark": cursor.int64(),
+            "log_start_offset": -1,
+            "records": cursor.nullable_octets(),
+        }
 
-        def topic() -> Message:
-            return {"topic": cursor.string(), "partitions": [part() for _ in range(cursor.count(18))]}
+    def topic() -> Message:
+        return {"topic": cursor.string(), "partitions": [part() for _ in range(cursor.count(18))]}
 
-        if version >= 1:
-            cursor.int32()  # throttle time
-        return {"responses": [topic() for _ in range(cursor.count(6))]}
-
-    return read
+    if version >= 1:
+        cursor.int32()  # throttle time
+    return {"responses": [topic() for _ in range(cursor.count(6))]}
 
 
 # Metadata for older brokers, without creating missing topics.
@@ -301,8 +284,7 @@ async def offset_commit(broker: OlderBroker, api_key: int, version: int, message
     if topics and version >= 2:
         answer = await broker.send(api_key, version, {"retention_time": -1, **message, "topics": topics})
     elif topics:
-        body = encode_offset_commit_v1({**message, "topics": topics}, timestamp=-1)
-        answer = await broker.exchange_encoded(api_key, 1, body, _read_offset_commit_v1)
+        answer = await _commit_in_version_1(broker, {**message, "topics": topics}, timestamp=-1)
     return {**answer, "topics": [*answer["topics"], *rejected]}
 
 
@@ -326,9 +308,9 @@ async def _all_partition_counts(broker: OlderBroker) -> dict[str, int]:
     return {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
 
 
-def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes:
-    """Encodes the body of OffsetCommit version 1. The retention of the offsets starts at ``timestamp`` (milliseconds
-    since 1970), or at the broker's present time if ``timestamp`` is -1."""
+async def _commit_in_version_1(broker: OlderBroker, message: Mapping[str, Any], timestamp: int) -> Message:
+    """Commits in version 1. The retention of the offsets starts at ``timestamp`` (milliseconds since 1970), or at the
+    broker's present time if ``timestamp`` is -1. The response is as in version 2."""
     body = bytearray(request_string(message["group_id"], flexible=False))
     body += INT32.pack(message["generation_id_or_member_epoch"]) + request_string(message["member_id"], flexible=False)
     body += INT32.pack(len(message["topics"]))
@@ -337,7 +319,8 @@ def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes
         for part in topic["partitions"]:
             body += INT32.pack(part["partition_index"]) + INT64.pack(part["committed_offset"]) + INT64.pack(timestamp)
             body += request_string(part["committed_metadata"] or "", flexible=False)
-    return bytes(body)
+    read = partial(read_response, ApiKey.OFFSET_COMMIT, 2)
+    return await broker.exchange_encoded(ApiKey.OFFSET_COMMIT, 1, bytes(body), read)
 
 
 async def expire_offsets(connection: Channel, commit: Mapping[str, Any], timeout_s: float) -> Message:
@@ -349,19 +332,7 @@ async def expire_offsets(connection: Channel, commit: Mapping[str, Any], timeout
     broker = OlderBroker(connection, timeout_s)
     if broker.version(ApiKey.OFFSET_COMMIT, 2) == 2:
         return await broker.send(ApiKey.OFFSET_COMMIT, 2, {**commit, "retention_time": 1})
-    return await broker.exchange_encoded(
-        ApiKey.OFFSET_COMMIT, 1, encode_offset_commit_v1(commit, timestamp=0), _read_offset_commit_v1
-    )
-
-
-def _read_offset_commit_v1(cursor: Cursor) -> Message:
-    def part() -> Message:
-        return {"partition_index": cursor.int32(), "error_code": cursor.number(INT16)}
-
-    def topic() -> Message:
-        return {"name": cursor.string(), "partitions": [part() for _ in range(cursor.count(6))]}
-
-    return {"topics": [topic() for _ in range(cursor.count(6))]}
+    return await _commit_in_version_1(broker, commit, timestamp=0)
 
 
 # OffsetFetch for older brokers. This module sends one request for each group, and converts the errors in the
