@@ -99,7 +99,6 @@ class DualStore(OffsetStore):
         self._translate = translate
         self._cross_cluster_check: CrossClusterCheck | None = None
         self._pending: dict[_Key, PendingChange] = {}
-        self._dropped: dict[_Key, OffsetMgrError] = {}
 
     @property
     def parts(self) -> tuple[OffsetStore, OffsetStore]:
@@ -123,12 +122,6 @@ class DualStore(OffsetStore):
     def pending(self) -> Mapping[str, Mapping[TopicPartition, PendingChange]]:
         """The changes that the primary store has accepted but the secondary store has not yet accepted, by group."""
         return _by_group(self._pending)
-
-    @property
-    def dropped(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """The errors of pending changes that were dropped, by group. A pending change is dropped if another client has
-        changed the offset in the primary or in the secondary in the meantime."""
-        return _by_group(self._dropped)
 
     def identity(self) -> StoreIdentity:
         first, second = self.primary.identity(), self.secondary.identity()
@@ -323,8 +316,9 @@ class DualStore(OffsetStore):
             if isinstance(current, OffsetMgrError):
                 failed[group, tp] = current
             elif is_superseded(pending.after, current, may_lower=pending.may_lower):
-                error = Conflict(f"group {group}, {tp}: pending change dropped", SUPERSEDED, actual=current)
-                failed[group, tp] = self._drop_pending((group, tp), error)
+                self._pending.pop((group, tp), None)
+                what = f"group {group}, {tp}: pending change dropped"
+                failed[group, tp] = Conflict(what, SUPERSEDED, actual=current)
             else:
                 writes[group, tp] = pending
         return _by_group(failed | self._write_secondary(writes, attempts=1))
@@ -347,25 +341,18 @@ class DualStore(OffsetStore):
                 if error is None or written:
                     self._pending.pop((group, tp), None)
                     continue
-                failed[group, tp] = self._keep_pending((group, tp), replace(pending, error=error))
+                failed[group, tp] = error
+                if isinstance(error, (Conflict, RewindRefused)):
+                    # Another client has changed the secondary in the meantime. A retry could overwrite that change.
+                    self._pending.pop((group, tp), None)
+                else:
+                    self._pending[group, tp] = replace(pending, error=error)
                 if error.retriable:
                     again[group, tp] = pending
             left = again
             if left and not retries.pause():
                 break
         return failed
-
-    def _keep_pending(self, key: _Key, pending: PendingChange) -> OffsetMgrError:
-        if isinstance(pending.error, (Conflict, RewindRefused)):
-            # Another client has changed the secondary in the meantime. A retry could overwrite that client's change.
-            return self._drop_pending(key, pending.error)
-        self._pending[key] = pending
-        return pending.error
-
-    def _drop_pending(self, key: _Key, error: OffsetMgrError) -> OffsetMgrError:
-        self._pending.pop(key, None)
-        self._dropped[key] = error
-        return error
 
 
 def _by_group(values: Mapping[_Key, Value]) -> dict[str, dict[TopicPartition, Value]]:

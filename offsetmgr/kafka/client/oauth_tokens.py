@@ -170,10 +170,9 @@ def _endpoint(url: str, properties: Mapping[str, str]) -> Callable[[float], str]
                 return str(response.read(_MAX_ANSWER_BYTES).decode("utf-8", "replace"))
         except urllib.error.HTTPError as error:
             raise _rejected(name, error) from None
-        except urllib.error.URLError as error:
-            raise _unreachable(name, error.reason, url) from None
         except (OSError, ValueError) as error:
-            raise _unreachable(name, error, url) from None
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise _unreachable(name, reason, url) from None
 
     return request
 
