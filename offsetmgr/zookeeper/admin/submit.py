@@ -12,6 +12,7 @@ from typing import Final
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.zookeeper.admin.admin_reader import read_state
 from offsetmgr.zookeeper.admin.plan import RequestProgress, RequestStep, progress_of
 from offsetmgr.zookeeper.admin.state import AdminState
@@ -75,7 +76,7 @@ def poll_progress(
 
     Yields each result. If a read fails with a retriable error, yields the error and continues.
     """
-    deadline = clock.monotonic() + wait_s
+    retries = BlockingRetries(clock.monotonic() + wait_s, Backoff.fixed(_POLL_S), clock)
     while True:
         try:
             progress = progress_of(read_state(session, {step.topic for step in steps}), steps)
@@ -86,6 +87,5 @@ def poll_progress(
             if not error.retriable:
                 raise
             yield error
-        if clock.monotonic() >= deadline:
+        if not retries.pause():
             return
-        clock.sleep(min(_POLL_S, max(0.0, deadline - clock.monotonic())))
