@@ -71,10 +71,8 @@ class ZookeeperStore(OffsetStore):
     def __init__(
         self, connect: str, layout: str = "0.8", config: ConnectionConfig | None = None, root: str = ""
     ) -> None:
-        """``connect`` is ``h1:2181,h2:2181/chroot``; ``root`` is the ``zkRoot`` of Storm's spouts (layout ``storm``).
-
-        Raises `InvalidUri`, and `UsageError` for an unknown layout or an invalid root.
-        """
+        """``connect`` is ``h1:2181,h2:2181/chroot``; for ``layout`` and ``root`` see `layout_named`. Raises
+        `InvalidUri`."""
         self._layout = layout_named(layout, root)
         self.layout = self._layout.name
         """The layout's name, as in the URI."""

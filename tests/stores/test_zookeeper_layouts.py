@@ -63,16 +63,6 @@ def test_a_chroot_before_the_last_host_is_rejected_in_every_form(text, capsys, m
     assert set(errors[1::2]) == {"hint: write the chroot once, at the end: h1:2181,h2:2181/chroot"}
 
 
-def test_an_unknown_layout_and_an_invalid_root_are_rejected() -> None:
-    with pytest.raises(UsageError, match=r"0\.9"):
-        layout_named("0.9")
-    with pytest.raises(UsageError, match="takes no root"):
-        layout_named("0.7", "/storm")
-    for root in ("", "storm", "/", "/a//b", "/a/../b", "/a/"):
-        with pytest.raises(UsageError, match="absolute path"):
-            layout_named("storm", root)
-
-
 # --- names and paths ------------------------------------------------------------------------------------
 
 

@@ -27,8 +27,6 @@ OTHER_LAYOUT_HINTS: Final = {
 }
 """Layout -> the hint for a node whose name is not a partition in this layout."""
 
-LAYOUTS: Final = ("0.8", "0.7", "storm")
-
 _SPOUT_HINT: Final = "a spout writes a JSON object with topic and offset"
 _STORM_NODE: Final = re.compile("partition_(0|[1-9][0-9]{0,9})")
 TRIDENT_NODES: Final = frozenset({"currtx", "currattempts"})
@@ -149,13 +147,7 @@ class StormLayout(Layout):
     has_registry = False
 
     def __init__(self, root: str) -> None:
-        """``root`` is the spout's ``zkRoot``, with its leading slash. Raises `UsageError`."""
-        if not root.startswith("/") or any(part in ("", ".", "..") for part in root.split("/")[1:]):
-            raise UsageError(
-                f"layout storm with root {root!r}",
-                "needs the spout's zkRoot, an absolute path",
-                "for example: zookeeper://h:2181?layout=storm&root=/kafkastorm",
-            )
+        """``root`` is the spout's ``zkRoot``, with its leading slash."""
         self.groups_root = root
         self.query = f"layout=storm&root={root}"
 
@@ -220,17 +212,9 @@ def _shown(value: Any) -> str:
 
 
 def layout_named(name: str, root: str = "") -> Layout:
-    """Returns the layout with this name. ``root`` is the ``zkRoot`` of Storm's spouts; other layouts have no root.
-    Raises `UsageError` for an invalid name or root."""
-    if name == "storm":
-        return StormLayout(root)
-    if root:
-        raise UsageError(f"layout {name!r}", "takes no root", "root= belongs to layout=storm")
-    if name == BrokersLayout.name:
-        return BrokersLayout()
-    if name == Layout.name:
-        return Layout()
-    raise UsageError(f"layout {name!r}", "is unknown", f"layouts: {', '.join(LAYOUTS)}")
+    """Returns the layout with this name. ``root`` is the ``zkRoot`` of Storm's spouts; other layouts have no root. The
+    parser of store URIs has checked both."""
+    return StormLayout(root) if name == StormLayout.name else {"0.8": Layout, "0.7": BrokersLayout}[name]()
 
 
 # Finds existing topic directories in a layout in which topic directories are optional (see `Layout.topic_directory`).
