@@ -46,7 +46,7 @@ def read_all(bootstrap: str, topic: str) -> Iterator[tuple[bytes, int]]:
             consumer.assign([Position(topic, partition, OFFSET_BEGINNING)])
             at_end = False
             while not at_end:
-                for one in consumer.consume(BATCH, 1):
+                for one in consumer.consume(BATCH, 0.1):
                     if at_end := _is_end(one):
                         break
                     yield bytes(one.key() or b""), int(one.value() or b"")

@@ -186,7 +186,7 @@ def test_each_log_has_each_record_once(
 
     def fault() -> None:
         nonlocal cuts
-        time.sleep(faults.uniform(0.3, 2.5 if SOAK else 5))
+        time.sleep(faults.uniform(0.3, 2.5 if SOAK else 8))
         proxy = faults.choice(sides).proxy
         cuts += 1
         if faults.random() < 0.3:
